@@ -1,0 +1,84 @@
+"""Draftwood: faster generation with Hugging Face language models, exactly the same text law.
+
+>>> import draftwood
+>>> pair = draftwood.load()                                  # the bundled pair
+>>> pair.generate("Once upon a time", seed=1).text           # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from draftwood._version import __version__
+
+if TYPE_CHECKING:
+    from draftwood.api import LoadOptions, Pair, load
+    from draftwood.decode import Decoder, Piece, Request, Result
+    from draftwood.errors import (
+        CacheError,
+        ConfigError,
+        DraftwoodError,
+        ModelError,
+        NumericsError,
+        PairingError,
+    )
+    from draftwood.methods import Method
+    from draftwood.output import Limits
+    from draftwood.rounds import Round, Stats, Verdict
+    from draftwood.sampling import Sampling
+    from draftwood.tree import DraftTree
+
+_HOME = {
+    "load": "api",
+    "Pair": "api",
+    "LoadOptions": "api",
+    "Decoder": "decode",
+    "Piece": "decode",
+    "Request": "decode",
+    "Result": "decode",
+    "Method": "methods",
+    "Limits": "output",
+    "Sampling": "sampling",
+    "DraftTree": "tree",
+    "Round": "rounds",
+    "Verdict": "rounds",
+    "Stats": "rounds",
+    **dict.fromkeys(
+        ["DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"], "errors"
+    ),
+}
+
+__all__ = [
+    "CacheError",
+    "ConfigError",
+    "Decoder",
+    "DraftTree",
+    "DraftwoodError",
+    "Limits",
+    "LoadOptions",
+    "Method",
+    "ModelError",
+    "NumericsError",
+    "Pair",
+    "PairingError",
+    "Piece",
+    "Request",
+    "Result",
+    "Round",
+    "Sampling",
+    "Stats",
+    "Verdict",
+    "__version__",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'draftwood' has no attribute {name!r}")
+    return getattr(import_module(f"draftwood.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

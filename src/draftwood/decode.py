@@ -1,0 +1,272 @@
+"""The loop: draft -> target -> verify -> output -> feedback. It exists once; plain decoding is an empty tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final
+
+import torch
+
+from draftwood.draft import Drafter
+from draftwood.draft.none import NoDraft
+from draftwood.errors import CacheError, ConfigError, PairingError
+from draftwood.models import Runner
+from draftwood.noise import Choices, Noise
+from draftwood.output import FinishReason, Limits, RowOutput
+from draftwood.rounds import STAGES, Clock, Round, Stats
+from draftwood.sampling import Law, Sampling
+from draftwood.target import Target
+from draftwood.verify import Verifier
+
+
+class NoiseSource(Protocol):
+    """Where the random choices of a batch come from; :class:`draftwood.Noise`, or a test's exhaustive enumeration."""
+
+    def at(self, positions: Sequence[int]) -> Choices: ...
+
+    def select(self, rows: Sequence[int]) -> NoiseSource: ...
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One text to be continued.
+
+    Attributes:
+        prompt: token ids, at least one.
+        seed: the text is a function of the prompt, the settings and this number.
+        limits: when to stop.
+        criterion: ends the text when it returns True for all token ids so far.
+    """
+
+    prompt: Sequence[int]
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    criterion: Callable[[list[int]], bool] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one round added to one row.
+
+    Attributes:
+        row: index of the request.
+        tokens: new token ids.
+        drafted: how many of them, from the first on, came from the draft.
+        text: text that is now certain (may lag behind the tokens).
+        finish_reason: set in the row's last piece.
+        round: the round itself, and the row's index in it.
+    """
+
+    row: int
+    tokens: list[int]
+    drafted: int
+    text: str
+    finish_reason: FinishReason | None
+    round: Round
+    round_row: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished text."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    seed: int
+    lossless: bool
+    stats: Stats
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("text", "token_ids", "finish_reason", "seed", "lossless")
+        return {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}
+
+
+@final
+class Decoder:
+    """A target, a drafter and a verifier that fit together.
+
+    Args:
+        target: the model whose law the output follows.
+        drafter: grows the trees; nothing is drafted without one.
+        verifier: keeps one path of each.
+        tokenizer: for text and stop strings; token ids only without one.
+        eos: end-of-text token ids.
+
+    Raises:
+        PairingError: the verifier is not exact for the drafter's way of choosing siblings.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        drafter: Drafter | None,
+        verifier: Verifier,
+        *,
+        tokenizer: Any = None,
+        eos: Sequence[int] = (),
+    ) -> None:
+        self.drafter: Drafter = drafter if drafter is not None else NoDraft()
+        self.verifier = verifier
+        if self.drafter.draw not in verifier.draws:
+            fitting = ", ".join(sorted(verifier.draws))
+            raise PairingError(
+                f"verifier {verifier.name!r} is not exact for drafter {self.drafter.name!r}, whose siblings are drawn as "
+                f"{self.drafter.draw.value!r}; it takes {fitting}. Use --verifier auto"
+            )
+        self.target = Target(target)
+        self.tokenizer = tokenizer
+        self.eos = frozenset(eos)
+        self.stats: list[Stats] = []
+        self._busy = False
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of prompt and text together: the shorter context of the two models."""
+        known = [n for n in (self.target.runner.max_length, self.drafter.max_length) if n is not None]
+        return min(known) if known else None
+
+    def stream(
+        self, requests: Sequence[Request], sampling: Sampling, *, noise: NoiseSource | None = None
+    ) -> Iterator[list[Piece]]:
+        """Rounds as they come, one list of pieces (one per unfinished row) a round; close it to cancel.
+
+        ``self.stats`` holds one :class:`Stats` per request, up to date after every round.
+
+        Raises:
+            ConfigError: an empty prompt, unknown tokens, a decoder that is already in use.
+            CacheError: a prompt that leaves no room in the models' context.
+            NumericsError: scores that are NaN.
+        """
+        outputs = [self._open(i, request) for i, request in enumerate(requests)]
+        if self._busy:
+            raise ConfigError("this decoder is generating already: close that stream first, or make a second decoder")
+        if self.verifier.name == "greedy" and not sampling.greedy:
+            raise ConfigError(
+                f"verifier 'greedy' is exact at temperature 0 only, but temperature is {sampling.temperature:g}: use "
+                "--verifier auto, or temperature 0"
+            )
+        seeds = [request.seed for request in requests]
+        source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
+        self.stats = [Stats() for _ in requests]
+        self._busy = True
+        try:
+            if outputs:
+                yield from self._rounds(outputs, sampling, source)
+        finally:
+            self._busy = False
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling, *, noise: NoiseSource | None = None) -> list[Result]:
+        """All texts, when they are finished; raises what :meth:`stream` raises."""
+        texts = [""] * len(requests)
+        tokens: list[list[int]] = [[] for _ in requests]
+        reasons: list[FinishReason] = ["length"] * len(requests)
+        for pieces in self.stream(requests, sampling, noise=noise):
+            for piece in pieces:
+                texts[piece.row] += piece.text
+                tokens[piece.row] += piece.tokens
+                reasons[piece.row] = piece.finish_reason or "length"
+        return [
+            Result(
+                text=texts[i],
+                token_ids=tokens[i],
+                finish_reason=reasons[i],
+                seed=request.seed,
+                lossless=self.verifier.lossless,
+                stats=self.stats[i],
+            )
+            for i, request in enumerate(requests)
+        ]
+
+    def _open(self, index: int, request: Request) -> RowOutput:
+        prompt, vocab = list(request.prompt), self.target.runner.vocab_size
+        if not prompt:
+            raise ConfigError(
+                f"prompt {index} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
+            )
+        if bad := [t for t in prompt if not 0 <= t < vocab]:
+            raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        if self.max_length is not None and len(prompt) >= self.max_length:
+            raise CacheError(
+                f"prompt {index} has {len(prompt)} tokens, but the models' context is {self.max_length} and the text needs "
+                "room: shorten the prompt, or take models with a longer context"
+            )
+        return RowOutput(
+            prompt,
+            request.limits,
+            eos=self.eos,
+            longest=self.max_length,
+            tokenizer=self.tokenizer,
+            criterion=request.criterion,
+        )
+
+    def _rounds(self, outputs: list[RowOutput], sampling: Sampling, source: NoiseSource) -> Iterator[list[Piece]]:
+        rows = list(range(len(outputs)))
+        law = Law(
+            sampling,
+            [output.tokens for output in outputs],
+            [output.prompt_length for output in outputs],
+            self.target.runner.vocab_size,
+        )
+        for part in (self.target, self.drafter):
+            part.start([output.tokens[:-1] for output in outputs])
+        while rows:
+            clock = Clock()
+            this_round = self._round([outputs[r] for r in rows], law, source, clock)
+            pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
+            for part in (self.target, self.drafter):
+                part.commit(this_round)
+            going = [i for i, r in enumerate(rows) if outputs[r].finish_reason is None]
+            if 0 < len(going) < len(rows):
+                law, source = law.select(going), source.select(going)
+                for part in (self.target, self.drafter):
+                    part.select(going)
+            self._count(pieces, this_round, clock.stop())
+            rows = [rows[i] for i in going]
+            yield pieces
+
+    def _round(self, outputs: list[RowOutput], law: Law, source: NoiseSource, clock: Clock) -> Round:
+        positions = [len(output.tokens) - 1 for output in outputs]
+        choices = source.at(positions)
+        root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
+        limits = [output.remaining - 1 for output in outputs]
+        with torch.inference_mode():
+            before = self.drafter.forward_seconds
+            tree = self.drafter.draft(root, law, choices, limits)
+            clock.claim("draft", self.drafter.forward_seconds - before)
+            before = self.target.forward_seconds
+            logits = self.target.score(tree)
+            clock.claim("target", self.target.forward_seconds - before)
+            target_logp = law.target(logits, tree.prefixes)
+            with clock.stage("verify"):
+                verdict = self.verifier.verify(tree, target_logp, choices)
+        return Round(tree=tree, target_logp=target_logp, verdict=verdict)
+
+    @staticmethod
+    def _take(output: RowOutput, row: int, index: int, this_round: Round) -> Piece:
+        count, text = output.take(this_round.tokens[index])
+        return Piece(
+            row=row,
+            tokens=this_round.tokens[index][:count],
+            drafted=min(count, len(this_round.paths[index])),
+            text=text,
+            finish_reason=output.finish_reason,
+            round=this_round,
+            round_row=index,
+        )
+
+    def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
+        """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
+        drafted = this_round.tree.valid.sum(1).tolist()
+        for i, piece in enumerate(pieces):
+            stats = self.stats[piece.row]
+            stats.accepted[len(this_round.paths[i])] += 1
+            stats.drafted += drafted[i] - 1
+            stats.new_tokens += len(piece.tokens)
+            for stage in STAGES:
+                stats.seconds[stage] += seconds[stage] / len(pieces)

@@ -1,0 +1,157 @@
+"""The common loop of drawn trees: one forward of the draft model per level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.models import Runner
+from draftwood.noise import Choices
+from draftwood.rounds import Round
+from draftwood.sampling import Law
+from draftwood.tree import DraftTree, Draw, TreeBuilder
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """The newest nodes of a growing tree.
+
+    Attributes:
+        depth: their depth.
+        first: the number of the first of them.
+        of: nodes of the whole round that will be asked for children.
+        tokens, parents, valid: parents number the nodes of the level before.
+        phi, perturbed: log-probability of the path and its perturbed value; used by beams only.
+    """
+
+    depth: int
+    first: int
+    of: int
+    tokens: Int[Tensor, "row n"]
+    parents: Int[Tensor, "row n"]
+    valid: Bool[Tensor, "row n"]
+    phi: Float[Tensor, "row n"]
+    perturbed: Float[Tensor, "row n"]
+
+    def below(self, tokens: Tensor, parents: Tensor, valid: Tensor, **scores: Tensor) -> Level:
+        """The next level."""
+        first = self.first + self.tokens.shape[1]
+        return replace(self, depth=self.depth + 1, first=first, tokens=tokens, parents=parents, valid=valid, **scores)
+
+    def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
+        """The next level from every node's children; -1 marks places without a child."""
+        rows, n, count = tokens.shape
+        valid = (tokens >= 0) & self.valid.unsqueeze(-1)
+        parents = torch.arange(n, device=tokens.device).repeat_interleave(count).expand(rows, -1)
+        return self.below(tokens.flatten(1), parents, valid.flatten(1))
+
+
+class Growth(Protocol):
+    """How one level of nodes gets its children."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def draw(self) -> Draw: ...
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes per level, from depth 1 on."""
+        ...
+
+    @property
+    def branching(self) -> int:
+        """The largest number of children of one node."""
+        ...
+
+    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+        """The next level, given the draft's log-laws at this one."""
+        ...
+
+
+@final
+class LevelDrafter:
+    """Grows a tree level by level with a draft model.
+
+    Args:
+        runner: the draft model.
+        growth: how a level gets its children.
+    """
+
+    def __init__(self, runner: Runner, growth: Growth) -> None:
+        self.runner = runner
+        self.growth = growth
+        self._evaluated = 0
+
+    @property
+    def name(self) -> str:
+        return self.growth.name
+
+    @property
+    def draw(self) -> Draw:
+        return self.growth.draw
+
+    @property
+    def max_length(self) -> int | None:
+        return self.runner.max_length
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.runner.forward_seconds
+
+    def start(self, texts: Sequence[Sequence[int]]) -> None:
+        self.runner.start(texts)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.runner.select(rows)
+
+    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+        widths = self.growth.widths[: max(limits)]
+        builder = TreeBuilder(root, 1 + sum(widths))
+        zero = torch.zeros(root.shape[0], 1, device=root.device)
+        level = Level(
+            depth=0,
+            first=0,
+            of=1 + sum(widths[:-1]),
+            tokens=root.unsqueeze(1),
+            parents=torch.zeros_like(root).unsqueeze(1),
+            valid=torch.ones_like(root, dtype=torch.bool).unsqueeze(1),
+            phi=zero,
+            perturbed=zero,
+        )
+        laws = []
+        for _ in widths:
+            at = builder.level
+            logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[:, at], builder.level_ancestors())
+            laws.append(law.draft(logits, builder.prefixes))
+            level = self.growth.grow(level, laws[-1], choices)
+            builder.add(level.tokens, level.parents, level.valid)
+            if not bool(level.valid.any()):  # the support is exhausted in every row (host sync)
+                break
+        self._evaluated = builder.level.start
+        return self._finish(builder, law, laws, limits)
+
+    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Tensor], limits: Sequence[int]) -> DraftTree:
+        if min(limits) < builder.depth:
+            builder.valid &= builder.depths <= torch.tensor(limits, device=builder.depths.device).unsqueeze(1)
+        certain = law.sampling.greedy
+        keeps_laws = bool(laws) and not certain and self.draw is not Draw.SHARED_NOISE
+        return builder.build(
+            branching=self.growth.branching,
+            draw=Draw.POINT_MASS if certain else self.draw,
+            draft_logp=torch.cat(laws, dim=1) if keeps_laws else None,
+        )
+
+    def commit(self, this_round: Round) -> None:
+        tokens = this_round.tree.tokens.tolist()
+        chains = [[0, *path] for path in this_round.paths]
+        seen = [[n for n in chain if n < self._evaluated] for chain in chains]
+        rest = [[row[n] for n in chain if n >= self._evaluated] for row, chain in zip(tokens, chains, strict=True)]
+        self.runner.commit(seen, rest)

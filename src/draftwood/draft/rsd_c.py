@@ -1,0 +1,30 @@
+"""RSD-C: constant branching, children by Gumbel-top-k (arXiv 2402.14160, algorithm 3). A chain is branching 1."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.draft.level import Level
+from draftwood.noise import Choices
+from draftwood.tree import Draw
+
+
+@final
+class ConstantBranching:
+    """Every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement from the draft's law there."""
+
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, branching: tuple[int, ...]) -> None:
+        self._branching = branching
+        self.widths = tuple(accumulate(branching, mul))
+        self.branching = max(branching)
+        self.name = "chain" if self.branching == 1 else "rsd-c"
+
+    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+        return level.below_each(choices.ordered(logp, self._branching[level.depth], level.first, level.of))

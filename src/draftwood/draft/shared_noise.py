@@ -1,0 +1,40 @@
+"""Shared-noise trees of a fixed shape: children ranked by ``log q + G_t``, the very noise the target will use."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.draft.level import Level
+from draftwood.noise import Choices
+from draftwood.tree import Draw
+
+
+def shared_scores(logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int) -> Float[Tensor, "row n vocab"]:
+    """The draft's perturbed scores for the text position below nodes of this depth."""
+    noise = choices.shared(depth, 1, logp.shape[-1])
+    return logp if noise is None else logp + noise.to(logp.dtype)
+
+
+@final
+class SharedNoiseBranching:
+    """Every node of depth ``l`` gets the ``branching[l]`` children that the target's noise favours most."""
+
+    name = "shared-noise"
+    draw = Draw.SHARED_NOISE
+
+    def __init__(self, branching: tuple[int, ...]) -> None:
+        self._branching = branching
+        self.widths = tuple(accumulate(branching, mul))
+        self.branching = max(branching)
+
+    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+        scores = shared_scores(logp, choices, level.depth)
+        best = scores.topk(min(self._branching[level.depth], scores.shape[-1]), dim=-1)
+        tokens: Int[Tensor, "row n count"] = torch.where(best.values > -torch.inf, best.indices, -1)
+        return level.below_each(tokens)

@@ -1,0 +1,37 @@
+"""Errors of Draftwood. Each message says what came, what was wanted and what to do.
+
+::
+
+    DraftwoodError
+    ├── ConfigError      an option or a combination of options that cannot be honoured exactly
+    ├── PairingError     a drafter, a verifier, a target or a draft model that do not fit together
+    ├── ModelError       a model or tokenizer that cannot be loaded or cannot be driven by a tree
+    ├── CacheError       a sequence that does not fit the model's context or memory
+    └── NumericsError    NaN or infinite scores
+"""
+
+from __future__ import annotations
+
+
+class DraftwoodError(Exception):
+    """Base of every error that Draftwood raises on purpose."""
+
+
+class ConfigError(DraftwoodError, ValueError):
+    """An option, or a combination of options, that cannot be honoured exactly."""
+
+
+class PairingError(ConfigError):
+    """A drafter, verifier, target or draft model that do not fit together; names the ones that do."""
+
+
+class ModelError(DraftwoodError):
+    """A model or tokenizer that cannot be loaded or cannot score a tree."""
+
+
+class CacheError(DraftwoodError):
+    """A sequence that does not fit the model's context or the memory of a runner."""
+
+
+class NumericsError(DraftwoodError, ArithmeticError):
+    """Scores that are NaN, or laws without any possible token."""

@@ -1,0 +1,96 @@
+"""Which architectures can score a tree: a look at the configuration, then a proof on five tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from draftwood.errors import ModelError
+
+if TYPE_CHECKING:
+    from draftwood.models.torch_runner import TorchRunner
+
+_REFUSED = {
+    "bloom": "its ALiBi bias is computed from a 2-D mask",
+    "mpt": "its ALiBi bias is computed from a 2-D mask",
+    "falcon": "its attention builds its own causal mask",
+}
+_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+
+
+def context_length(config: Any) -> int | None:
+    """The longest text: the position embeddings, and the window if attention slides.
+
+    Inside its first window sliding attention *is* full attention, so trees are exact there; beyond it they are refused.
+    """
+    limits = [v for f in _CONTEXT_FIELDS if isinstance(v := getattr(config, f, None), int) and v > 0]
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    slides = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))
+    if isinstance(window, int) and window > 0 and slides:
+        limits.append(window)
+    return min(limits) if limits else None
+
+
+def layer_count(config: Any) -> int:
+    """Layers that keep keys and values."""
+    return int(config.get_text_config().num_hidden_layers)
+
+
+def check_architecture(model: Any) -> None:
+    """Refuse by name what cannot work.
+
+    Raises:
+        ModelError: an encoder-decoder, a state-space or linear-attention model, or an attention without a free mask.
+    """
+    config = model.config
+    kind = getattr(config, "model_type", type(model).__name__)
+    reason = _REFUSED.get(kind)
+    if getattr(config, "is_encoder_decoder", False):
+        reason = "it is an encoder-decoder model, not a causal language model"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if strange := kinds - {"full_attention", "sliding_attention"}:
+        reason = f"its layers of type {', '.join(sorted(strange))} keep a state that cannot be cut back to a tree's path"
+    if reason is None and model.get_output_embeddings() is None:
+        reason = "it has no language-model head"
+    if reason is not None:
+        raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
+
+
+def check_tree_forward(runner: TorchRunner) -> None:
+    """Score a small tree and each of its paths as a chain; they must agree at every node.
+
+    Raises:
+        ModelError: the model ignores the mask or the positions, or fails on them.
+    """
+    model, dtype = runner.model, runner.model.dtype
+    tokens = [t % runner.vocab_size for t in (1, 2, 3, 4, 5)]
+    paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
+    kind = getattr(model.config, "model_type", type(model).__name__)
+    try:
+        tree = _score(runner, tokens, paths)
+        chains = [_score(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))]) for p in paths]
+    except Exception as error:
+        raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
+    finally:
+        runner.start([[]])
+        runner.forward_seconds = 0.0
+    scale = max(1.0, float(tree.abs().max()))
+    worst = max(float((tree[i] - chain[-1]).abs().max()) for i, chain in enumerate(chains)) / scale
+    if not worst <= _TOLERANCE.get(dtype, 0.5):
+        raise ModelError(
+            f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
+            "as a chain, so it ignores the attention mask or the positions. Use another model, or --method ar"
+        )
+
+
+def _score(runner: TorchRunner, tokens: list[int], paths: list[list[int]]) -> torch.Tensor:
+    n = len(tokens)
+    ancestors = torch.zeros(1, n, n, dtype=torch.bool, device=runner.device)
+    for i, path in enumerate(paths):
+        ancestors[0, i, path] = True
+    depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
+    runner.start([[0, 1]])
+    return runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors)[0].float()

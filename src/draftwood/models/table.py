@@ -1,0 +1,62 @@
+"""The exact toy model: the next token's scores are looked up by the last tokens of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@final
+class TableRunner:
+    """A Markov chain of order ``table.dim() - 1`` as a runner; for tests and teaching.
+
+    Args:
+        table: scores ``[vocab] * order + [vocab]``; texts shorter than the order are padded with token 0 on the left.
+    """
+
+    def __init__(self, table: Float[Tensor, "*context vocab"]) -> None:
+        self.table = table
+        self.vocab_size = table.shape[-1]
+        self.max_length: int | None = None
+        self.device = table.device
+        self.forward_seconds = 0.0
+        self._texts: list[list[int]] = []
+        self._nodes: list[list[int]] = []
+
+    def start(self, texts: Sequence[Sequence[int]]) -> None:
+        self._texts = [list(text) for text in texts]
+        self._nodes = [[] for _ in texts]
+
+    def scores(self, text: Sequence[int]) -> Float[Tensor, vocab]:
+        """Scores after ``text``."""
+        order = self.table.dim() - 1
+        context = ([0] * order + list(text))[-order:] if order else []
+        return self.table[tuple(context)]
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
+            nodes.extend(new)
+        # Nodes come in an order in which ancestors precede descendants, so a mask row lists its path in order.
+        out = [
+            torch.stack([self.scores(text + [t for t, on in zip(nodes, row, strict=True) if on]) for row in rows])
+            for text, nodes, rows in zip(self._texts, self._nodes, ancestors.tolist(), strict=True)
+        ]
+        return torch.stack(out)
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        for text, seen, kept, rest in zip(self._texts, self._nodes, nodes, pending, strict=True):
+            text.extend([seen[n] for n in kept] + list(rest))
+            seen.clear()
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._texts = [self._texts[r] for r in rows]
+        self._nodes = [self._nodes[r] for r in rows]

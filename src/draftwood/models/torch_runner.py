@@ -1,0 +1,172 @@
+"""Any Hugging Face causal language model that takes a 4-D attention mask and position ids, driven by trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.errors import CacheError
+from draftwood.models.cache import TreeCache
+from draftwood.models.support import check_architecture, check_tree_forward, context_length, layer_count
+
+_CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
+
+
+@final
+class TorchRunner:
+    """A causal language model with its own tree cache; eager, on the model's own device and dtype.
+
+    Args:
+        model: a ``transformers`` causal language model in evaluation mode.
+        check: run a tree of five tokens and compare it with one forward per path.
+
+    Raises:
+        ModelError: the architecture cannot score a tree; it is named, with the reason.
+    """
+
+    def __init__(self, model: Any, *, check: bool = True) -> None:
+        check_architecture(model)
+        self.model = model
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.max_length = context_length(model.config)
+        self.device = model.device
+        self.forward_seconds = 0.0
+        self._layers = layer_count(model.config)
+        self.start([[]])
+        if check:
+            check_tree_forward(self)
+
+    def start(self, texts: Sequence[Sequence[int]]) -> None:
+        self._cache = TreeCache(self._layers)
+        self._cached = [0] * len(texts)  # slots [0, cached) of a row hold committed tokens
+        self._pending = [list(text) for text in texts]
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        # Slots of a round: [base, base + pad) pending tokens, aligned right, then the nodes in order.
+        self._base = max(self._cached, default=0)
+        self._pad = max((len(p) for p in self._pending), default=0)
+        self._seen = 0  # nodes
+        self._loaded = 0  # pending columns already in the cache
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._cache.select(rows)
+        self._cached = [self._cached[r] for r in rows]
+        self._pending = [self._pending[r] for r in rows]
+        self._begin_round()
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        start = perf_counter()
+        n = tokens.shape[1]
+        self._check_length(self._seen + n)
+        self._cache.reserve(self._base + self._pad + self._seen + n)
+        while self._pad - self._loaded > _CHUNK:
+            self._forward_pending(_CHUNK)
+        left = self._pad - self._loaded
+        positions = self._lengths().unsqueeze(1) + depths
+        if left:
+            columns = slice(self._loaded, self._pad)
+            tokens = torch.cat([self._pending_tokens(columns), tokens], dim=1)
+            positions = torch.cat([self._pending_positions(columns), positions], dim=1)
+        if self.max_length is not None:  # deeper nodes are not valid in that row; their scores are never used
+            positions = positions.clamp(max=self.max_length - 1)
+        mask = self._mask(left, ancestors)
+        logits = self._forward(tokens, positions, mask, keep=n)
+        self._loaded = self._pad
+        self._seen += n
+        self.forward_seconds += perf_counter() - start
+        return logits
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        if self._seen == 0:  # nothing was scored in this round
+            for waiting, tokens in zip(self._pending, pending, strict=True):
+                waiting.extend(tokens)
+            self._begin_round()
+            return
+        first = self._base + self._pad
+        source = [
+            [*range(first - len(waiting), first), *(first + n for n in kept)]
+            for waiting, kept in zip(self._pending, nodes, strict=True)
+        ]
+        self._cache.move(source, self._cached)
+        self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
+        self._pending = [list(tokens) for tokens in pending]
+        self._begin_round()
+
+    def _lengths(self) -> Int[Tensor, row]:
+        """Committed tokens per row, the root not counted: the root's position."""
+        return torch.tensor([c + len(p) for c, p in zip(self._cached, self._pending, strict=True)], device=self.device)
+
+    def _check_length(self, nodes: int) -> None:
+        longest = max(c + len(p) for c, p in zip(self._cached, self._pending, strict=True)) + 1
+        if self.max_length is not None and longest > self.max_length:
+            raise CacheError(
+                f"the text has {longest} tokens but {self.model.config.model_type} was made for {self.max_length}: shorten "
+                "the prompt or lower max_new_tokens"
+            )
+
+    def _pending_tokens(self, columns: slice) -> Int[Tensor, "row column"]:
+        padded = [[0] * (self._pad - len(p)) + p for p in self._pending]
+        return torch.tensor([row[columns] for row in padded], device=self.device)
+
+    def _pending_positions(self, columns: slice) -> Int[Tensor, "row column"]:
+        column = torch.arange(columns.start, columns.stop, device=self.device)
+        first = torch.tensor(
+            [c + len(p) - self._pad for c, p in zip(self._cached, self._pending, strict=True)], device=self.device
+        )
+        return (first.unsqueeze(1) + column).clamp_(min=0)
+
+    def _forward_pending(self, count: int) -> None:
+        columns = slice(self._loaded, self._loaded + count)
+        mask = self._mask(count, None)
+        self._forward(self._pending_tokens(columns), self._pending_positions(columns), mask, keep=1)
+        self._loaded += count
+
+    def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
+        """Additive mask of ``pending`` new pending tokens and then the new nodes over all slots in use."""
+        rows, old = len(self._cached), self._base + self._loaded
+        n = 0 if ancestors is None else ancestors.shape[1]
+        seen = 0 if ancestors is None else ancestors.shape[2]
+        visible = torch.ones(rows, pending + n, old + pending + seen, dtype=torch.bool, device=self.device)
+        if min(self._cached) < self._base:
+            cached = torch.tensor(self._cached, device=self.device)
+            visible[:, :, : self._base] = (torch.arange(self._base, device=self.device) < cached[:, None])[:, None]
+        if any(len(p) < self._pad for p in self._pending):
+            padding = torch.tensor([self._pad - len(p) for p in self._pending], device=self.device)
+            column = torch.arange(self._loaded + pending, device=self.device)
+            visible[:, :, self._base : old + pending] = (column >= padding[:, None])[:, None]
+        if pending:
+            visible[:, :pending, old + pending :] = False
+            square = visible[:, :pending, old : old + pending]
+            square &= torch.ones(pending, pending, dtype=torch.bool, device=self.device).tril()
+            square.diagonal(dim1=1, dim2=2).fill_(True)  # padding sees itself, so that no softmax is empty
+        if ancestors is not None:
+            visible[:, pending:, old + pending :] = ancestors
+        bias = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
+        return bias.masked_fill_(~visible, -torch.inf).unsqueeze(1)
+
+    def _forward(
+        self, tokens: Int[Tensor, "row new"], positions: Int[Tensor, "row new"], mask: Tensor, keep: int
+    ) -> Float[Tensor, "row keep vocab"]:
+        self._cache.start = mask.shape[3] - tokens.shape[1]
+        with torch.inference_mode():
+            out = self.model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=keep,
+            )
+        logits: Tensor = out.logits
+        return logits[:, -keep:]

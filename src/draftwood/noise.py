@@ -1,0 +1,237 @@
+"""Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
+
+Nothing here keeps state, so the same request gives the same text whatever the batch, the device or the order of the
+questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
+shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
+
+Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them"); the integer mixing is
+the finaliser of SplitMix64 / MurmurHash3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.errors import ConfigError
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
+_BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
+MAX_SEED: Final = (1 << 63) - 1
+
+
+class Stream(IntEnum):
+    """What a random number is for."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    TOKEN = 3
+    SHARED = 4
+
+
+class Beam(NamedTuple):
+    """The best candidates of one level of a stochastic beam search, best first, ``[row, width]`` each."""
+
+    parents: Int[Tensor, "row width"]
+    tokens: Int[Tensor, "row width"]
+    phi: Float[Tensor, "row width"]
+    perturbed: Float[Tensor, "row width"]
+
+
+class Choices(Protocol):
+    """Every random choice of one round. ``first`` numbers the asking nodes, ``of`` is how many will ask in this round."""
+
+    def ordered(
+        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
+    ) -> Int[Tensor, "row node count"]:
+        """An ordered sample without replacement at each node (Gumbel-top-k); -1 where the support is exhausted."""
+        ...
+
+    def independent(
+        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
+    ) -> Int[Tensor, "row node count"]:
+        """``count`` independent draws at each node; -1 where a law has no support. Here ``first`` numbers the children."""
+        ...
+
+    def beam(
+        self,
+        log_q: Float[Tensor, "row node vocab"],
+        phi: Float[Tensor, "row node"],
+        perturbed: Float[Tensor, "row node"],
+        width: int,
+        first: int,
+        of: int,
+    ) -> Beam:
+        """One level of stochastic beam search; -inf ``phi`` marks places that no candidate fills."""
+        ...
+
+    def accept(
+        self, target: Float[Tensor, row], draft: Float[Tensor, row], node: Int[Tensor, row], of: int
+    ) -> Bool[Tensor, row]:
+        """True with probability ``min(1, target / draft)``, per row, for the node ``node`` of ``of``."""
+        ...
+
+    def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, row]:
+        """One token per row from probabilities that need not be normalised; never one of probability zero."""
+        ...
+
+    def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"] | None:
+        """The Gumbel noise of the ``count`` text positions that follow the root by ``1 + offset``; None stands for zero."""
+        ...
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= (1 << 63) else x
+
+
+@final
+class Noise:
+    """The noise of a batch of requests, one seed per row.
+
+    Args:
+        seeds: one integer in ``[0, 2**63)`` per row.
+        device: where the noise is made.
+        greedy: zero noise; every choice then is the best candidate (temperature 0).
+
+    Raises:
+        ConfigError: a seed out of range.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool = False) -> None:
+        for seed in seeds:
+            if not 0 <= seed <= MAX_SEED:
+                raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
+        self.seeds = list(seeds)
+        self.device = torch.device(device)
+        self.greedy = greedy
+
+    def select(self, rows: Sequence[int]) -> Noise:
+        """The noise of some of the rows."""
+        return Noise([self.seeds[r] for r in rows], self.device, greedy=self.greedy)
+
+    def at(self, positions: Sequence[int]) -> RoundNoise:
+        """The choices of the round whose roots stand at these text positions (0-based), one per row."""
+        return RoundNoise(self, positions)
+
+
+def token_bases(vocab: int, device: torch.device) -> Int[Tensor, vocab]:
+    """The token part of the counter; made once per vocabulary and device."""
+    key = (vocab, str(device))
+    if key not in _TOKEN_BASES:
+        _TOKEN_BASES[key] = torch.arange(1, vocab + 1, device=device) * _signed(_GOLDEN)
+    return _TOKEN_BASES[key]
+
+
+_TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
+
+
+def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, n]) -> Float[Tensor, "*batch n"]:
+    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters."""
+    x = keys ^ bases
+    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA; the last mask drops the sign.
+    x.bitwise_xor_(x >> 33).mul_(_signed(_MIX_1))
+    x.bitwise_xor_(x >> 29).mul_(_signed(_MIX_2))
+    x.bitwise_xor_(x >> 32).bitwise_and_((1 << 52) - 1)
+    return x.double().add_(0.5).mul_(2.0**-52)
+
+
+@final
+class RoundNoise:
+    """:class:`Choices` by Gumbel noise. Keys: (seed, stream, root position, slot); the shared stream: (seed, position).
+
+    The root position grows in every round, so no number is ever used in two rounds; reusing one would leave each round's
+    marginal law right and the joint law of the text wrong.
+    """
+
+    def __init__(self, noise: Noise, positions: Sequence[int]) -> None:
+        self._greedy = noise.greedy
+        self._device = noise.device
+        self._seeds = np.asarray(noise.seeds, dtype=np.uint64)
+        self._positions = np.asarray(positions, dtype=np.uint64)
+        self._draft: Float[Tensor, "row slot vocab"] | None = None
+        self._accept: Float[Tensor, "row node"] | None = None
+        self._shared: Float[Tensor, "row position vocab"] | None = None
+
+    def _keys(self, stream: Stream, positions: np.ndarray, slots: np.ndarray) -> Int[Tensor, "row slot 1"]:
+        golden = np.uint64(_GOLDEN)
+        key = _mix(self._seeds * golden + np.uint64(stream))[:, None]
+        key = _mix(_mix(key + positions * golden) + (slots + np.uint64(1)) * golden)
+        return torch.from_numpy(key.view(np.int64)).to(self._device).unsqueeze(-1)
+
+    def _exponential(self, stream: Stream, first: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+        slots = np.arange(first, first + count, dtype=np.uint64)[None]
+        keys = self._keys(stream, self._positions[:, None], slots)
+        return uniform(keys, token_bases(vocab, self._device)).log_().neg_()
+
+    def _gumbel(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+        rows, count, vocab = log_q.shape
+        if rows * of * vocab > _BULK_LIMIT:
+            return self._exponential(Stream.DRAFT, first, count, vocab).log_().neg_()
+        if self._draft is None:
+            self._draft = self._exponential(Stream.DRAFT, 0, of, vocab).log_().neg_()
+        return self._draft[:, first : first + count]
+
+    def _perturbed(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+        return log_q if self._greedy else log_q + self._gumbel(log_q, first, of).to(log_q.dtype)
+
+    def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        best = self._perturbed(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1)
+        return torch.where(best.values > -torch.inf, best.indices, -1)
+
+    def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        if self._greedy:
+            return self.ordered(log_q, 1, first, of)
+        copies = log_q.repeat_interleave(count, dim=1)
+        value, token = self._perturbed(copies, first, of).max(dim=-1)
+        return torch.where(value > -torch.inf, token, -1).unflatten(1, (log_q.shape[1], count))
+
+    def beam(self, log_q: Tensor, phi: Tensor, perturbed: Tensor, width: int, first: int, of: int) -> Beam:
+        reach = min(width, log_q.shape[-1])
+        # Within a row the conditioning below is increasing, so only the row's best candidates can enter the beam.
+        best = self._perturbed(phi.unsqueeze(-1) + log_q, first, of).topk(reach, dim=-1)
+        ghat, tokens = best.values, best.indices
+        bound = perturbed.unsqueeze(-1)
+        v = bound - ghat + torch.log1p(-torch.exp(ghat - ghat[..., :1]))  # -inf at the row's best: gtil is the bound itself
+        gtil = bound - torch.relu(v) - torch.log1p(torch.exp(-v.abs()))
+        gtil = torch.where((ghat > -torch.inf) & (bound > -torch.inf), gtil, -torch.inf)
+        phi_child = phi.unsqueeze(-1) + log_q.gather(-1, tokens)
+        chosen = gtil.flatten(1).topk(min(width, gtil[0].numel()), dim=-1)
+        at = chosen.indices
+        phi_beam = torch.where(chosen.values > -torch.inf, phi_child.flatten(1).gather(1, at), -torch.inf)
+        return Beam(at // reach, tokens.flatten(1).gather(1, at), phi_beam, chosen.values)
+
+    def accept(self, target: Tensor, draft: Tensor, node: Tensor, of: int) -> Tensor:
+        if self._accept is None:
+            slots = np.arange(of, dtype=np.uint64)[None]
+            keys = self._keys(Stream.ACCEPT, self._positions[:, None], slots)
+            self._accept = uniform(keys, token_bases(1, self._device)).squeeze(-1)
+        u = self._accept.gather(1, node.unsqueeze(1)).squeeze(1)
+        return (u * draft < target) & (target > 0)
+
+    def token(self, law: Tensor) -> Tensor:
+        if self._greedy:
+            return law.argmax(dim=-1)
+        return (law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)).argmax(dim=-1)
+
+    def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
+        if self._greedy:
+            return None
+        if self._shared is None or self._shared.shape[1] < offset + count:
+            following = self._positions[:, None] + np.arange(1, offset + count + 1, dtype=np.uint64)[None]
+            keys = self._keys(Stream.SHARED, following, np.zeros((1, 1), dtype=np.uint64))
+            self._shared = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
+        return self._shared[:, offset : offset + count]

@@ -1,0 +1,237 @@
+"""From a model's scores to the law that is sampled: penalties, bias, processors, temperature, top-k, top-p, min-p.
+
+Every step is applied at every tree node on that node's own prefix (prompt, committed text, root-to-node path), in the
+order of ``transformers.generate``: penalties, bias and processors first, then temperature, top-k, top-p, min-p.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.errors import ConfigError, NumericsError
+
+Prefixes: TypeAlias = Callable[[], list[list[list[int]]]]
+"""Tokens after the root up to each node, ``[row][node]``; called only by laws that depend on the text so far."""
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn from the model's scores.
+
+    ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
+    ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
+    ``transformers.LogitsProcessorList``; a processor that keeps state between calls is refused by name, because it would
+    be asked about tree nodes that never become text.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    temperature: float = _setting(1.0, "0 for the most likely text, 1 for the model's own law")
+    top_k: int = _setting(0, "keep the k most likely tokens; 0 keeps all")
+    top_p: float = _setting(1.0, "keep the most likely tokens that together reach this probability; 1 keeps all")
+    min_p: float = _setting(0.0, "drop tokens less likely than this share of the most likely one")
+    repetition_penalty: float = _setting(1.0, "divide the scores of tokens already in prompt or text; 1 is off")
+    presence_penalty: float = _setting(0.0, "subtract from the scores of tokens already generated")
+    frequency_penalty: float = _setting(0.0, "subtract from a token's score for every time it was generated")
+    logit_bias: Mapping[int, float] | None = None
+    processors: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        checks = [
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+        ]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float) and not abs(value) < float("inf"):
+                raise ConfigError(f"{f.name} is {value}: give a finite number")
+        for name, good, wanted in checks:
+            if not good:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give a number {wanted}")
+        for processor in self.processors or ():
+            refuse_stateful(processor)
+
+    @property
+    def greedy(self) -> bool:
+        """True at temperature 0."""
+        return self.temperature == 0
+
+    @property
+    def looks_back(self) -> bool:
+        """True when the law depends on more than the scores: then every node's prefix is needed."""
+        neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
+        return not neutral or bool(self.processors)
+
+
+_STATEFUL = {"SynthIDTextWatermarkLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor"}
+
+
+def refuse_stateful(processor: Any) -> None:
+    """Ask a copy of ``processor`` the same question before and after others: answers and attributes must not change.
+
+    Raises:
+        ConfigError: the processor keeps state between calls; its class is named.
+    """
+    name = type(processor).__name__
+    complaint = (
+        f"logits processor {name} keeps state between calls; a draft tree asks about texts that are never written, so its "
+        "state would go wrong. Remove it, or rewrite it as a function of input_ids and scores"
+    )
+    if name in _STATEFUL:
+        raise ConfigError(complaint)
+    try:
+        probe = copy.deepcopy(processor)
+        scores = torch.linspace(-2.0, 2.0, 64).unsqueeze(0)
+        first, second = torch.tensor([[1, 2, 3]]), torch.tensor([[3, 2, 1, 3, 2]])
+        before = probe(first, scores.clone())
+        settled = _snapshot(probe)
+        probe(second, scores.clone())
+        after = probe(first, scores.clone())
+    except Exception:
+        return  # it wants larger scores or another device: no probe is possible, and a wrong use fails at the first call
+    if not torch.equal(before, after) or settled != _snapshot(probe):
+        raise ConfigError(complaint)
+
+
+def _snapshot(thing: Any) -> str:
+    state = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(thing).items()}
+    return repr(sorted(state.items(), key=lambda item: item[0]))
+
+
+@final
+class Law:
+    """A :class:`Sampling` bound to the texts of a batch.
+
+    Args:
+        sampling: the settings.
+        texts: per row, all tokens so far, the root last; grown in place by the decode loop.
+        prompt_lengths: per row, how many of them are the prompt.
+        vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
+    """
+
+    def __init__(self, sampling: Sampling, texts: Sequence[list[int]], prompt_lengths: Sequence[int], vocab: int) -> None:
+        self.sampling = sampling
+        self.texts = list(texts)
+        self.prompt_lengths = list(prompt_lengths)
+        self.vocab = vocab
+
+    def select(self, rows: Sequence[int]) -> Law:
+        """The law of some of the rows."""
+        return Law(self.sampling, [self.texts[r] for r in rows], [self.prompt_lengths[r] for r in rows], self.vocab)
+
+    def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
+        """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking."""
+        missing = self.vocab - logits.shape[-1]
+        if missing > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return self._log_law(logits[..., : self.vocab], prefixes, who="draft")
+
+    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
+        """Log-law of the target at every node; a point mass on the best token at temperature 0.
+
+        Raises:
+            NumericsError: scores that are NaN, or a law without any possible token.
+        """
+        logp = self._log_law(logits, prefixes, who="target")
+        if not self.sampling.greedy:
+            return logp
+        best = logp.argmax(dim=-1, keepdim=True)
+        return torch.full_like(logp, -torch.inf).scatter_(-1, best, 0.0)
+
+    def _log_law(self, logits: Tensor, prefixes: Prefixes, who: str) -> Tensor:
+        s = self.sampling
+        scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        if s.looks_back:
+            scores = self._look_back(scores, prefixes())
+        if s.logit_bias:
+            scores = scores + self._bias(scores)
+        if not s.greedy:
+            scores = truncate(scores / s.temperature if s.temperature != 1 else scores, s)
+        logp = scores.log_softmax(dim=-1)
+        # One column is enough: a NaN or an infinite score anywhere makes the whole row NaN. Host sync on an accelerator.
+        if bool(logp[..., 0].isnan().any()):
+            raise NumericsError(
+                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
+                "check logit_bias and logits processors"
+            )
+        return logp
+
+    def _bias(self, scores: Tensor) -> Tensor:
+        bias = scores.new_zeros(scores.shape[-1])
+        for token, value in (self.sampling.logit_bias or {}).items():
+            if not 0 <= token < self.vocab:
+                raise ConfigError(f"logit_bias names token {token}: give tokens from 0 to {self.vocab - 1}")
+            bias[token] = value
+        return bias
+
+    def _look_back(self, scores: Tensor, prefixes: list[list[list[int]]]) -> Tensor:
+        s = self.sampling
+        if s.repetition_penalty != 1:
+            seen = self._counts(scores, prefixes, generated_only=False) > 0
+            penalised = torch.where(scores < 0, scores * s.repetition_penalty, scores / s.repetition_penalty)
+            scores = torch.where(seen, penalised, scores)
+        if s.presence_penalty or s.frequency_penalty:
+            counts = self._counts(scores, prefixes, generated_only=True)
+            scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0)
+        return self._process(scores, prefixes) if s.processors else scores
+
+    def _counts(
+        self, scores: Tensor, prefixes: list[list[list[int]]], *, generated_only: bool
+    ) -> Float[Tensor, "row node vocab"]:
+        counts = torch.zeros_like(scores)
+        for row, (text, start) in enumerate(zip(self.texts, self.prompt_lengths, strict=True)):
+            history = torch.tensor(text[start if generated_only else 0 :], dtype=torch.long, device=scores.device)
+            counts[row] += torch.bincount(history, minlength=scores.shape[-1])[: scores.shape[-1]]
+            for node, path in enumerate(prefixes[row]):
+                for token in path:
+                    counts[row, node, token] += 1
+        return counts
+
+    def _process(self, scores: Tensor, prefixes: list[list[list[int]]]) -> Tensor:
+        out = scores.clone()
+        for row, text in enumerate(self.texts):
+            by_length: dict[int, list[int]] = {}
+            for node, path in enumerate(prefixes[row]):
+                by_length.setdefault(len(path), []).append(node)
+            for nodes in by_length.values():
+                ids: Int[Tensor, "n length"] = torch.tensor(
+                    [text + prefixes[row][n] for n in nodes], dtype=torch.long, device=scores.device
+                )
+                part = scores[row, nodes]
+                for processor in self.sampling.processors or ():
+                    part = processor(ids, part)
+                out[row, nodes] = part.to(out.dtype)
+        return out
+
+
+def truncate(scores: Float[Tensor, "*batch vocab"], s: Sampling) -> Float[Tensor, "*batch vocab"]:
+    """Top-k, then top-p, then min-p, each on the law that the one before it leaves; the best token always stays."""
+    if 0 < s.top_k < scores.shape[-1]:
+        kth = scores.topk(s.top_k, dim=-1).values[..., -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if s.top_p < 1:
+        ordered, index = scores.sort(dim=-1, descending=False)
+        drop = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - s.top_p
+        drop[..., -1] = False
+        scores = scores.masked_fill(torch.zeros_like(drop).scatter_(-1, index, drop), -torch.inf)
+    if s.min_p > 0:
+        law = scores.softmax(dim=-1)
+        drop = law < s.min_p * law.amax(dim=-1, keepdim=True)
+        scores = scores.masked_fill(drop, -torch.inf)
+    return scores

@@ -1,0 +1,36 @@
+"""Verifiers: each keeps one path of a draft tree so that the output follows the target's own law."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.noise import Choices
+from draftwood.rounds import Verdict
+from draftwood.tree import DraftTree, Draw
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """A pure function from a scored tree to a verdict.
+
+    Attributes:
+        name: as written on the command line.
+        lossless: the output follows the target's law exactly.
+        draws: the ways of choosing siblings under which that holds.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lossless(self) -> bool: ...
+
+    @property
+    def draws(self) -> frozenset[Draw]: ...
+
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
+        """Keep one path of each row's tree and draw the token after it."""
+        ...

@@ -1,0 +1,89 @@
+"""The commands: options come from the settings, errors come out as one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from draftwood.errors import ConfigError
+from draftwood.options import dataclass_options
+from draftwood.train import commands
+from draftwood.train.config import DraftConfig, LMConfig
+
+
+@pytest.mark.parametrize(("name", "config"), [("lm", LMConfig), ("draft", DraftConfig)])
+def test_every_setting_is_an_option_with_its_default_and_help(name: str, config: Any) -> None:
+    options = {p.name: p for p in commands.group.commands[name].params}
+    fields = dataclasses.fields(config)
+    assert set(options) == {f.name for f in fields}
+    for f in fields:
+        option = options[f.name]
+        assert isinstance(option, click.Option)
+        assert option.help
+        assert option.required == (f.default is dataclasses.MISSING)
+        if not option.required:
+            assert option.default == f.default
+
+
+def test_options_cover_the_types_of_settings() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Settings:
+        count: int = 3
+        rate: float | None = None
+        name: str = "x"
+        loud: bool = False
+        where: Path | None = None
+
+    @click.command()
+    @dataclass_options(Settings)
+    def command(**options: Any) -> None:
+        click.echo(repr(Settings(**options)))
+
+    run = CliRunner().invoke(command, ["--rate", "0.5", "--loud", "--where", "a/b"])
+    assert run.output.strip().endswith(f"Settings(count=3, rate=0.5, name='x', loud=True, where={Path('a/b')!r})")
+
+
+def test_a_type_without_an_option_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Settings:
+        odd: dict[str, int]
+
+    with pytest.raises(ConfigError, match="'odd'"):
+        dataclass_options(Settings)
+
+
+def test_an_unknown_loss_is_refused_by_name(tmp_path: Path) -> None:
+    run = CliRunner().invoke(commands.group, ["draft", "--data", "d", "--target", "t", "--out", "o", "--loss", "mse"])
+    assert run.exit_code == 2
+    assert "reverse_kl" in run.output
+
+
+def test_a_bad_folder_is_one_line(tmp_path: Path) -> None:
+    run = CliRunner().invoke(commands.group, ["lm", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
+    assert run.exit_code == 1
+    assert run.output.startswith("Error: data folder")
+
+
+def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+
+    def without(name: str, *rest: Any) -> Any:
+        return None if name == "accelerate" else find_spec(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    run = CliRunner().invoke(commands.group, ["lm", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert run.exit_code == 1
+    assert 'pip install "draftwood[train]"' in run.output
+
+
+def test_the_commands_do_not_import_torch() -> None:
+    code = "import sys, draftwood.train.commands; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

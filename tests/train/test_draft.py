@@ -1,0 +1,93 @@
+"""A tiny drafter distilled from a tiny target."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwood.errors import ConfigError, ModelError
+from draftwood.train import losses
+from draftwood.train.config import DraftConfig
+from draftwood.train.draft import load_target, train_draft
+from draftwood.train.sample import sample, sampled_blocks
+
+Make = Callable[..., DraftConfig]
+
+
+def rise(metrics: dict[str, Any]) -> float:
+    """Gain in acceptance over the untrained drafter, on text that the target wrote."""
+    start: float = metrics["history"][0]["report"]["written_by_target"]["acceptance"]
+    end: float = metrics["held_out"]["written_by_target"]["acceptance"]
+    return end - start
+
+
+def test_distillation_raises_acceptance_and_a_shuffled_teacher_does_not(
+    draft_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    metrics = train_draft(draft_config(tmp_path / "true"), evaluate=lambda *models: {"models": seen.append(models)})
+    assert rise(metrics) > 0.1
+    assert len(seen) == 1
+    assert metrics["evaluate"] == {"models": None}
+    assert set(metrics["held_out"]) == {"woods", "farm", "written_by_target"}
+
+    def shuffled(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
+        order = torch.randperm(target_logp.shape[-1])
+        return losses.kl(target_logp[..., order], draft_logp, labels)
+
+    monkeypatch.setitem(losses.DISTANCES, "kl", shuffled)
+    shutil.copytree(tmp_path / "true" / "sampled", tmp_path / "false" / "sampled")
+    assert rise(train_draft(draft_config(tmp_path / "false"))) < rise(metrics) / 2
+
+
+@pytest.mark.parametrize("loss", ["ce", "reverse_kl", "jsd", "tvd"])
+def test_every_loss_trains(draft_config: Make, tmp_path: Path, loss: str) -> None:
+    metrics = train_draft(draft_config(tmp_path, loss=loss, steps=12, sampled=0, tvd_weight=0.5, save_every=100))
+    assert rise(metrics) > 0.01
+
+
+def test_written_blocks_are_kept_and_do_not_depend_on_a_stop(draft_config: Make, tmp_path: Path) -> None:
+    target, _ = load_target(draft_config(tmp_path))
+    starts = [[5, 6, 7], [8, 9, 10, 11], [12]]
+
+    def write(count: int, folder: str) -> Tensor:
+        return sampled_blocks(target, starts, 0, count, 32, rows=4, seed=3, cache=tmp_path / folder)
+
+    whole = write(12, "whole")
+    assert whole.shape == (12, 32)
+    assert (whole[:, 0] == 0).all()
+    write(4, "stopped")
+    first = (tmp_path / "stopped" / "00000.npy").stat().st_mtime_ns
+    assert torch.equal(write(12, "stopped"), whole)
+    assert (tmp_path / "stopped" / "00000.npy").stat().st_mtime_ns == first
+    assert not torch.equal(whole[:4], whole[4:8])
+    with pytest.raises(ConfigError, match="blocks of 32 tokens, not 16"):
+        sampled_blocks(target, starts, 0, 12, 16, rows=4, seed=3, cache=tmp_path / "whole")
+
+
+def test_samples_follow_the_law_of_the_target(draft_config: Make, tmp_path: Path) -> None:
+    target, tokenizer = load_target(draft_config(tmp_path))
+    prompt = tokenizer("The fox", return_tensors="pt").input_ids
+    rows = sample(target, prompt.expand(2000, -1), prompt.shape[1] + 2, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first = target(prompt).logits[0, -1].float().softmax(-1)
+        second = target(rows[:, :-1]).logits[:, -1].float().softmax(-1).mean(0)
+    for place, law in ((-2, first), (-1, second)):
+        seen = torch.bincount(rows[:, place], minlength=len(law)) / len(rows)
+        assert (seen - law).abs().sum() / 2 < 3 * (len(law) / len(rows)) ** 0.5 / 2
+
+
+def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        train_draft(draft_config(tmp_path / "out", target=tmp_path))
+
+
+def test_a_context_beyond_the_target_is_refused(draft_config: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="longer than the target's 64"):
+        train_draft(draft_config(tmp_path, context=128))

@@ -1,0 +1,63 @@
+"""Distances between laws, and the figures that follow from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency
+
+
+def laws(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(*shape, 7, generator=generator, dtype=torch.float64)).log_softmax(-1)
+
+
+LABELS = torch.zeros(5, 4, dtype=torch.long)
+
+
+def test_total_variation_is_the_rejection_rate() -> None:
+    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+    torch.testing.assert_close(DISTANCES["tvd"](target, draft, LABELS), 1 - acceptance(target, draft).mean())
+
+
+@pytest.mark.parametrize("name", ["kl", "reverse_kl", "jsd", "tvd"])
+def test_a_distance_is_zero_for_equal_laws_only(name: str) -> None:
+    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+    assert DISTANCES[name](target, target, LABELS).abs() < 1e-12
+    assert DISTANCES[name](target, draft, LABELS) > 0.01
+
+
+def test_divergences_agree_with_torch() -> None:
+    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+    wanted = torch.nn.functional.kl_div(draft, target, log_target=True, reduction="none").sum(-1).mean()
+    torch.testing.assert_close(DISTANCES["kl"](target, draft, LABELS), wanted)
+    torch.testing.assert_close(DISTANCES["reverse_kl"](draft, target, LABELS), wanted)
+    torch.testing.assert_close(DISTANCES["jsd"](target, draft, LABELS), DISTANCES["jsd"](draft, target, LABELS))
+
+
+def test_cross_entropy_on_samples_of_the_target_is_the_divergence_up_to_its_entropy() -> None:
+    target, draft = laws(0, 1).expand(200_000, 7), laws(1, 1).expand(200_000, 7)
+    labels = torch.multinomial(target[:1].exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(2))[
+        0
+    ]
+    entropy = -(target.exp() * target).sum(-1).mean()
+    estimate = DISTANCES["ce"](target, draft, labels) - entropy
+    torch.testing.assert_close(estimate, DISTANCES["kl"](target, draft, labels), atol=0.02, rtol=0)
+
+
+def test_acceptance_of_drawn_tokens_matches_speculative_sampling() -> None:
+    target, draft = laws(0, 1)[0], laws(1, 1)[0]
+    drawn = torch.multinomial(draft.exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(3))
+    accepted = (target - draft).clamp(max=0).exp()[drawn].mean()
+    torch.testing.assert_close(accepted, acceptance(target, draft), atol=0.005, rtol=0)
+
+
+def test_chain_efficiency_of_a_constant_acceptance_is_a_geometric_sum() -> None:
+    figures = chain_efficiency(torch.full((3, 10), 0.5))
+    assert figures == {"2": 1.75, "3": 1.875, "4": 1.9375, "5": 1.9688}
+
+
+def test_chain_efficiency_leaves_out_chains_longer_than_the_text() -> None:
+    assert set(chain_efficiency(torch.ones(1, 3))) == {"2", "3"}
