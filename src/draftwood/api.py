@@ -214,7 +214,7 @@ class Pair:
         for pieces in decoder.stream(self.requests([prompt], limits, [seed]), sampling):
             yield from pieces
 
-    @overload
+    @overload  # type: ignore[overload-overlap]  # a str is a sequence of str to the type checker
     def generate(
         self,
         prompt: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 
@@ -20,6 +20,7 @@ from draftwood.target import Target
 from draftwood.verify import Verifier
 
 
+@runtime_checkable
 class NoiseSource(Protocol):
     """Where the random choices of a batch come from; :class:`draftwood.Noise`, or a test's exhaustive enumeration."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
 _MIX_2: Final = 0x94D049BB133111EB
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
+_AHEAD: Final = 4  # text positions
 MAX_SEED: Final = (1 << 63) - 1
 
 
@@ -46,6 +47,7 @@ class Beam(NamedTuple):
     perturbed: Float[Tensor, "row width"]
 
 
+@runtime_checkable
 class Choices(Protocol):
     """Every random choice of one round. ``first`` numbers the asking nodes, ``of`` is how many will ask in this round."""
 
@@ -74,12 +76,12 @@ class Choices(Protocol):
         ...
 
     def accept(
-        self, target: Float[Tensor, row], draft: Float[Tensor, row], node: Int[Tensor, row], of: int
-    ) -> Bool[Tensor, row]:
-        """True with probability ``min(1, target / draft)``, per row, for the node ``node`` of ``of``."""
+        self, target: Float[Tensor, "row"], draft: Float[Tensor, "row"], node: Int[Tensor, "row"], of: int
+    ) -> Bool[Tensor, "row"]:
+        """True with probability ``min(1, target / draft)``, per row, for ``node`` of ``of``; node 0 does not ask."""
         ...
 
-    def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, row]:
+    def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
         """One token per row from probabilities that need not be normalised; never one of probability zero."""
         ...
 
@@ -88,10 +90,14 @@ class Choices(Protocol):
         ...
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+_Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def _mix(x: _Counters) -> _Counters:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
-    return x ^ (x >> np.uint64(31))
+    mixed: _Counters = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def _signed(x: int) -> int:
@@ -128,7 +134,7 @@ class Noise:
         return RoundNoise(self, positions)
 
 
-def token_bases(vocab: int, device: torch.device) -> Int[Tensor, vocab]:
+def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
     """The token part of the counter; made once per vocabulary and device."""
     key = (vocab, str(device))
     if key not in _TOKEN_BASES:
@@ -139,7 +145,7 @@ def token_bases(vocab: int, device: torch.device) -> Int[Tensor, vocab]:
 _TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
 
 
-def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, n]) -> Float[Tensor, "*batch n"]:
+def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"]:
     """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters."""
     x = keys ^ bases
     # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA; the last mask drops the sign.
@@ -166,7 +172,7 @@ class RoundNoise:
         self._accept: Float[Tensor, "row node"] | None = None
         self._shared: Float[Tensor, "row position vocab"] | None = None
 
-    def _keys(self, stream: Stream, positions: np.ndarray, slots: np.ndarray) -> Int[Tensor, "row slot 1"]:
+    def _keys(self, stream: Stream, positions: _Counters, slots: _Counters) -> Int[Tensor, "row slot 1"]:
         golden = np.uint64(_GOLDEN)
         key = _mix(self._seeds * golden + np.uint64(stream))[:, None]
         key = _mix(_mix(key + positions * golden) + (slots + np.uint64(1)) * golden)
@@ -197,7 +203,7 @@ class RoundNoise:
             return self.ordered(log_q, 1, first, of)
         copies = log_q.repeat_interleave(count, dim=1)
         value, token = self._perturbed(copies, first, of).max(dim=-1)
-        return torch.where(value > -torch.inf, token, -1).unflatten(1, (log_q.shape[1], count))
+        return torch.where(value > -torch.inf, token, -1).view(len(log_q), -1, count)
 
     def beam(self, log_q: Tensor, phi: Tensor, perturbed: Tensor, width: int, first: int, of: int) -> Beam:
         reach = min(width, log_q.shape[-1])
@@ -220,18 +226,24 @@ class RoundNoise:
             keys = self._keys(Stream.ACCEPT, self._positions[:, None], slots)
             self._accept = uniform(keys, token_bases(1, self._device)).squeeze(-1)
         u = self._accept.gather(1, node.unsqueeze(1)).squeeze(1)
-        return (u * draft < target) & (target > 0)
+        accepted: Bool[Tensor, "row"] = (u * draft < target) & (target > 0)
+        return accepted
 
     def token(self, law: Tensor) -> Tensor:
         if self._greedy:
             return law.argmax(dim=-1)
-        return (law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)).argmax(dim=-1)
+        race = law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)
+        return race.argmax(dim=-1)
 
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
         if self._greedy:
             return None
-        if self._shared is None or self._shared.shape[1] < offset + count:
-            following = self._positions[:, None] + np.arange(1, offset + count + 1, dtype=np.uint64)[None]
+        have = 0 if self._shared is None else int(self._shared.shape[1])
+        if self._shared is None or have < offset + count:
+            # Drafters ask level by level: a few positions are made ahead, because one large call is cheaper than many.
+            stop = max(offset + count, have + _AHEAD)
+            following = self._positions[:, None] + np.arange(have + 1, stop + 1, dtype=np.uint64)[None]
             keys = self._keys(Stream.SHARED, following, np.zeros((1, 1), dtype=np.uint64))
-            self._shared = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
+            fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
+            self._shared = fresh if self._shared is None else torch.cat([self._shared, fresh], dim=1)
         return self._shared[:, offset : offset + count]

@@ -27,7 +27,7 @@ class Verdict:
     """
 
     nodes: Int[Tensor, "row step"]
-    next_token: Int[Tensor, row]
+    next_token: Int[Tensor, "row"]
 
 
 @final

@@ -32,8 +32,8 @@ class Sampling:
 
     ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
-    ``transformers.LogitsProcessorList``; a processor that keeps state between calls is refused by name, because it would
-    be asked about tree nodes that never become text.
+    ``transformers.LogitsProcessorList``; a processor that keeps state between calls or mixes rows is refused by name,
+    because it would be asked about tree nodes that never become text.
 
     Raises:
         ConfigError: a value out of range.
@@ -65,7 +65,8 @@ class Sampling:
             if not good:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number {wanted}")
         for processor in self.processors or ():
-            refuse_stateful(processor)
+            for one in processor.rows if isinstance(processor, ByRow) else [processor]:
+                refuse_stateful(one)
 
     @property
     def greedy(self) -> bool:
@@ -79,39 +80,75 @@ class Sampling:
         return not neutral or bool(self.processors)
 
 
-_STATEFUL = {"SynthIDTextWatermarkLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor"}
+@final
+@dataclass(frozen=True)
+class ByRow:
+    """A logits processor that differs from request to request: ``rows[i]`` answers for request ``i``."""
+
+    rows: Sequence[Any]
 
 
-def refuse_stateful(processor: Any) -> None:
-    """Ask a copy of ``processor`` the same question before and after others: answers and attributes must not change.
+_KEEPS_STATE = (
+    "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
+)
+_ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
+_KNOWN = {
+    "SynthIDTextWatermarkLogitsProcessor": _KEEPS_STATE,
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": _KEEPS_STATE,
+    "EncoderRepetitionPenaltyLogitsProcessor": _ROW_BOUND,
+    "EncoderNoRepeatNGramLogitsProcessor": _ROW_BOUND,
+}
+
+
+def refuse_stateful(processor: Any, vocab: int = 64) -> None:
+    """Refuse a logits processor that is not a function of each row's ``input_ids`` and ``scores`` alone.
 
     Raises:
-        ConfigError: the processor keeps state between calls; its class is named.
+        ConfigError: the processor keeps state between calls, or its answer hangs on the rows beside; its class is named.
     """
     name = type(processor).__name__
-    complaint = (
-        f"logits processor {name} keeps state between calls; a draft tree asks about texts that are never written, so its "
-        "state would go wrong. Remove it, or rewrite it as a function of input_ids and scores"
-    )
-    if name in _STATEFUL:
-        raise ConfigError(complaint)
+    trouble = _KNOWN.get(name) or _trouble(processor, vocab)
+    if trouble:
+        raise ConfigError(
+            f"logits processor {name} {trouble}. Remove it, or rewrite it as a function of one row's input_ids and scores"
+        )
+
+
+def _trouble(processor: Any, vocab: int) -> str | None:
+    """Ask a copy the same question before and after others, alone and in company: answers and attributes must not change."""
+    first, second, both = (torch.tensor(ids) for ids in ([[1, 2, 3]], [[3, 2, 1, 3, 2]], [[1, 2, 3], [2, 1, 3]]))
+    scores = torch.linspace(-2.0, 2.0, vocab).unsqueeze(0)
     try:
         probe = copy.deepcopy(processor)
-        scores = torch.linspace(-2.0, 2.0, 64).unsqueeze(0)
-        first, second = torch.tensor([[1, 2, 3]]), torch.tensor([[3, 2, 1, 3, 2]])
-        before = probe(first, scores.clone())
-        settled = _snapshot(probe)
+        before, state = probe(first, scores.clone()), _snapshot(probe)
         probe(second, scores.clone())
+        moved = state != _snapshot(probe)
         after = probe(first, scores.clone())
     except Exception:
-        return  # it wants larger scores or another device: no probe is possible, and a wrong use fails at the first call
-    if not torch.equal(before, after) or settled != _snapshot(probe):
-        raise ConfigError(complaint)
+        return None  # it wants other scores or another device: it cannot be asked, and a wrong use fails at the first call
+    if moved or not torch.equal(before, after) or state != _snapshot(probe):
+        return _KEEPS_STATE
+    try:
+        alone = torch.cat([probe(both[:1], scores.clone()), probe(both[1:], scores.clone())])
+        together = probe(both, scores.repeat(2, 1))
+    except Exception:
+        return _ROW_BOUND
+    return None if alone.shape == together.shape and torch.allclose(alone, together, equal_nan=True) else _ROW_BOUND
 
 
-def _snapshot(thing: Any) -> str:
-    state = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(thing).items()}
-    return repr(sorted(state.items(), key=lambda item: item[0]))
+def _snapshot(thing: Any, depth: int = 4) -> Any:
+    """What can be seen of an object's state, in comparable form."""
+    if isinstance(thing, Tensor):
+        return hash(thing.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    if depth == 0:
+        return repr(thing)
+    if isinstance(thing, Mapping):
+        return {repr(key): _snapshot(value, depth - 1) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_snapshot(value, depth - 1) for value in thing]
+    if hasattr(thing, "__dict__") and not isinstance(thing, type | torch.nn.Module):
+        return _snapshot(vars(thing), depth - 1)
+    return repr(thing)
 
 
 @final
@@ -123,17 +160,32 @@ class Law:
         texts: per row, all tokens so far, the root last; grown in place by the decode loop.
         prompt_lengths: per row, how many of them are the prompt.
         vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
+        requests: per row, the number of its request; rows in order without it.
     """
 
-    def __init__(self, sampling: Sampling, texts: Sequence[list[int]], prompt_lengths: Sequence[int], vocab: int) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        texts: Sequence[list[int]],
+        prompt_lengths: Sequence[int],
+        vocab: int,
+        requests: Sequence[int] | None = None,
+    ) -> None:
         self.sampling = sampling
         self.texts = list(texts)
         self.prompt_lengths = list(prompt_lengths)
         self.vocab = vocab
+        self.requests = list(range(len(texts)) if requests is None else requests)
 
     def select(self, rows: Sequence[int]) -> Law:
         """The law of some of the rows."""
-        return Law(self.sampling, [self.texts[r] for r in rows], [self.prompt_lengths[r] for r in rows], self.vocab)
+        return Law(
+            self.sampling,
+            [self.texts[r] for r in rows],
+            [self.prompt_lengths[r] for r in rows],
+            self.vocab,
+            [self.requests[r] for r in rows],
+        )
 
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
         """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking."""
@@ -188,7 +240,7 @@ class Law:
             scores = torch.where(seen, penalised, scores)
         if s.presence_penalty or s.frequency_penalty:
             counts = self._counts(scores, prefixes, generated_only=True)
-            scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0)
+            scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
         return self._process(scores, prefixes) if s.processors else scores
 
     def _counts(
@@ -205,7 +257,7 @@ class Law:
 
     def _process(self, scores: Tensor, prefixes: list[list[list[int]]]) -> Tensor:
         out = scores.clone()
-        for row, text in enumerate(self.texts):
+        for row, (text, request) in enumerate(zip(self.texts, self.requests, strict=True)):
             by_length: dict[int, list[int]] = {}
             for node, path in enumerate(prefixes[row]):
                 by_length.setdefault(len(path), []).append(node)
@@ -215,7 +267,7 @@ class Law:
                 )
                 part = scores[row, nodes]
                 for processor in self.sampling.processors or ():
-                    part = processor(ids, part)
+                    part = (processor.rows[request] if isinstance(processor, ByRow) else processor)(ids, part)
                 out[row, nodes] = part.to(out.dtype)
         return out
 

@@ -52,12 +52,12 @@ class DraftTree:
 
     @property
     def rows(self) -> int:
-        return self.tokens.shape[0]
+        return int(self.tokens.shape[0])
 
     @property
     def size(self) -> int:
         """Places for nodes, the root included."""
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[1])
 
     @cached_property
     def max_depth(self) -> int:
@@ -75,7 +75,7 @@ class DraftTree:
         slot = torch.where(real, self.parents * width + rank, size * width)
         table = torch.full((rows, size * width + 1), -1, dtype=torch.long, device=self.tokens.device)
         index = torch.arange(size, device=self.tokens.device).expand(rows, -1)
-        return table.scatter_(1, slot, index)[:, :-1].unflatten(1, (size, width))
+        return table.scatter_(1, slot, index)[:, :-1].view(rows, size, width)
 
     def path(self, row: int, node: int) -> list[int]:
         """Nodes from the root to ``node``, both included."""
@@ -133,7 +133,7 @@ class TreeBuilder:
         capacity: the largest number of nodes, the root included.
     """
 
-    def __init__(self, root: Int[Tensor, row], capacity: int) -> None:
+    def __init__(self, root: Int[Tensor, "row"], capacity: int) -> None:
         rows, device = root.shape[0], root.device
         self.tokens = torch.zeros(rows, capacity, dtype=torch.long, device=device)
         self.parents = torch.zeros_like(self.tokens)

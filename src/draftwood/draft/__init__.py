@@ -44,7 +44,7 @@ class Drafter(Protocol):
         """Forget everything; ``texts`` are the prompts without their last token."""
         ...
 
-    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         """A tree per row below ``root``, no deeper than the row's limit (which may be 0)."""
         ...
 

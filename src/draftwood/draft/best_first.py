@@ -87,7 +87,7 @@ class BestFirst:
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
 
-    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         rows, device = root.shape[0], root.device
         pool = _Pool()
         zero = torch.zeros(rows, 1, dtype=torch.long, device=device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, final
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,7 +27,7 @@ class Level:
         first: the number of the first of them.
         of: nodes of the whole round that will be asked for children.
         tokens, parents, valid: parents number the nodes of the level before.
-        phi, perturbed: log-probability of the path and its perturbed value; used by beams only.
+        phi, perturbed: log-probability of each node's path and its perturbed value; None outside beams and at the root.
     """
 
     depth: int
@@ -36,13 +36,29 @@ class Level:
     tokens: Int[Tensor, "row n"]
     parents: Int[Tensor, "row n"]
     valid: Bool[Tensor, "row n"]
-    phi: Float[Tensor, "row n"]
-    perturbed: Float[Tensor, "row n"]
+    phi: Float[Tensor, "row n"] | None = None
+    perturbed: Float[Tensor, "row n"] | None = None
 
-    def below(self, tokens: Tensor, parents: Tensor, valid: Tensor, **scores: Tensor) -> Level:
+    def below(
+        self,
+        tokens: Int[Tensor, "row m"],
+        parents: Int[Tensor, "row m"],
+        valid: Bool[Tensor, "row m"],
+        phi: Float[Tensor, "row m"] | None = None,
+        perturbed: Float[Tensor, "row m"] | None = None,
+    ) -> Level:
         """The next level."""
         first = self.first + self.tokens.shape[1]
-        return replace(self, depth=self.depth + 1, first=first, tokens=tokens, parents=parents, valid=valid, **scores)
+        return Level(
+            depth=self.depth + 1,
+            first=first,
+            of=self.of,
+            tokens=tokens,
+            parents=parents,
+            valid=valid,
+            phi=phi,
+            perturbed=perturbed,
+        )
 
     def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
         """The next level from every node's children; -1 marks places without a child."""
@@ -52,6 +68,7 @@ class Level:
         return self.below(tokens.flatten(1), parents, valid.flatten(1))
 
 
+@runtime_checkable
 class Growth(Protocol):
     """How one level of nodes gets its children."""
 
@@ -112,10 +129,9 @@ class LevelDrafter:
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
 
-    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         widths = self.growth.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
-        zero = torch.zeros(root.shape[0], 1, device=root.device)
         level = Level(
             depth=0,
             first=0,
@@ -123,24 +139,23 @@ class LevelDrafter:
             tokens=root.unsqueeze(1),
             parents=torch.zeros_like(root).unsqueeze(1),
             valid=torch.ones_like(root, dtype=torch.bool).unsqueeze(1),
-            phi=zero,
-            perturbed=zero,
         )
         laws = []
-        for _ in widths:
+        limit = torch.tensor(limits, device=root.device)[:, None, None]
+        for depth, _width in enumerate(widths):
             at = builder.level
             logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[:, at], builder.level_ancestors())
             laws.append(law.draft(logits, builder.prefixes))
-            level = self.growth.grow(level, laws[-1], choices)
+            # A row at its limit draws nothing, so that a text never depends on the limits of its neighbours.
+            drawn = laws[-1].masked_fill(limit <= depth, -torch.inf) if min(limits) <= depth else laws[-1]
+            level = self.growth.grow(level, drawn, choices)
             builder.add(level.tokens, level.parents, level.valid)
             if not bool(level.valid.any()):  # the support is exhausted in every row (host sync)
                 break
         self._evaluated = builder.level.start
-        return self._finish(builder, law, laws, limits)
+        return self._finish(builder, law, laws)
 
-    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Tensor], limits: Sequence[int]) -> DraftTree:
-        if min(limits) < builder.depth:
-            builder.valid &= builder.depths <= torch.tensor(limits, device=builder.depths.device).unsqueeze(1)
+    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Tensor]) -> DraftTree:
         certain = law.sampling.greedy
         keeps_laws = bool(laws) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(

@@ -50,7 +50,7 @@ class NGram:
     def start(self, texts: Sequence[Sequence[int]]) -> None:
         """Nothing to remember: the law holds the texts."""
 
-    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         found = [
             lookup(text, min(self.length, limit), self.max_ngram) for text, limit in zip(law.texts, limits, strict=True)
         ]

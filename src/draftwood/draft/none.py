@@ -26,7 +26,7 @@ class NoDraft:
     def start(self, texts: Sequence[Sequence[int]]) -> None:
         """Nothing to remember."""
 
-    def draft(self, root: Int[Tensor, row], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         return TreeBuilder(root, 1).build(branching=0, draw=self.draw, draft_logp=None)
 
     def commit(self, this_round: Round) -> None:

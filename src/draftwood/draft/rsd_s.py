@@ -9,8 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.draft.level import Level
-from draftwood.noise import Choices
+from draftwood.noise import Beam, Choices
 from draftwood.tree import Draw
+
+_EMPTY = (0, 0, -torch.inf, -torch.inf)  # a place without a node: parents, tokens, phi, perturbed
 
 
 @final
@@ -25,14 +27,13 @@ class StochasticBeam:
         self.branching = width
 
     def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        width = self.branching
-        beam = choices.beam(logp, level.phi.to(logp.dtype), level.perturbed.to(logp.dtype), width, level.first, level.of)
+        width, start = self.branching, torch.zeros_like(logp[..., 0])
+        phi = start if level.phi is None else level.phi
+        perturbed = start if level.perturbed is None else level.perturbed
+        beam = choices.beam(logp, phi, perturbed, width, level.first, level.of)
         missing = width - beam.tokens.shape[1]
         if missing:  # fewer candidates than places: the level keeps its width, so that nodes keep their numbers
-            beam = type(beam)(
-                torch.nn.functional.pad(beam.parents, (0, missing)),
-                torch.nn.functional.pad(beam.tokens, (0, missing)),
-                torch.nn.functional.pad(beam.phi, (0, missing), value=-torch.inf),
-                torch.nn.functional.pad(beam.perturbed, (0, missing), value=-torch.inf),
+            beam = Beam(
+                *(torch.nn.functional.pad(part, (0, missing), value=empty) for part, empty in zip(beam, _EMPTY, strict=True))
             )
-        return level.below(beam.tokens, beam.parents, beam.phi > -torch.inf, phi=beam.phi, perturbed=beam.perturbed)
+        return level.below(beam.tokens, beam.parents, beam.phi > -torch.inf, beam.phi, beam.perturbed)

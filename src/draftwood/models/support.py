@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -15,23 +15,41 @@ _REFUSED = {
     "bloom": "its ALiBi bias is computed from a 2-D mask",
     "mpt": "its ALiBi bias is computed from a 2-D mask",
     "falcon": "its attention builds its own causal mask",
+    "gpt_neo": "its local attention counts places in memory, not positions",
 }
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
-def context_length(config: Any) -> int | None:
-    """The longest text: the position embeddings, and the window if attention slides.
+class Context(NamedTuple):
+    """The longest text in tokens, and what sets it."""
 
-    Inside its first window sliding attention *is* full attention, so trees are exact there; beyond it they are refused.
+    length: int
+    reason: str
+
+
+def context(config: Any) -> Context | None:
+    """The longest text that a tree can be scored on exactly; None if unlimited.
+
+    Inside its first window sliding attention *is* full attention, and up to its switching point long-range rotary embedding
+    is the short-range one. Beyond them a tree would not be scored as a chain is, so they count as the end of the context.
     """
-    limits = [v for f in _CONTEXT_FIELDS if isinstance(v := getattr(config, f, None), int) and v > 0]
+    config = config.get_text_config()
+    found = [
+        Context(value, f"its configuration says {name}={value}")
+        for name in _CONTEXT_FIELDS
+        if isinstance(value := getattr(config, name, None), int) and value > 0
+    ]
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ())
     slides = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))
     if isinstance(window, int) and window > 0 and slides:
-        limits.append(window)
-    return min(limits) if limits else None
+        found.append(Context(window, f"its sliding window is {window} tokens, and trees are exact in the first window only"))
+    rope = getattr(config, "rope_parameters", None) or {}
+    switch = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") == "longrope" and switch:
+        found.append(Context(int(switch), f"its rotary embedding changes after {switch} tokens"))
+    return min(found, default=None)
 
 
 def layer_count(config: Any) -> int:
@@ -50,7 +68,9 @@ def check_architecture(model: Any) -> None:
     reason = _REFUSED.get(kind)
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
-    kinds = set(getattr(config, "layer_types", None) or ())
+    if getattr(model, "_is_stateful", False):
+        reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     if strange := kinds - {"full_attention", "sliding_attention"}:
         reason = f"its layers of type {', '.join(sorted(strange))} keep a state that cannot be cut back to a tree's path"
     if reason is None and model.get_output_embeddings() is None:
@@ -80,6 +100,8 @@ def check_tree_forward(runner: TorchRunner) -> None:
     scale = max(1.0, float(tree.abs().max()))
     worst = max(float((tree[i] - chain[-1]).abs().max()) for i, chain in enumerate(chains)) / scale
     if not worst <= _TOLERANCE.get(dtype, 0.5):
+        if model.training:
+            raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
         raise ModelError(
             f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
             "as a chain, so it ignores the attention mask or the positions. Use another model, or --method ar"
@@ -93,4 +115,5 @@ def _score(runner: TorchRunner, tokens: list[int], paths: list[list[int]]) -> to
         ancestors[0, i, path] = True
     depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
     runner.start([[0, 1]])
-    return runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors)[0].float()
+    scores: torch.Tensor = runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors)
+    return scores[0].double()

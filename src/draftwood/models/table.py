@@ -31,7 +31,7 @@ class TableRunner:
         self._texts = [list(text) for text in texts]
         self._nodes = [[] for _ in texts]
 
-    def scores(self, text: Sequence[int]) -> Float[Tensor, vocab]:
+    def scores(self, text: Sequence[int]) -> Float[Tensor, "vocab"]:
         """Scores after ``text``."""
         order = self.table.dim() - 1
         context = ([0] * order + list(text))[-order:] if order else []

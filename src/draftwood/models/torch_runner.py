@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from draftwood.errors import CacheError
 from draftwood.models.cache import TreeCache
-from draftwood.models.support import check_architecture, check_tree_forward, context_length, layer_count
+from draftwood.models.support import check_architecture, check_tree_forward, context, layer_count
 
 _CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
 
@@ -33,10 +34,12 @@ class TorchRunner:
         check_architecture(model)
         self.model = model
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        self.max_length = context_length(model.config)
+        self._context = context(model.config)
+        self.max_length = self._context.length if self._context is not None else None
         self.device = model.device
         self.forward_seconds = 0.0
         self._layers = layer_count(model.config)
+        self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.start([[]])
         if check:
             check_tree_forward(self)
@@ -68,7 +71,7 @@ class TorchRunner:
     ) -> Float[Tensor, "row node vocab"]:
         start = perf_counter()
         n = tokens.shape[1]
-        self._check_length(self._seen + n)
+        self._check_length()
         self._cache.reserve(self._base + self._pad + self._seen + n)
         while self._pad - self._loaded > _CHUNK:
             self._forward_pending(_CHUNK)
@@ -103,16 +106,16 @@ class TorchRunner:
         self._pending = [list(tokens) for tokens in pending]
         self._begin_round()
 
-    def _lengths(self) -> Int[Tensor, row]:
+    def _lengths(self) -> Int[Tensor, "row"]:
         """Committed tokens per row, the root not counted: the root's position."""
         return torch.tensor([c + len(p) for c, p in zip(self._cached, self._pending, strict=True)], device=self.device)
 
-    def _check_length(self, nodes: int) -> None:
+    def _check_length(self) -> None:
         longest = max(c + len(p) for c, p in zip(self._cached, self._pending, strict=True)) + 1
-        if self.max_length is not None and longest > self.max_length:
+        if self._context is not None and longest > self._context.length:
             raise CacheError(
-                f"the text has {longest} tokens but {self.model.config.model_type} was made for {self.max_length}: shorten "
-                "the prompt or lower max_new_tokens"
+                f"the text has {longest} tokens but {self.model.config.model_type} takes {self._context.length} "
+                f"({self._context.reason}): shorten the prompt or lower max_new_tokens"
             )
 
     def _pending_tokens(self, columns: slice) -> Int[Tensor, "row column"]:
@@ -159,6 +162,7 @@ class TorchRunner:
         self, tokens: Int[Tensor, "row new"], positions: Int[Tensor, "row new"], mask: Tensor, keep: int
     ) -> Float[Tensor, "row keep vocab"]:
         self._cache.start = mask.shape[3] - tokens.shape[1]
+        only = {"logits_to_keep": keep} if self._can_keep else {}
         with torch.inference_mode():
             out = self.model(
                 input_ids=tokens,
@@ -166,7 +170,7 @@ class TorchRunner:
                 attention_mask=mask,
                 past_key_values=self._cache,
                 use_cache=True,
-                logits_to_keep=keep,
+                **only,
             )
         logits: Tensor = out.logits
         return logits[:, -keep:]

@@ -21,20 +21,20 @@ from draftwood.tree import DraftTree, Draw
 class SiblingLaws:
     """The laws ``Q_1, Q_2, ...`` of the children of one node per row, in draw order."""
 
-    def __init__(self, tree: DraftTree, node: Int[Tensor, row]) -> None:
+    def __init__(self, tree: DraftTree, node: Int[Tensor, "row"]) -> None:
         self._draw = tree.draw
         self._left: Float[Tensor, "row vocab"] | None = None
         if tree.draft_logp is not None:
             inner = node.clamp(max=tree.draft_logp.shape[1] - 1)
             self._left = tree.draft_logp.take_along_dim(inner[:, None, None], dim=1).squeeze(1).exp()
 
-    def law(self, token: Int[Tensor, row], like: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
+    def law(self, token: Int[Tensor, "row"], like: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
         """``Q_j``, where ``token`` is the j-th child."""
         if self._draw is Draw.POINT_MASS or self._left is None:
             return torch.zeros_like(like).scatter_(1, token.unsqueeze(1), 1.0)
         return self._left / self._left.sum(-1, keepdim=True)
 
-    def seen(self, token: Int[Tensor, row]) -> None:
+    def seen(self, token: Int[Tensor, "row"]) -> None:
         """Go on to the next child."""
         if self._draw is Draw.WITHOUT_REPLACEMENT and self._left is not None:
             self._left = self._left.scatter(1, token.unsqueeze(1), 0.0)
@@ -76,11 +76,11 @@ class Recursive:
     @staticmethod
     def _try_children(
         tree: DraftTree,
-        node: Int[Tensor, row],
-        walking: Bool[Tensor, row],
+        node: Int[Tensor, "row"],
+        walking: Bool[Tensor, "row"],
         r: Float[Tensor, "row vocab"],
         choices: Choices,
-    ) -> tuple[Int[Tensor, row], Float[Tensor, "row vocab"]]:
+    ) -> tuple[Int[Tensor, "row"], Float[Tensor, "row vocab"]]:
         """The accepted child per row, or -1, and the law that is left."""
         children = tree.children.take_along_dim(node[:, None, None], dim=1).squeeze(1)
         chosen = torch.full_like(node, -1)
@@ -90,7 +90,7 @@ class Recursive:
             asking = walking & (chosen < 0) & (child >= 0)
             if not bool(asking.any()):
                 break
-            child = child.clamp(min=0)
+            child = torch.where(asking, child, 0)  # the root is nobody's child: it stands for rows that do not ask
             token = tree.tokens.gather(1, child.unsqueeze(1))
             q = siblings.law(token.squeeze(1), r)
             yes = choices.accept(r.gather(1, token).squeeze(1), q.gather(1, token).squeeze(1), child, tree.size)

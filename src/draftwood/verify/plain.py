@@ -1,0 +1,98 @@
+"""The slow twins: each verifier written out for one row with Python numbers, in the line order of its paper.
+
+They work on any numbers (floats, or fractions for exact enumeration) and are what the batched verifiers are tested
+against. Single letters are allowed here only, each under a line that says whose letters they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.tree import DraftTree, Draw
+
+Number: TypeAlias = Any
+"""int, float or Fraction."""
+Coin: TypeAlias = Callable[["PlainNode", Number, Number], bool]
+"""True with probability ``min(1, second / third)`` for the node in question."""
+Die: TypeAlias = Callable[[Sequence[Number]], int]
+"""A token from probabilities."""
+
+
+@dataclass
+class PlainNode:
+    """A node with its laws and its children in draw order."""
+
+    index: int
+    token: int
+    depth: int
+    target: Sequence[Number]
+    draft: Sequence[Number] | None
+    children: list[PlainNode] = field(default_factory=list)
+
+
+def plain_tree(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], row: int) -> PlainNode:
+    """One row of a batched tree."""
+    target = target_logp[row].exp().tolist()
+    draft = [] if tree.draft_logp is None else tree.draft_logp[row].exp().tolist()
+    tokens, parents, depths = (t[row].tolist() for t in (tree.tokens, tree.parents, tree.depths))
+    nodes = [PlainNode(i, tokens[i], depths[i], target[i], draft[i] if i < len(draft) else None) for i in range(tree.size)]
+    for i, node in enumerate(nodes):
+        if i and bool(tree.valid[row, i]):
+            nodes[parents[i]].children.append(node)
+    return nodes[0]
+
+
+def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[int], int]:
+    """Recursive rejection sampling: accepted nodes and the next token.
+
+    Letters of RSD (arXiv 2402.14160, algorithm 2): ``q`` is the target's law, ``p`` the draft's.
+    """
+    node, path = root, []
+    while True:
+        q, p = list(node.target), None if node.draft is None else list(node.draft)
+        for child in node.children:
+            x = child.token
+            p_j = _law_of_child(p, x, draw, len(q))
+            if coin(child, q[x], p_j[x]):
+                break
+            q = _norm([max(a - b, 0) for a, b in zip(q, p_j, strict=True)]) or q
+            if p is not None and draw is Draw.WITHOUT_REPLACEMENT:
+                p[x] = p[x] * 0
+        else:
+            return path, die(q)
+        path.append(child.index)
+        node = child
+
+
+def _law_of_child(p: list[Number] | None, x: int, draw: Draw, vocab: int) -> list[Number]:
+    if p is None or draw is Draw.POINT_MASS:
+        return [int(y == x) for y in range(vocab)]
+    return _norm(p) or p
+
+
+def _norm(law: list[Number]) -> list[Number] | None:
+    total = sum(law)
+    return [a / total for a in law] if total > 0 else None
+
+
+def match(root: PlainNode, choose: Callable[[PlainNode], int]) -> tuple[list[int], int]:
+    """Follow the child that equals the target's choice at each node (greedy and coupled verification).
+
+    ``choose`` is ``argmax p`` at temperature 0 (survey, arXiv 2401.07851: accept while ``y_hat = y``), and
+    ``argmax(log p + G_t)`` under shared noise.
+    """
+    node, path = root, []
+    while True:
+        y = choose(node)
+        y_hat = [child for child in node.children if child.token == y]
+        if not y_hat:
+            return path, y
+        # Equal siblings exist only among independent draws; the longest continuation is kept, the first one of equals.
+        ends = [match(child, choose) for child in y_hat]
+        best = max(range(len(ends)), key=lambda i: len(ends[i][0]))
+        return [*path, y_hat[best].index, *ends[best][0]], ends[best][1]

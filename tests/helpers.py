@@ -1,0 +1,36 @@
+"""Tiny models and decoders for tests."""
+
+from __future__ import annotations
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from draftwood.decode import Decoder
+from draftwood.methods import Method, build
+from draftwood.models import Runner
+from draftwood.models.torch_runner import TorchRunner
+
+
+def tiny_gpt(
+    vocab: int, seed: int, *, layers: int = 2, hidden: int = 16, context: int = 64, dtype: torch.dtype = torch.float64,
+    spread: float = 0.5,
+) -> GPT2LMHeadModel:
+    """A random transformer whose laws differ from node to node; GPT-2, because it computes in float64 throughout."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=2, n_positions=context, initializer_range=spread,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).to(dtype).eval()
+
+
+def tiny_runner(vocab: int, seed: int, **settings) -> TorchRunner:
+    return TorchRunner(tiny_gpt(vocab, seed, **settings))
+
+
+def decoder(
+    target: Runner, draft: Runner | None, method: str, shape: str | None = None, verifier: str = "auto", *,
+    greedy: bool = False, nodes: int | None = None, eos=(),
+) -> Decoder:  # fmt: skip
+    drafter, chosen = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), draft, greedy=greedy)
+    return Decoder(target, drafter, chosen, eos=eos)

@@ -1,0 +1,104 @@
+"""The batched verifiers equal their plain twins, verdict for verdict, on the same noise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.iid import IndependentChains
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.draft.shared_noise import SharedNoiseBranching
+from draftwood.models.table import TableRunner
+from draftwood.noise import Noise
+from draftwood.sampling import Law, Sampling
+from draftwood.verify.coupled import Coupled, Greedy
+from draftwood.verify.plain import match, plain_tree, recursive
+from draftwood.verify.recursive import Recursive
+
+ROWS, VOCAB = 64, 7
+
+
+def drafters(runner):
+    return {
+        "chain": LevelDrafter(runner, ConstantBranching((1, 1, 1))),
+        "rsd-c": LevelDrafter(runner, ConstantBranching((3, 2, 1))),
+        "rsd-s": LevelDrafter(runner, StochasticBeam(4, 3)),
+        "iid": LevelDrafter(runner, IndependentChains(3, 3)),
+        "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
+        "best-first": BestFirst(runner, nodes=9, width=3, length=4),
+    }
+
+
+def drafted(name, *, seed, temperature=1.0, top_p=1.0):
+    """Trees of one round and the target's laws at their nodes."""
+    torch.manual_seed(seed)
+    table = 1.5 * torch.randn(VOCAB, VOCAB, VOCAB, dtype=torch.float64)
+    target, draft = TableRunner(table), TableRunner(table + 0.7 * torch.randn_like(table))
+    sampling = Sampling(temperature=temperature, top_p=top_p)
+    texts = [[r % VOCAB, (r * 3) % VOCAB, (r * 5) % VOCAB] for r in range(ROWS)]
+    law = Law(sampling, texts, [1] * ROWS, VOCAB)
+    choices = Noise(range(ROWS), greedy=sampling.greedy).at([2 + r for r in range(ROWS)])
+    drafter = drafters(draft)[name]
+    for part in (drafter, target):
+        part.start([t[:-1] for t in texts])
+    tree = drafter.draft(torch.tensor([t[-1] for t in texts]), law, choices, [5] * (ROWS - 1) + [1])
+    logp = law.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
+    return tree, logp, choices
+
+
+def verdicts(verdict):
+    return [([n for n in row if n >= 0], token) for row, token in
+            zip(verdict.nodes.tolist(), verdict.next_token.tolist(), strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid"])
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
+def test_recursive_equals_its_twin(name, temperature, top_p):
+    seen = set()
+    for seed in range(4):
+        tree, logp, choices = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
+        ours = verdicts(Recursive().verify(tree, logp, choices))
+        for row in range(ROWS):
+            def coin(node, p, q, row=row, choices=choices, size=tree.size):
+                every = torch.zeros(ROWS, dtype=torch.long)
+                every[row] = node.index
+                wide = [torch.full((ROWS,), float(x), dtype=torch.float64) for x in (p, q)]
+                return bool(choices.accept(*wide, every, size)[row])
+
+            def die(law, row=row, choices=choices):
+                return int(choices.token(torch.tensor([law] * ROWS, dtype=torch.float64))[row])
+
+            theirs = recursive(plain_tree(tree, logp, row), tree.draw, coin, die)
+            assert ours[row] == theirs
+            seen.add(len(theirs[0]))
+    assert len(seen) >= 3  # rejected at once, half way, and through
+
+
+@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid", "shared", "best-first"])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_matching_equals_its_twin(name, temperature):
+    seen = set()
+    for seed in range(4):
+        tree, logp, choices = drafted(name, seed=seed, temperature=temperature)
+        ours = verdicts((Coupled() if temperature else Greedy()).verify(tree, logp, choices))
+        noise = choices.shared(0, tree.max_depth + 1, VOCAB)
+        for row in range(ROWS):
+            def choose(node, row=row, noise=noise):
+                gumbel = noise[row, node.depth].tolist() if noise is not None else [0.0] * VOCAB
+                score = [torch.tensor(p).log().item() + g for p, g in zip(node.target, gumbel, strict=True)]
+                return max(range(VOCAB), key=score.__getitem__)
+
+            theirs = match(plain_tree(tree, logp, row), choose)
+            assert ours[row] == theirs
+            seen.add(len(theirs[0]))
+    assert len(seen) >= 3
+
+
+def test_control_a_twin_on_other_noise_differs():
+    tree, logp, choices = drafted("rsd-c", seed=0)
+    ours = verdicts(Recursive().verify(tree, logp, choices))
+    other = verdicts(Recursive().verify(tree, logp, Noise(range(1, ROWS + 1)).at([2] * ROWS)))
+    assert ours != other

@@ -1,0 +1,207 @@
+"""Rung 2: the Gumbel noise itself. Orders and beams have the laws of the exact enumeration, and the output averaged over
+simulated stochastic beams, with the verifier's part computed exactly, is the target's law."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.models.table import TableRunner
+from draftwood.noise import Noise, Stream, token_bases, uniform
+from draftwood.sampling import Law, Sampling
+from draftwood.tree import Draw
+from draftwood.verify.plain import plain_tree, recursive
+from tests.law.tape import Tape, beam_of, enumerate_law, without_replacement
+
+Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
+LAW = [0.5, 0.3, 0.15, 0.05]
+
+
+def z_scores(counts, law, samples):
+    keys = counts.keys() | law.keys()
+    return [
+        (counts.get(k, 0) - samples * law.get(k, 0.0)) / np.sqrt(max(samples * law.get(k, 0.0) * (1 - law.get(k, 0.0)), 1e-9))
+        for k in keys
+    ]
+
+
+def choices(samples, first=0):
+    return Noise(range(first, first + samples)).at([3] * samples)
+
+
+def test_gumbel_top_k_is_an_ordered_sample_without_replacement():
+    samples = 40_000
+    log_q = torch.tensor(LAW).log().expand(samples, 1, -1)
+    drawn = choices(samples).ordered(log_q, 3, 0, 1)[:, 0].tolist()
+    exact, _ = enumerate_law(lambda tapes: [tuple(without_replacement(t, LAW, 3)) for t in tapes])
+    assert max(map(abs, z_scores(Counter(map(tuple, drawn)), exact, samples))) < Z
+
+
+def test_the_token_draw_has_the_law_and_never_an_impossible_token():
+    samples = 60_000
+    law = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(samples, -1)
+    drawn = Counter(choices(samples).token(law).tolist())
+    assert 1 not in drawn
+    assert max(map(abs, z_scores(drawn, {0: 0.5, 2: 0.3, 3: 0.2}, samples))) < Z
+
+
+def test_acceptance_has_its_probability_and_zero_is_never_accepted():
+    samples = 60_000
+    c = choices(samples)
+    node = torch.ones(samples, dtype=torch.long)
+    for p, q in ((0.3, 0.4), (0.1, 0.9), (0.5, 0.2)):
+        yes = int(c.accept(torch.full((samples,), p), torch.full((samples,), q), node, 4).sum())
+        share = min(1.0, p / q)
+        assert abs(yes - samples * share) <= Z * np.sqrt(samples * share * (1 - share)) + 1e-9
+    assert not c.accept(torch.zeros(samples), torch.zeros(samples), node, 4).any()
+
+
+LAWS = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]
+ROOT = [0.5, 0.3, 0.2]
+
+
+def exact_beam(width):
+    def run(tapes):
+        out = []
+        for tape in tapes:
+            first = beam_of(tape, [1.0], [ROOT], width)
+            second = beam_of(tape, [w for _, _, w in first], [LAWS[x] for _, x, _ in first], width)
+            out.append(tuple((first[i][1], x) for i, x, _ in second))
+        return out
+
+    return enumerate_law(run)[0]
+
+
+def simulated_beam(width, samples, conditioned=True):
+    c = choices(samples)
+    root = torch.tensor(ROOT).log().expand(samples, 1, -1)
+    zero = torch.zeros(samples, 1)
+    first = c.beam(root, zero, zero, width, 0, 1 + width)
+    below = torch.tensor(LAWS).log()[first.tokens]
+    # Without conditioning on the parent's value the leaves of one parent would be too good at once.
+    bound = first.perturbed if conditioned else torch.full_like(first.perturbed, 50.0)
+    second = c.beam(below, first.phi, bound, width, 1, 1 + width)
+    parents = first.tokens.gather(1, second.parents)
+    return Counter(tuple(zip(p, t, strict=True)) for p, t in zip(parents.tolist(), second.tokens.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_stochastic_beam_search_has_the_law_of_the_race(width):
+    samples = 40_000
+    exact = exact_beam(width)
+    assert max(map(abs, z_scores(simulated_beam(width, samples), exact, samples))) < Z
+
+
+def test_control_an_unconditioned_beam_is_seen():
+    samples = 20_000
+    assert max(map(abs, z_scores(simulated_beam(2, samples, conditioned=False), exact_beam(2), samples))) > 3 * Z
+
+
+def averaged_output(samples, tamper=None):
+    """Mean and standard error of the exact output law given each simulated tree (Rao-Blackwell)."""
+    torch.manual_seed(5)
+    target, draft = (TableRunner(torch.randn(3, 3, dtype=torch.float64)) for _ in range(2))
+    texts = [[1, 2]] * samples
+    law = Law(Sampling(), texts, [1] * samples, 3)
+    drafter = LevelDrafter(draft, StochasticBeam(2, 2))
+    for part in (drafter, target):
+        part.start([t[:-1] for t in texts])
+    tree = drafter.draft(torch.full((samples,), 2), law, choices(samples, first=7), [2] * samples)
+    logp = law.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
+    tokens = tree.tokens.tolist()
+    known: dict = {}
+    total, square = defaultdict(float), defaultdict(float)
+    for row in range(samples):
+        key = (tuple(tokens[row]), tuple(tree.parents[row].tolist()))
+        if key not in known:
+            root = plain_tree(tree, logp, row)
+            if tamper:
+                tamper(root)
+            known[key] = _law_given_tree(root, tokens[row], target)
+        for text, p in known[key].items():
+            total[text] += p
+            square[text] += p * p
+    expected = {}
+    for a in range(3):
+        for b in range(3):
+            expected[a, b] = float(target.table[2].softmax(-1)[a] * target.table[a].softmax(-1)[b])
+    z = {}
+    for text, p in expected.items():
+        mean = total[text] / samples
+        error = np.sqrt(max(square[text] / samples - mean**2, 1e-12) / samples)
+        z[text] = (mean - p) / error
+    return z
+
+
+def _law_given_tree(root, tokens, target):
+    def run(tapes):
+        out = []
+        for tape in tapes:
+            def coin(_node, p, q, tape=tape):
+                yes = min(1.0, p / q)
+                return tape.fork([yes, 1 - yes]) == 0
+
+            path, token = recursive(root, Draw.WITHOUT_REPLACEMENT, coin, tape.fork)
+            text = [*(tokens[n] for n in path), token]
+            while len(text) < 2:
+                text.append(tape.fork(target.table[text[-1]].softmax(-1).tolist()))
+            out.append(tuple(text[:2]))
+        return out
+
+    return enumerate_law(run)[0]
+
+
+def test_the_output_averaged_over_simulated_beams_is_the_targets_law():
+    assert max(map(abs, averaged_output(6_000).values())) < Z
+
+
+def test_control_reversed_siblings_are_seen():
+    def reverse(root):
+        for node in [root, *root.children]:
+            node.children.reverse()
+
+    assert max(map(abs, averaged_output(12_000, reverse).values())) > 2 * Z
+
+
+# ---- the counters ----
+
+
+def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
+    log_q = torch.zeros(3, 2, 11)
+    together = Noise([5, 6, 7]).at([3, 4, 5])
+    alone = Noise([6]).at([4])
+    assert torch.equal(together.ordered(log_q, 4, 0, 2)[1], alone.ordered(log_q[:1], 4, 0, 2)[0])
+    assert torch.equal(together.shared(2, 1, 11)[1], alone.shared(0, 3, 11)[0, 2:])
+    assert torch.equal(together.shared(0, 2, 11), Noise([5, 6, 7]).at([3, 4, 5]).shared(0, 2, 11))
+    # The shared noise of a position is the same whichever round asks for it; the draft's noise is not.
+    earlier, later = Noise([6]).at([4]), Noise([6]).at([5])
+    assert torch.equal(earlier.shared(1, 1, 11), later.shared(0, 1, 11))
+    assert not torch.equal(earlier.ordered(log_q[:1], 11, 0, 2), later.ordered(log_q[:1], 11, 0, 2))
+
+
+def test_uniforms_are_uniform_and_independent_over_neighbouring_counters():
+    bases = token_bases(2_000, torch.device("cpu"))
+    keys = Noise(range(100)).at([7] * 100)._keys(Stream.DRAFT, np.full((100, 1), 7, dtype=np.uint64),
+                                                 np.zeros((1, 1), dtype=np.uint64))  # fmt: skip
+    u = uniform(keys, bases).squeeze(1).numpy()
+    assert u.min() > 0
+    assert u.max() < 1
+    n = u.size
+    counts = np.histogram(u, bins=1000, range=(0, 1))[0]
+    chi2 = ((counts - n / 1000) ** 2 / (n / 1000)).sum()
+    assert abs(chi2 - 999) < 5 * np.sqrt(2 * 999)
+    for a, b in ((u[:, 1:], u[:, :-1]), (u[1:], u[:-1]), (u[:, 2:], u[:, :-2])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
+    tail = (u < 1e-4).sum()
+    assert abs(tail - n * 1e-4) < 5 * np.sqrt(n * 1e-4)
+
+
+def test_seeds_out_of_range_are_refused():
+    for seed in (-1, 1 << 63):
+        with pytest.raises(ValueError, match="out of range"):
+            Noise([seed])
