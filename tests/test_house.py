@@ -14,7 +14,7 @@ import draftwood
 ROOT = Path(draftwood.__file__).parent
 FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
-    [{"errors", "_version", "tree", "noise", "sampling", "rounds", "options"}],
+    [{"errors", "_version", "tree", "noise", "sampling", "rounds", "options", "corpus"}],
     [{"models"}],
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
@@ -70,8 +70,8 @@ def test_control_an_arrow_that_goes_up_is_seen():
 
 def test_public_names():
     assert draftwood.__all__ == [
-        "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method", "ModelError",
-        "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling", "Stats", "Verdict",
+        "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
+        "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling", "Stats", "Verdict",
         "__version__", "load",
     ]  # fmt: skip
     for name in draftwood.__all__:

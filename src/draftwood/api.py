@@ -108,6 +108,7 @@ def load_model(name: str | Path, options: LoadOptions, device: torch.device, dty
     """
     from transformers import AutoModelForCausalLM
 
+    _check_path(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(name), dtype=dtype, use_safetensors=True, trust_remote_code=options.trust_remote_code
@@ -124,6 +125,23 @@ def _load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
         return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
     except Exception as error:
         raise ModelError(_cannot_load("tokenizer", name, error)) from error
+
+
+def _check_path(name: str | Path) -> None:
+    """A path that does not exist would be taken for a hub name."""
+    text = str(name)
+    if (isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(text).is_dir():
+        raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
+
+
+def quiet_loading() -> None:
+    """For command lines: no loading bars and no advice from transformers; downloads still show their progress."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    enable_progress_bars()
 
 
 def _cannot_load(what: str, name: str | Path, error: Exception) -> str:
@@ -214,8 +232,8 @@ class Pair:
         for pieces in decoder.stream(self.requests([prompt], limits, [seed]), sampling):
             yield from pieces
 
-    @overload  # type: ignore[overload-overlap]  # a str is a sequence of str to the type checker
-    def generate(
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
         self,
         prompt: str,
         *,

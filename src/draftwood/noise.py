@@ -186,13 +186,13 @@ class RoundNoise:
     def _gumbel(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
         rows, count, vocab = log_q.shape
         if rows * of * vocab > _BULK_LIMIT:
-            return self._exponential(Stream.DRAFT, first, count, vocab).log_().neg_()
+            return self._exponential(Stream.DRAFT, first, count, vocab).log_().neg_().to(log_q.dtype)
         if self._draft is None:
-            self._draft = self._exponential(Stream.DRAFT, 0, of, vocab).log_().neg_()
+            self._draft = self._exponential(Stream.DRAFT, 0, of, vocab).log_().neg_().to(log_q.dtype)
         return self._draft[:, first : first + count]
 
     def _perturbed(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
-        return log_q if self._greedy else log_q + self._gumbel(log_q, first, of).to(log_q.dtype)
+        return log_q if self._greedy else log_q + self._gumbel(log_q, first, of)
 
     def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
         best = self._perturbed(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1)
@@ -208,11 +208,12 @@ class RoundNoise:
     def beam(self, log_q: Tensor, phi: Tensor, perturbed: Tensor, width: int, first: int, of: int) -> Beam:
         reach = min(width, log_q.shape[-1])
         # Within a row the conditioning below is increasing, so only the row's best candidates can enter the beam.
-        best = self._perturbed(phi.unsqueeze(-1) + log_q, first, of).topk(reach, dim=-1)
+        best = self._perturbed(log_q, first, of).topk(reach, dim=-1)
         ghat, tokens = best.values, best.indices
+        # gtil = T - softplus(v), v = T - ghat + log(1 - exp(ghat - Z)); at the row's best v = -inf and gtil = T exactly.
         bound = perturbed.unsqueeze(-1)
-        v = bound - ghat + torch.log1p(-torch.exp(ghat - ghat[..., :1]))  # -inf at the row's best: gtil is the bound itself
-        gtil = bound - torch.relu(v) - torch.log1p(torch.exp(-v.abs()))
+        v = bound - (ghat + phi.unsqueeze(-1)) + torch.expm1(ghat - ghat[..., :1]).neg_().log_()
+        gtil = bound - torch.nn.functional.softplus(v, threshold=40.0)
         gtil = torch.where((ghat > -torch.inf) & (bound > -torch.inf), gtil, -torch.inf)
         phi_child = phi.unsqueeze(-1) + log_q.gather(-1, tokens)
         chosen = gtil.flatten(1).topk(min(width, gtil[0].numel()), dim=-1)
@@ -226,13 +227,13 @@ class RoundNoise:
             keys = self._keys(Stream.ACCEPT, self._positions[:, None], slots)
             self._accept = uniform(keys, token_bases(1, self._device)).squeeze(-1)
         u = self._accept.gather(1, node.unsqueeze(1)).squeeze(1)
-        accepted: Bool[Tensor, "row"] = (u * draft < target) & (target > 0)
+        accepted: Tensor = (u * draft < target) & (target > 0)
         return accepted
 
     def token(self, law: Tensor) -> Tensor:
         if self._greedy:
             return law.argmax(dim=-1)
-        race = law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)
+        race: Tensor = law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)
         return race.argmax(dim=-1)
 
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Rung 1: every draft tree times every branch of the verifier, in rational numbers: total variation exactly zero.
 
-The plain verifiers do the arithmetic; the trees are enumerated from the sampling rules themselves (Gumbel-top-k is an ordered
-sample without replacement; a stochastic beam is an exponential race over the leaves).
+The plain verifiers do the arithmetic; the trees are enumerated from the sampling rules themselves (Gumbel-top-k is an
+ordered sample without replacement; a stochastic beam is an exponential race over the leaves).
 """
 
 from __future__ import annotations

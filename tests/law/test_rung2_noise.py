@@ -16,7 +16,7 @@ from draftwood.noise import Noise, Stream, token_bases, uniform
 from draftwood.sampling import Law, Sampling
 from draftwood.tree import Draw
 from draftwood.verify.plain import plain_tree, recursive
-from tests.law.tape import Tape, beam_of, enumerate_law, without_replacement
+from tests.law.tape import beam_of, enumerate_law, without_replacement
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
 LAW = [0.5, 0.3, 0.15, 0.05]
@@ -24,10 +24,9 @@ LAW = [0.5, 0.3, 0.15, 0.05]
 
 def z_scores(counts, law, samples):
     keys = counts.keys() | law.keys()
-    return [
-        (counts.get(k, 0) - samples * law.get(k, 0.0)) / np.sqrt(max(samples * law.get(k, 0.0) * (1 - law.get(k, 0.0)), 1e-9))
-        for k in keys
-    ]
+    expected = {k: samples * law.get(k, 0.0) for k in keys}
+    spread = {k: np.sqrt(max(n * (1 - n / samples), 1e-9)) for k, n in expected.items()}
+    return [(counts.get(k, 0) - expected[k]) / spread[k] for k in keys]
 
 
 def choices(samples, first=0):

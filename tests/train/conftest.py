@@ -81,9 +81,7 @@ def lm_config(corpus: Path) -> Callable[..., LMConfig]:
 
 
 @pytest.fixture(scope="session")
-def trained(
-    lm_config: Callable[..., LMConfig], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, Any]]:
+def trained(lm_config: Callable[..., LMConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder and the metrics of a tiny language model trained without a stop."""
     from draftwood.train.lm import train_lm
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
+from draftwood.cli import main
 from draftwood.train import commands
 from draftwood.train.config import DraftConfig, LMConfig
 
@@ -67,9 +68,9 @@ def test_an_unknown_loss_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_bad_folder_is_one_line(tmp_path: Path) -> None:
-    run = CliRunner().invoke(commands.group, ["lm", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
-    assert run.exit_code == 1
-    assert run.output.startswith("Error: data folder")
+    run = CliRunner().invoke(main, ["train", "lm", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
+    assert run.exit_code == 2
+    assert run.stderr.startswith("Error: data folder")
 
 
 def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +80,8 @@ def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytes
         return None if name == "accelerate" else find_spec(name, *rest)
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
-    run = CliRunner().invoke(commands.group, ["lm", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert run.exit_code == 1
+    run = CliRunner().invoke(main, ["train", "lm", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert run.exit_code != 0
     assert 'pip install "draftwood[train]"' in run.output
 
 

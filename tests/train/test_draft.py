@@ -13,8 +13,9 @@ from torch import Tensor
 
 from draftwood.errors import ConfigError, ModelError
 from draftwood.train import losses
-from draftwood.train.config import DraftConfig
+from draftwood.train.config import DraftConfig, LMConfig
 from draftwood.train.draft import load_target, train_draft
+from draftwood.train.lm import train_lm
 from draftwood.train.sample import sample, sampled_blocks
 
 Make = Callable[..., DraftConfig]
@@ -91,3 +92,19 @@ def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) 
 def test_a_context_beyond_the_target_is_refused(draft_config: Make, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="longer than the target's 64"):
         train_draft(draft_config(tmp_path, context=128))
+
+
+def test_a_drafter_goes_on_from_a_language_model_with_the_tokenizer_of_the_target(
+    draft_config: Make, lm_config: Callable[..., LMConfig], trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    small = lm_config(tmp_path / "small", tokenizer=trained[0], hidden=16, intermediate=32)
+    train_lm(small)
+    untrained = train_draft(draft_config(tmp_path / "a", steps=1))["history"][0]["report"]
+    started = train_draft(draft_config(tmp_path / "b", steps=1, start=small.out))["history"][0]["report"]
+    assert started["woods"]["acceptance"] > untrained["woods"]["acceptance"] + 0.2
+    with pytest.raises(ConfigError, match="has other sizes than asked"):
+        train_draft(draft_config(tmp_path / "c", start=small.out, hidden=32))
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        train_draft(draft_config(tmp_path / "d", start=tmp_path))
+    with pytest.raises(ModelError, match=r"holds no tokenizer\.json"):
+        train_lm(lm_config(tmp_path / "e", tokenizer=tmp_path))

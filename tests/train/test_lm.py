@@ -89,3 +89,12 @@ def test_a_missing_data_folder_leaves_no_trace(lm_config: Make, tmp_path: Path) 
     with pytest.raises(ConfigError, match="does not exist"):
         train_lm(lm_config(tmp_path / "out", data=tmp_path / "nowhere"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(lm_config: Make, tmp_path: Path) -> None:
+    metrics = train_lm(lm_config(tmp_path, steps=100_000, minutes=0.02, save_every=100_000))
+    assert 0 < metrics["steps"] < 5_000
+    assert metrics["seconds"] < 10
+    assert (tmp_path / "model.safetensors").is_file()
+    losses = [e["loss"] for e in metrics["history"] if "loss" in e]
+    assert not losses or losses[-1] < metrics["history"][0]["report"]["woods"]

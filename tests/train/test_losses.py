@@ -39,9 +39,7 @@ def test_divergences_agree_with_torch() -> None:
 
 def test_cross_entropy_on_samples_of_the_target_is_the_divergence_up_to_its_entropy() -> None:
     target, draft = laws(0, 1).expand(200_000, 7), laws(1, 1).expand(200_000, 7)
-    labels = torch.multinomial(target[:1].exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(2))[
-        0
-    ]
+    labels = torch.multinomial(target[:1].exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(2))[0]
     entropy = -(target.exp() * target).sum(-1).mean()
     estimate = DISTANCES["ce"](target, draft, labels) - entropy
     torch.testing.assert_close(estimate, DISTANCES["kl"](target, draft, labels), atol=0.02, rtol=0)

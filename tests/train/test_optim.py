@@ -36,9 +36,10 @@ def test_vectors_and_embeddings_get_the_update_of_adamw() -> None:
 def test_a_matrix_is_learnt() -> None:
     torch.manual_seed(0)
     wanted, model = torch.randn(8, 8), nn.Linear(8, 8)
-    optimizer = MuonAdamW(model, lr=0.03, weight_decay=0.0, betas=(0.9, 0.95))
+    optimizer = MuonAdamW(model, lr=0.2, weight_decay=0.0, betas=(0.9, 0.95))
     losses = []
-    for _ in range(150):
+    for step in range(150):
+        optimizer.param_groups[0]["lr"] = 0.2 * (1 - step / 150)
         inputs = torch.randn(32, 8)
         loss = (model(inputs) - inputs @ wanted).square().mean()
         optimizer.zero_grad()

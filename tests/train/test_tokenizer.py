@@ -18,9 +18,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoTokenizer.from_pretrained(out)
 
 
-@pytest.mark.parametrize(
-    "text", ["Once upon a time", " two  spaces \n\n", "Ünïcödé 木 🦊", "isn't it 'so' , yes .", ""]
-)
+@pytest.mark.parametrize("text", ["Once upon a time", " two  spaces \n\n", "Ünïcödé 木 🦊", "isn't it 'so' , yes .", ""])
 def test_any_text_comes_back(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
     assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text

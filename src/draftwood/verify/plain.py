@@ -52,7 +52,8 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
 
     Letters of RSD (arXiv 2402.14160, algorithm 2): ``q`` is the target's law, ``p`` the draft's.
     """
-    node, path = root, []
+    node = root
+    path: list[int] = []
     while True:
         q, p = list(node.target), None if node.draft is None else list(node.draft)
         for child in node.children:
@@ -86,7 +87,8 @@ def match(root: PlainNode, choose: Callable[[PlainNode], int]) -> tuple[list[int
     ``choose`` is ``argmax p`` at temperature 0 (survey, arXiv 2401.07851: accept while ``y_hat = y``), and
     ``argmax(log p + G_t)`` under shared noise.
     """
-    node, path = root, []
+    node = root
+    path: list[int] = []
     while True:
         y = choose(node)
         y_hat = [child for child in node.children if child.token == y]

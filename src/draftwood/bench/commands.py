@@ -1,0 +1,80 @@
+"""``draftwood bench``: its options are those of :class:`BenchConfig`. Nothing heavy is imported before it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from draftwood.bench.config import BenchConfig
+from draftwood.options import dataclass_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from draftwood.api import Pair
+    from draftwood.bench.run import Bench, Log
+
+INTERRUPTED = 130
+
+
+@click.command(name="bench")
+@dataclass_options(BenchConfig)
+def command(**options: Any) -> None:
+    """Measure block efficiency and speed, against plain decoding and against transformers."""
+    _bench(BenchConfig(**options))
+
+
+def _bench(config: BenchConfig) -> None:
+    from draftwood.api import LoadOptions, load, quiet_loading
+
+    quiet_loading()
+    _measure(config, load(config.target, config.draft, options=LoadOptions(dtype=config.dtype, device=config.device)))
+
+
+def _measure(config: BenchConfig, pair: Pair) -> None:
+    """Run, and write what there is however it ends."""
+    from draftwood.bench.document import Writer
+    from draftwood.bench.machine import load_average
+    from draftwood.bench.prompts import read_prompts
+    from draftwood.bench.run import Bench, Log
+    from draftwood.bench.settings import plan
+
+    scale = config.scale()
+    settings = plan(config.preset, config.method_names(), has_draft=pair.draft is not None)
+    cases = [(setting, temperature) for temperature in scale.temperatures for setting in settings]
+    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    bench = Bench(
+        pair=pair,
+        cases=cases,
+        prompts=prompts,
+        repeats=scale.repeats,
+        max_new_tokens=scale.max_new_tokens,
+        seed=config.seed,
+    )
+    log = Log(cases=cases)
+    writer = Writer(config=config, pair=pair, prompts=prompts, log=log, load_before=load_average())
+    click.echo(f"{len(settings)} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)
+    config.output.mkdir(parents=True, exist_ok=True)  # before the work, not after hours of it
+    partial = True
+    try:
+        _with_progress(bench, log, lambda: writer.write(partial=True))
+        partial = False
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    finally:
+        if any(log.samples):  # a run that ended while warming up leaves an older result alone
+            writer.write(partial=partial)
+            click.echo(f"{'Partial report' if partial else 'Report'}: {config.output / 'bench.md'}", err=partial)
+
+
+def _with_progress(bench: Bench, log: Log, on_repeat: Callable[[], object]) -> None:
+    """Run under a bar on stderr, so that stdout stays free for results."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    # Drawn between two measurements: a thread that redraws on its own would compete with the models.
+    with Progress(*shown, console=Console(stderr=True), auto_refresh=False) as progress:
+        task = progress.add_task("bench", total=bench.steps)
+        bench.run(log, lambda: progress.update(task, advance=1, refresh=True), on_repeat)

@@ -1,0 +1,130 @@
+"""Settings of a benchmark run. Command-line options are derived from these; defaults exist only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar, final
+
+from draftwood.bench.settings import METHODS
+from draftwood.errors import ConfigError
+
+PresetName = Literal["quick", "paper", "peers"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is measured.
+
+    Attributes:
+        repeats: how often every setting continues every prompt.
+        prompts_per_source: prompts taken from each source.
+        max_new_tokens: the longest continuation.
+        temperatures: each is measured with every setting.
+    """
+
+    repeats: int
+    prompts_per_source: int
+    max_new_tokens: int
+    temperatures: tuple[float, ...]
+
+
+SCALES: dict[PresetName, Scale] = {
+    "quick": Scale(repeats=3, prompts_per_source=2, max_new_tokens=32, temperatures=(0.0, 1.0)),
+    "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
+    "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """What is measured, with which models, on which prompts, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range, an unknown method, two sources of prompts.
+    """
+
+    preset: PresetName = field(
+        default="quick",
+        metadata={"help": "quick: minutes; paper: fixed lengths and budgets in full; peers: best settings and transformers"},
+    )
+    target: str | None = field(
+        default=None, metadata={"help": "target model, a folder or a hub name; the bundled pair without it"}
+    )
+    draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
+    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic, on both sides"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda, cuda:1, mps; auto takes CUDA if there is one"})
+    data: Path | None = field(default=None, metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"})
+    prompts: Path | None = field(
+        default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
+    )
+    prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})
+    repeats: int | None = field(
+        default=None, metadata={"help": "repeats of every setting on every prompt; by default the preset's"}
+    )
+    prompts_per_source: int | None = field(
+        default=None, metadata={"help": "prompts of each source; by default the preset's"}
+    )
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "longest continuation in tokens; by default the preset's"}
+    )
+    temperatures: str | None = field(
+        default=None, metadata={"help": "comma-separated, for example 0,0.6,1; by default the preset's"}
+    )
+    methods: str | None = field(
+        default=None, metadata={"help": f"measure only these, comma-separated: {', '.join(METHODS)}"}
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the texts and of the order of the settings"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for bench.json and bench.md"})
+
+    def __post_init__(self) -> None:
+        for name in ("repeats", "prompts_per_source", "max_new_tokens", "prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: give 1 or more")
+        if self.data is not None and self.prompts is not None:
+            raise ConfigError("data and prompts were both given: take the prompts from one of them")
+        self.scale()
+        self.method_names()
+
+    def scale(self) -> Scale:
+        """The preset's scale, with what was given in its place."""
+        scale = SCALES[self.preset]
+        for name in ("repeats", "prompts_per_source", "max_new_tokens"):
+            if (value := getattr(self, name)) is not None:
+                scale = replace(scale, **{name: value})
+        if self.temperatures is not None:
+            scale = replace(scale, temperatures=tuple(_listed("temperatures", self.temperatures, _temperature)))
+        return scale
+
+    def method_names(self) -> tuple[str, ...] | None:
+        """The methods to keep; None for all of the preset's."""
+        return None if self.methods is None else tuple(_listed("methods", self.methods, _method))
+
+
+def _listed(name: str, text: str, read: Callable[[str], T]) -> list[T]:
+    found = [read(part) for piece in text.split(",") if (part := piece.strip())]
+    if not found:
+        raise ConfigError(f"{name} is {text!r}: give a comma-separated list, or leave the option out")
+    return list(dict.fromkeys(found))
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"temperatures holds {text!r}: give numbers of 0 or more, for example 0,0.6,1")
+    return value
+
+
+def _method(text: str) -> str:
+    if text not in METHODS:
+        raise ConfigError(f"methods holds {text!r}: choose from {', '.join(METHODS)}")
+    return text

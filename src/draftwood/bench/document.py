@@ -1,0 +1,116 @@
+"""The JSON document of a run: settings, machine, raw repeats and the figures derived from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from draftwood.api import Pair
+from draftwood.bench import machine
+from draftwood.bench.config import BenchConfig
+from draftwood.bench.greedy import compare
+from draftwood.bench.prompts import Prompt
+from draftwood.bench.report import markdown
+from draftwood.bench.run import Log, seed_of
+from draftwood.bench.settings import OURS, PEERS
+from draftwood.bench.summary import columns, figures, ratio
+
+FORMAT = 1
+BASES = ("ar", "generate")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes ``bench.json`` and ``bench.md``, as often as wanted, from what the log holds by then."""
+
+    config: BenchConfig
+    pair: Pair
+    prompts: Sequence[Prompt]
+    log: Log
+    load_before: float | None
+
+    def write(self, *, partial: bool) -> dict[str, Any]:
+        """Both files; returns the document."""
+        found = self.document(partial=partial)
+        folder = self.config.output
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "bench.json", _text(found))
+        _replace(folder / "bench.md", markdown(found))
+        return found
+
+    def document(self, *, partial: bool) -> dict[str, Any]:
+        """All that is known, as plain values."""
+        if partial:
+            self.log.level()
+        scale = self.config.scale()
+        return {
+            "format": FORMAT,
+            "partial": partial,
+            "config": {**_plain(asdict(self.config)), **_plain(asdict(scale))},
+            "versions": machine.versions(),
+            "machine": {
+                **machine.machine(self.pair.target.device),
+                "load_before": self.load_before,
+                "load_after": machine.load_average(),
+            },
+            "models": machine.models(self.pair),
+            "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
+            "results": self._results(),
+            "greedy": compare(self.pair.target.model, self.prompts, self.log),
+        }
+
+    def _results(self) -> list[dict[str, Any]]:
+        sources = [p.source for p in self.prompts]
+        raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
+        bases = {
+            (setting.method, temperature): repeats
+            for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True)
+            if setting.method in BASES and repeats
+        }
+        results = []
+        for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True):
+            if not repeats:
+                continue
+            over = {b: ratio(repeats, bases[b, temperature]) for b in BASES if (b, temperature) in bases}
+            results.append(
+                {
+                    "setting": setting.name,
+                    "method": setting.method,
+                    "shape": setting.label,
+                    "nodes": setting.nodes,
+                    "places": [list(place) for place in setting.places],
+                    "temperature": temperature,
+                    **figures(repeats, sources),
+                    "speedup": over,
+                    "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
+                }
+            )
+        order = OURS + PEERS
+        return sorted(results, key=lambda r: (r["temperature"], order.index(r["method"]), r["nodes"]))
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no paths."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def _text(document: dict[str, Any]) -> str:
+    """JSON with one line per result: whole, a line per number would be unreadable."""
+    parts = []
+    for name, value in document.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
+        parts.append(f"{json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that an interrupt leaves the old one or the new one, not half of either."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,59 @@
+"""At temperature 0 every setting has to write what ``transformers.generate`` writes; where it does not, how close it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from draftwood.bench.prompts import Prompt
+from draftwood.bench.run import Log
+
+
+def compare(model: Any, prompts: Sequence[Prompt], log: Log) -> list[dict[str, Any]]:
+    """Per setting, how many prompts it continued unlike ``generate`` in any repeat, and the top-2 gap where they part.
+
+    Empty when ``generate`` was not measured at temperature 0.
+    """
+    texts = {
+        setting: [[sample.tokens for sample in repeat] for repeat in samples]
+        for (setting, temperature), samples in zip(log.cases, log.samples, strict=True)
+        if temperature == 0 and samples
+    }
+    reference = next((repeats[0] for setting, repeats in texts.items() if setting.method == "generate"), None)
+    if reference is None:
+        return []
+    return [
+        {"setting": setting.name, "compared": min(len(reference), len(repeats[0])), "differing": found}
+        for setting, repeats in texts.items()
+        for found in [_differences(model, prompts, reference, repeats)]
+    ]
+
+
+def _differences(
+    model: Any, prompts: Sequence[Prompt], reference: list[list[int]], repeats: list[list[list[int]]]
+) -> list[dict[str, Any]]:
+    """One entry per prompt that differs, from the first repeat in which it does."""
+    found: dict[int, dict[str, Any]] = {}
+    for repeat in repeats:
+        for index, (wanted, text) in enumerate(zip(reference, repeat, strict=False)):
+            if text != wanted and index not in found:
+                at = first_difference(wanted, text)
+                gap = top_two_gap(model, [*prompts[index].tokens, *wanted[:at]])
+                found[index] = {"prompt": index, "at": at, "gap": gap}
+    return [found[index] for index in sorted(found)]
+
+
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
+    """The first place where two different texts part; the end of the shorter one if it begins the other."""
+    both = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(both) if a != b), min(len(left), len(right)))
+
+
+def top_two_gap(model: Any, tokens: Sequence[int]) -> float:
+    """How far the best score after ``tokens`` is above the second best."""
+    with torch.inference_mode():
+        scores = model(input_ids=torch.tensor([list(tokens)], device=model.device)).logits[0, -1].float()
+    best = scores.topk(2).values
+    return float(best[0] - best[1])

@@ -1,0 +1,67 @@
+"""``transformers`` on the same weights: ``generate``, assisted generation and prompt lookup, batch 1, DynamicCache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from draftwood.api import Pair
+from draftwood.bench.measure import Maker, Text
+from draftwood.bench.settings import Setting
+
+
+def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
+    """``model.generate`` under the same law and limits as Draftwood."""
+    model, draft = pair.target.model, pair.draft.model if pair.draft else None
+    config = _generation_config(pair, temperature, max_new_tokens)
+    extra = {"assistant_model": draft} if setting.method == "assisted" else {}
+    if setting.method == "prompt-lookup":
+        config.prompt_lookup_num_tokens = setting.nodes
+    assistant = _assistant_config(setting.nodes)
+
+    def make(prompt: Sequence[int], seed: int) -> Text:
+        torch.manual_seed(seed)
+        ids = torch.tensor([list(prompt)], device=model.device)
+        with _configured(model, config), _configured(draft, assistant):
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
+        return Text(tokens=out[0, ids.shape[1] :].tolist())
+
+    return make
+
+
+def _generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> Any:
+    """Neutral values only where transformers' own defaults are not neutral: each further one may cost time."""
+    from transformers import GenerationConfig
+
+    settings: dict[str, Any] = {"do_sample": False, "use_cache": True, "max_new_tokens": max_new_tokens}
+    if temperature:
+        settings |= {"do_sample": True, "temperature": temperature, "top_k": 0}
+    if pair.eos:
+        settings |= {"eos_token_id": pair.eos, "pad_token_id": pair.eos[0]}
+    return GenerationConfig(**settings)
+
+
+def _assistant_config(length: int) -> Any:
+    """The draft length is read from the assistant's own configuration; given to ``generate`` it would be ignored."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        num_assistant_tokens=max(1, length), num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+
+
+@contextmanager
+def _configured(model: Any, config: Any) -> Iterator[None]:
+    """Put ``config`` in the place of a model's own one, whose sampling settings would fill every gap."""
+    if model is None:
+        yield
+        return
+    before = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = before

@@ -1,0 +1,126 @@
+"""What is continued: openings of held-out documents, a file of prompts, or the few openings below."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import final
+
+from draftwood.bench.config import BenchConfig
+from draftwood.corpus import read_documents
+from draftwood.errors import ConfigError
+
+Encode = Callable[[str], list[int]]
+_CHARACTERS_PER_TOKEN = 40  # more than any token has on average: only the beginning of a document is encoded
+
+BUILT_IN: dict[str, tuple[str, ...]] = {
+    "stories": (
+        "Once upon a time, there was a small green frog named Pip. Pip lived by a quiet pond and",
+        "One sunny morning, Lily and her brother Sam went to the park with a big yellow kite. The wind",
+        "There was a little train who was afraid of the dark tunnel. Every evening, when the lamps were lit,",
+        "Ben found a tiny door behind the old bookcase. He knocked three times, and a soft voice said,",
+    ),
+    "tales": (
+        "In a land beyond the seven hills there lived an old king who had three daughters. The youngest",
+        "A poor woodcutter once found a silver key beneath the roots of an oak. He took it home to his wife and",
+        "Long ago, when the animals could still speak, the fox came to the river and said to the heron,",
+        "There was once a miller whose wheel would turn only by moonlight. When the winter came,",
+    ),
+    "sums": (
+        "Question: Mia has 12 apples. She gives 3 apples to each of her 2 friends. How many apples are left?\nAnswer:",
+        "Question: A baker sells 15 loaves in the morning and twice as many in the afternoon. How many in all?\nAnswer:",
+        "Question: Tom reads 8 pages every day. How many days does he need for a book of 120 pages?\nAnswer:",
+        "Question: A bus holds 40 people. 26 people get on, then 9 get off and 12 get on. How many are on it?\nAnswer:",
+    ),
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Token ids to continue, and where they come from."""
+
+    source: str
+    tokens: tuple[int, ...]
+
+
+def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> list[Prompt]:
+    """The prompts of a run, the sources in turn, so that an interrupted run has seen all of them.
+
+    Args:
+        encode: token ids of a text.
+        longest: the models' context in tokens; prompt and continuation have to fit.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a prompt that leaves no room for the continuation.
+    """
+    scale = config.scale()
+    if config.data is not None:
+        texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens)
+        keep: int | None = config.prompt_tokens
+    else:
+        texts = _from_file(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
+        keep = None
+    chosen = [
+        [Prompt(source=source, tokens=tuple(encode(text)[:keep])) for text in some[: scale.prompts_per_source]]
+        for source, some in texts.items()
+    ]
+    prompts = [p for p in chain.from_iterable(zip_longest(*chosen)) if p is not None]
+    for prompt in prompts:
+        _check_room(prompt, scale.max_new_tokens, longest)
+    return prompts
+
+
+def _check_room(prompt: Prompt, new: int, longest: int | None) -> None:
+    length = len(prompt.tokens)
+    if longest is not None and length + new > longest:
+        raise ConfigError(
+            f"a prompt of {prompt.source!r} has {length} tokens and {new} new ones do not fit the models' context of "
+            f"{longest}: lower --max-new-tokens, or shorten the prompt (--prompt-tokens with --data)"
+        )
+
+
+def _held_out(folder: Path, count: int, tokens: int) -> dict[str, list[str]]:
+    """Beginnings of ``count`` held-out documents of every source in a data folder."""
+    paths = sorted([*folder.glob("*.val.txt"), *folder.glob("*.val.txt.xz")])
+    if not paths:
+        raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does, or --prompts")
+    cut = tokens * _CHARACTERS_PER_TOKEN
+    return {
+        path.name.split(".val.txt")[0]: [text[:cut] for text in pieces(read_documents(path), count)] for path in paths
+    }
+
+
+def pieces(found: Sequence[str], count: int) -> list[str]:
+    """The first ``count`` documents; where there are fewer (whole books), they are also entered at later lines."""
+    if len(found) >= count:
+        return list(found[:count])
+    entries = -(-count // len(found))
+    starts = ((text, part * len(text) // entries) for part in range(entries) for text in found)
+    entered = (text if not at else text[text.find("\n", at) + 1 :] for text, at in starts)
+    return list(dict.fromkeys(entered))[:count]
+
+
+def _from_file(path: Path) -> dict[str, list[str]]:
+    if not path.is_file():
+        raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
+    texts: dict[str, list[str]] = {}
+    for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            entry = json.loads(line)
+            prompt, source = entry["prompt"], str(entry.get("source", path.stem))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            prompt, source = None, ""
+        if not isinstance(prompt, str) or not prompt:
+            raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')
+        texts.setdefault(source, []).append(prompt)
+    if not texts:
+        raise ConfigError(f"prompts file {path} holds no prompt")
+    return texts
+
+
+def _lines(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())

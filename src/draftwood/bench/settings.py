@@ -1,0 +1,173 @@
+"""Which settings are measured: the two protocols of the RSD paper (arXiv 2402.14160) and the peers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING, cast, final
+
+from draftwood.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftwood.methods import Method, MethodName
+
+OURS = ("ar", "chain", "iid", "rsd-c", "rsd-s", "shared-noise", "ngram")
+PEERS = ("generate", "assisted", "prompt-lookup")
+METHODS = OURS + PEERS
+DRAFTING = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise", "assisted"})
+
+LENGTHS = (2, 3, 4, 5)
+WIDTHS = (2, 3)
+MOST_TWOS = 3  # levels of an rsd-c tree that branch, in the fixed-length protocol
+BUDGETS = {
+    6: ("2-2", ("2x3", "3x2")),
+    10: ("2-2-1", ("2x5", "5x2")),
+    14: ("2-2-2", ("2x7", "7x2")),
+    21: ("3-2-2", ("3x7", "7x3")),
+    30: ("2-2-2-2", ("3x10", "5x6", "6x5")),
+}
+
+Place = tuple[str, int]
+"""Where a setting competes: ``("length", 3)`` or ``("budget", 14)``."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way to generate, measured at every temperature.
+
+    Attributes:
+        method: one of ``METHODS``.
+        shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
+        nodes: tokens drafted in a full round.
+        places: where it competes with other settings.
+    """
+
+    method: str
+    shape: str | None = None
+    nodes: int = 0
+    places: tuple[Place, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Unique within a run."""
+        return self.method if not self.nodes else f"{self.method} {self.label}"
+
+    @property
+    def label(self) -> str:
+        """The shape in short."""
+        return self.shape or (f"{self.nodes} nodes" if self.nodes else "")
+
+    @property
+    def is_peer(self) -> bool:
+        return self.method in PEERS
+
+    def to_method(self) -> Method:
+        """What Draftwood builds for it."""
+        from draftwood.methods import Method
+
+        nodes = self.nodes if self.method == "shared-noise" else None
+        return Method(method=cast("MethodName", self.method), shape=self.shape, nodes=nodes)
+
+
+def node_count(shape: str) -> int:
+    """Drafted nodes of a shape: ``4`` is 4, ``3x5`` is 15, ``2-2-1`` is 2 + 4 + 4."""
+    if "x" in shape:
+        width, length = shape.split("x")
+        return int(width) * int(length)
+    return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
+
+
+def _shaped(method: str, shape: str, *places: Place) -> Setting:
+    return Setting(method=method, shape=shape, nodes=node_count(shape), places=places)
+
+
+def fixed_length() -> Iterator[Setting]:
+    """Trees of equal depth, whatever they cost the target."""
+    for length in LENGTHS:
+        place = ("length", length)
+        yield _shaped("chain", str(length), place)
+        for method in ("iid", "rsd-s", "shared-noise"):
+            yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
+        for twos in range(1, min(length, MOST_TWOS) + 1):
+            yield _shaped("rsd-c", "-".join(["2"] * twos + ["1"] * (length - twos)), place)
+
+
+def fixed_budget() -> Iterator[Setting]:
+    """Trees of exactly as many nodes, whatever their form."""
+    for budget, (branching, beams) in BUDGETS.items():
+        place = ("budget", budget)
+        yield _shaped("chain", str(budget), place)
+        yield from (_shaped(method, beam, place) for method in ("iid", "rsd-s") for beam in beams)
+        yield _shaped("rsd-c", branching, place)
+        yield Setting(method="shared-noise", nodes=budget, places=(place,))
+
+
+def _references() -> Iterator[Setting]:
+    yield Setting(method="ar")
+    yield Setting(method="generate")
+
+
+def paper() -> Iterator[Setting]:
+    """Both protocols in full."""
+    yield from _references()
+    yield from fixed_length()
+    yield from fixed_budget()
+
+
+def quick() -> Iterator[Setting]:
+    """One draft length, six nodes for every tree, and one setting of each peer."""
+    yield from _references()
+    length, budget = ("length", 3), ("budget", 6)
+    yield _shaped("chain", "3", length)
+    yield from (_shaped(method, "2x3", length, budget) for method in ("iid", "rsd-s", "shared-noise"))
+    yield _shaped("rsd-c", "2-1-1", length, budget)
+    yield Setting(method="shared-noise", nodes=6, places=(budget,))
+    yield _shaped("assisted", "3")
+    yield _shaped("prompt-lookup", "5")
+    yield _shaped("ngram", "5")
+
+
+PEER_SHAPES = {
+    "chain": ("2", "3", "4", "5"),
+    "iid": ("2x2", "2x3", "3x3", "2x4"),
+    "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
+    "rsd-s": ("2x2", "2x3", "3x3", "2x4"),
+    "ngram": ("2", "3", "5", "8"),
+    "assisted": ("2", "3", "4", "5"),
+    "prompt-lookup": ("2", "3", "5", "8"),
+}
+PEER_NODES = (4, 6, 10, 14)
+
+
+def peers() -> Iterator[Setting]:
+    """Equally many settings of every method, ours and theirs, so that each side's best is chosen from as many."""
+    yield from _references()
+    for method, shapes in PEER_SHAPES.items():
+        yield from (_shaped(method, shape) for shape in shapes)
+    yield from (Setting(method="shared-noise", nodes=nodes) for nodes in PEER_NODES)
+
+
+PLANS: dict[str, Callable[[], Iterable[Setting]]] = {"quick": quick, "paper": paper, "peers": peers}
+
+
+def plan(preset: str, methods: Sequence[str] | None, *, has_draft: bool) -> list[Setting]:
+    """The settings of a preset, each once, with all the places where it competes.
+
+    Raises:
+        ConfigError: nothing is left, or a draft model is needed.
+    """
+    found: dict[str, Setting] = {}
+    for setting in PLANS[preset]():
+        if methods is None or setting.method in methods:
+            places = found[setting.name].places if setting.name in found else ()
+            found[setting.name] = replace(setting, places=places + setting.places)
+    if not found:
+        raise ConfigError(f"preset {preset!r} measures none of {', '.join(methods or ())}: choose other methods")
+    needy = sorted({s.method for s in found.values() if s.method in DRAFTING})
+    if needy and not has_draft:
+        rest = ",".join(m for m in METHODS if m not in DRAFTING)
+        raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
+    return list(found.values())

@@ -1,0 +1,107 @@
+"""From raw measurements to the figures of the report; everything here is plain arithmetic on lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import median
+from typing import Any, TypeAlias
+
+from draftwood.bench.measure import Sample
+
+Columns: TypeAlias = dict[str, list[Any]]
+"""One repeat: a list per quantity, one entry per prompt."""
+
+STAGES = ("draft", "target", "verify", "other")
+
+
+def columns(samples: Sequence[Sample]) -> Columns:
+    """The raw numbers of one repeat as they stand in the JSON file."""
+    names = ("forwards", "draft_forwards", "target_tokens", "draft_tokens", "drafted")
+    times = ("seconds", "target_seconds", "draft_seconds", "verify_seconds")
+    return {
+        "new_tokens": [len(s.tokens) for s in samples],
+        **{name: [getattr(s, name) for s in samples] for name in names},
+        **{name: [round(getattr(s, name), 6) for s in samples] for name in times},
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def speed(repeat: Columns) -> float:
+    """Tokens per second of one repeat over all its prompts."""
+    tokens: float = sum(repeat["new_tokens"])
+    return tokens / sum(repeat["seconds"])
+
+
+def efficiency(repeats: Sequence[Columns], prompts: Sequence[int]) -> tuple[float, float | None]:
+    """New tokens per target forward over some prompts, and its standard error over prompts.
+
+    The estimate is the ratio of the sums; its error is that of a ratio estimator, the repeats of a prompt taken together.
+    """
+    sums = [(_total(repeats, "new_tokens", p), _total(repeats, "forwards", p)) for p in prompts]
+    pairs = [(tokens, forwards) for tokens, forwards in sums if forwards]
+    total = sum(forwards for _, forwards in pairs)
+    ratio = sum(tokens for tokens, _ in pairs) / total
+    n = len(pairs)
+    if n < 2:
+        return ratio, None
+    squares = sum((tokens - ratio * forwards) ** 2 for tokens, forwards in pairs)
+    return ratio, sqrt(n / (n - 1) * squares) / total
+
+
+def _total(repeats: Sequence[Columns], name: str, prompt: int) -> int:
+    return sum(r[name][prompt] for r in repeats if prompt < len(r[name]))
+
+
+def seconds_per_stage(repeats: Sequence[Columns]) -> dict[str, float]:
+    """Wall time of all texts by stage; ``other`` is what no forward and no verifier claims."""
+    sums = {stage: sum(sum(r[f"{stage}_seconds"]) for r in repeats) for stage in STAGES[:-1]}
+    whole = sum(sum(r["seconds"]) for r in repeats)
+    return {**sums, "other": max(0.0, whole - sum(sums.values()))}
+
+
+def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any]:
+    """Every derived figure of one setting at one temperature.
+
+    Args:
+        repeats: its raw columns.
+        sources: the source of every prompt.
+    """
+    stages = seconds_per_stage(repeats)
+    forwards = sum(sum(r["forwards"]) for r in repeats)
+    outside = stages["verify"] + stages["other"]
+    measured = max(len(r["seconds"]) for r in repeats)  # fewer than there are prompts after an early interrupt
+    return {
+        **_pace(repeats, range(len(sources))),
+        "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / forwards,
+        "share": {stage: seconds / sum(stages.values()) for stage, seconds in stages.items()},
+        "outside_share": outside / sum(stages.values()),
+        "outside_ms_per_round": 1000 * outside / forwards,
+        "by_source": {name: _pace(repeats, chosen) for name, chosen in _by_source(sources, measured).items()},
+    }
+
+
+def _by_source(sources: Sequence[str], measured: int) -> dict[str, list[int]]:
+    chosen: dict[str, list[int]] = {}
+    for prompt, source in enumerate(sources[:measured]):
+        chosen.setdefault(source, []).append(prompt)
+    return chosen
+
+
+def _pace(repeats: Sequence[Columns], prompts: Sequence[int]) -> dict[str, Any]:
+    ratio, error = efficiency(repeats, prompts)
+    parts = [{name: [c[p] for p in prompts if p < len(c)] for name, c in r.items()} for r in repeats]
+    return {
+        "block_efficiency": ratio,
+        "block_efficiency_se": error,
+        "tokens_per_second": spread([speed(part) for part in parts if part["seconds"]]),
+    }
+
+
+def ratio(ours: Sequence[Columns], base: Sequence[Columns]) -> dict[str, float]:
+    """How many times faster ``ours`` is than ``base``: the ratio inside each repeat, then its median and extremes."""
+    return spread([speed(a) / speed(b) for a, b in zip(ours, base, strict=False)])

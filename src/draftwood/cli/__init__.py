@@ -1,0 +1,30 @@
+"""The command line: ``draftwood generate``, ``info``, ``bench`` and ``train``. No torch work before a command runs."""
+
+from __future__ import annotations
+
+import click
+
+from draftwood._version import __version__
+from draftwood.cli.group import Commands
+
+
+@click.group(
+    cls=Commands,
+    homes={
+        "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
+        "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
+        "bench": ("draftwood.bench.commands:command", "Measure methods against plain decoding."),
+        "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="draftwood")
+@click.option("--debug", is_flag=True, envvar="DRAFTWOOD_DEBUG", show_envvar=True, help="Show where an error came from.")
+def main(debug: bool) -> None:
+    """Faster text from Hugging Face language models, by exactly the model's own law.
+
+    \b
+    draftwood generate "Once upon a time"
+    draftwood generate --compare --temperature 0 "Once upon a time"
+    draftwood generate --input prompts.jsonl --output texts.jsonl
+    """

@@ -1,0 +1,73 @@
+"""``draftwood generate``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from draftwood.cli.settings import Sectioned, Settings, generate_options
+from draftwood.errors import ConfigError
+from draftwood.methods import Method
+
+
+@click.command(name="generate", cls=Sectioned, short_help="Continue a prompt, or every prompt of a file.")
+@click.argument("prompt", required=False)
+@generate_options
+@click.pass_context
+def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
+    """Continue PROMPT, or standard input if PROMPT is -, or every prompt of a file (--input).
+
+    Without further options the bundled pair of models is used. The text goes to standard output as it comes, and a closing
+    line with the speed to standard error (on a terminal, below the text).
+
+    With --input, each line of the file is a JSON object, {"prompt": "Once", "seed": 7, "id": "a"}, of which seed and id may
+    be left out; other keys are not read. A line without a seed has --seed plus its line number, counted from 0. The
+    answers are JSON lines in --output or on standard output. If a run is stopped, the same command goes on where it was.
+    """
+    settings = Settings.of(options)
+    _check_together(ctx, settings, prompt)
+    if prompt is None:
+        from draftwood.cli.file import run_file
+
+        run_file(settings)
+    else:
+        from draftwood.cli.single import run_single
+
+        run_single(settings, _text(prompt))
+
+
+def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) -> None:
+    """Refuse by name what would have no effect."""
+    files, looks = settings.files, settings.looks
+    if prompt is None and files.input is None:
+        raise ConfigError(
+            'there is no prompt: give a text such as "Once upon a time", - for standard input, or --input FILE'
+        )
+    if prompt is not None and files.input is not None:
+        raise ConfigError(f"both a prompt ({prompt!r}) and --input {files.input} were given: leave one of them out")
+    if files.input is None:
+        for name in ("output", "batch_size"):
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE, which is missing")
+    for name in ("show", "compare"):
+        if files.input is not None and getattr(looks, name):
+            raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
+    if looks.show and looks.json:
+        raise ConfigError("--show and --json exclude each other: colours have no place in JSON")
+    if looks.compare and settings.method == Method(method="ar", verifier=settings.method.verifier):
+        raise ConfigError("--compare sets a method beside plain decoding, but --method ar is plain decoding itself")
+
+
+def _text(prompt: str) -> str:
+    """The prompt; ``-`` is standard input without its last line break."""
+    try:
+        if prompt == "-":
+            return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").removesuffix("\r")
+        prompt.encode("utf-8")
+    except UnicodeError:
+        where = "on standard input" if prompt == "-" else "given"
+        raise ConfigError(f"the prompt {where} is not UTF-8 text: convert it, for example with iconv -t utf-8") from None
+    return prompt

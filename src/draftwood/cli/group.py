@@ -1,0 +1,113 @@
+"""Commands that are imported when they are called, and errors that are told in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, final
+
+import click
+
+from draftwood.errors import ConfigError, DraftwoodError
+
+
+class Failure(click.ClickException):
+    """An error as one sentence."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+@final
+class Misuse(Failure):
+    """An error that other options would mend."""
+
+    exit_code = 2
+
+
+@final
+class Interrupted(click.ClickException):
+    """Ctrl-C, and what was done by then."""
+
+    exit_code = 130
+
+    def show(self, file: Any = None) -> None:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # behind the terminal's ^C
+        click.echo(f"Stopped: {self.message}." if self.message else "Stopped.", err=True)
+
+
+@final
+class Commands(click.Group):
+    """A group that knows its commands by name and imports one when it is asked for.
+
+    Args:
+        homes: name -> (``module:attribute``, one line of help).
+    """
+
+    def __init__(self, *args: Any, homes: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.homes = dict(homes)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        return super().main(*args, **kwargs)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.homes:
+            return None
+        module, attribute = self.homes[cmd_name][0].split(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise Failure(
+                f"command '{cmd_name}' is not part of this installation: Python module {error.name!r} is missing. Install "
+                f"that package, or a Draftwood that has the command ('draftwood --help' lists all)"
+            ) from error
+        if not isinstance(found, click.Command):
+            raise TypeError(f"{self.homes[cmd_name][0]} is no command")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.homes.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+        except Exception as error:
+            failure = None if ctx.params.get("debug") else as_failure(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+def as_failure(error: Exception) -> Failure | None:
+    """The sentence for an error; None for click's own ways of ending and for a reader that went away."""
+    if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+        return None
+    if isinstance(error, DraftwoodError):
+        return Misuse(str(error)) if isinstance(error, ConfigError) else Failure(str(error))
+    if isinstance(error, OSError):
+        if error.errno == errno.EPIPE:
+            return None
+        return Failure(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+    kind = type(error).__name__
+    if isinstance(error, MemoryError) or kind == "OutOfMemoryError":
+        return Failure("out of memory: lower --batch-size or --max-new-tokens, or take a smaller model")
+    return Failure(
+        f"unexpected {kind}: {error}. This is a fault in Draftwood or in a library it uses; DRAFTWOOD_DEBUG=1 shows where"
+    )

@@ -1,0 +1,133 @@
+"""``draftwood info``: what is installed and what fits together; no model is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import torch
+
+from draftwood._version import __version__
+from draftwood.api import bundled_pairs, choose_device, choose_dtype
+from draftwood.decode import Decoder
+from draftwood.errors import ModelError, PairingError
+from draftwood.methods import DEFAULT_NODES, DEFAULT_SHAPES, NEEDS_DRAFT, VERIFIERS, Method, MethodName, build, resolve
+from draftwood.models.table import TableRunner
+
+
+@click.command(name="info", short_help="Show versions, the device, bundled pairs and methods.")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
+def command(as_json: bool) -> None:
+    """Show versions, the device, the bundled pairs of models, and which verifiers are exact for which method."""
+    facts = gather()
+    click.echo(json.dumps(facts, ensure_ascii=False) if as_json else "\n".join(_lines(facts)))
+
+
+def gather() -> dict[str, Any]:
+    """Everything that ``info`` knows, as plain values."""
+    device = choose_device("auto")
+    pairs = {
+        name: {
+            **{part: str(path) for part, path in parts.items()},
+            "parameters": {part: parameter_count(path / "model.safetensors") for part, path in parts.items()},
+            "context": min(_context(path) for path in parts.values()),
+        }
+        for name, parts in bundled_pairs().items()
+    }
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
+        "pairs": pairs,
+        "methods": methods(),
+        "auto": {
+            "with_draft": _chosen(has_draft=True, greedy=False),
+            "without_draft": _chosen(has_draft=False, greedy=False),
+            "temperature_0": _chosen(has_draft=True, greedy=True),
+        },
+    }
+
+
+def methods() -> dict[str, dict[str, Any]]:
+    """Per method: whether it needs a draft model, its default shape, and the verifiers that are exact for it."""
+    names = [name for name in get_args(MethodName) if name != "auto"]
+    return {
+        name: {
+            "needs_draft": name in NEEDS_DRAFT,
+            "shape": DEFAULT_SHAPES.get(name),
+            "nodes": DEFAULT_NODES if name == "shared-noise" else None,
+            "verifiers": [verifier for verifier in VERIFIERS if _fits(name, verifier)],
+        }
+        for name in names
+    }
+
+
+def _fits(name: Any, verifier: Any) -> bool:
+    toy = TableRunner(torch.zeros(1))
+    try:
+        Decoder(toy, *build(Method(method=name, verifier=verifier), toy, greedy=False))
+    except PairingError:
+        return False
+    return True
+
+
+def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
+    method = resolve(Method(), has_draft=has_draft, greedy=greedy)
+    return {"method": method.method, "verifier": method.verifier}
+
+
+def parameter_count(path: Path) -> int:
+    """Parameters in a safetensors file, from its header alone.
+
+    Raises:
+        ModelError: a file that is not safetensors.
+    """
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is no safetensors file: install Draftwood again") from error
+
+
+def _context(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return int(config["max_position_embeddings"])
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    threads = f", {facts['threads']} threads" if facts["device"] == "cpu" else ""
+    lines = [
+        ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
+        f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
+        "",
+        "Bundled pairs",
+    ]
+    for name, pair in facts["pairs"].items():
+        lines.append(f"  {name} (up to {pair['context']} tokens)")
+        lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
+    if not facts["pairs"]:
+        lines.append("  none: name models with --target and --draft")
+    lines += ["", "Methods         draft model   default    exact verifiers"]
+    for name, method in facts["methods"].items():
+        size = f"{method['nodes']} nodes" if method["nodes"] else method["shape"] or "-"
+        needs = "needed" if method["needs_draft"] else "-"
+        lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
+    lines += ["", "Method auto is"]
+    labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
+    lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]
+    return [*lines, "  (greedy is exact at temperature 0 only)"]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} M" if count < 1e9 else f"{count / 1e9:.2f} B"

@@ -1,0 +1,52 @@
+"""From rounds to finished texts, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from draftwood.decode import Decoder, Piece, Request, Result
+from draftwood.rounds import Stats
+from draftwood.sampling import Sampling
+
+
+def results(
+    decoder: Decoder, requests: Sequence[Request], sampling: Sampling, watch: Callable[[Piece], Any] = lambda piece: None
+) -> Iterator[tuple[int, Result]]:
+    """Row and result of every request as soon as it is finished; ``watch`` sees every piece.
+
+    Raises:
+        DraftwoodError: what :meth:`Decoder.stream` raises.
+    """
+    texts = [""] * len(requests)
+    tokens: list[list[int]] = [[] for _ in requests]
+    with closing(decoder.stream(requests, sampling)) as stream:  # type: ignore[type-var]  # a generator
+        for piece in (piece for pieces in stream for piece in pieces):
+            texts[piece.row] += piece.text
+            tokens[piece.row] += piece.tokens
+            watch(piece)
+            if piece.finish_reason is not None:
+                yield (
+                    piece.row,
+                    Result(
+                        text=texts[piece.row],
+                        token_ids=tokens[piece.row],
+                        finish_reason=piece.finish_reason,
+                        seed=requests[piece.row].seed,
+                        lossless=decoder.verifier.lossless,
+                        stats=decoder.stats[piece.row],
+                    ),
+                )
+
+
+def summary(stats: Stats, decoder: Decoder) -> str:
+    """What a user wants to know about a run, in one line."""
+    method = decoder.drafter.name
+    if method != "ar":
+        method += f" + {decoder.verifier.name}"
+    exact = "" if decoder.verifier.lossless else " (changes the text's law)"
+    return (
+        f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
+        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}"
+    )

@@ -1,0 +1,194 @@
+"""The options of ``draftwood generate`` as dataclasses: defaults and help stand here or in the package, and only once."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import click
+import torch
+
+from draftwood.api import LoadOptions, Pair, load, quiet_loading
+from draftwood.decode import Decoder
+from draftwood.errors import ConfigError
+from draftwood.methods import Method, build
+from draftwood.models.table import TableRunner
+from draftwood.noise import MAX_SEED
+from draftwood.options import dataclass_options
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Which models: hub names or folders."""
+
+    target: str | None = field(default=None, metadata={"help": "model whose text is wanted; the bundled one without it"})
+    draft: str | None = field(default=None, metadata={"help": "small model that drafts; it has the target's tokenizer"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """Where the random numbers start.
+
+    Raises:
+        ConfigError: a seed out of range.
+    """
+
+    seed: int | None = field(default=None, metadata={"help": "same seed, same text; drawn and shown without it"})
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Prompts from a file.
+
+    Raises:
+        ConfigError: a batch size below 1.
+    """
+
+    input: Path | None = field(
+        default=None, metadata={"help": "JSON lines with a prompt each, and a seed and an id if wanted; - is standard input"}
+    )
+    output: Path | None = field(
+        default=None, metadata={"help": "JSON lines with the texts; lines answered there already are kept and skipped"}
+    )
+    batch_size: int = field(default=8, metadata={"help": "prompts of the input file that are continued together"})
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}: give 1 or more")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """What is shown."""
+
+    show: bool = field(
+        default=False, metadata={"help": "tell drafted tokens (cyan, or in ⟦ ⟧) from the target's own (yellow)"}
+    )
+    compare: bool = field(default=False, metadata={"help": "decode the prompt without a draft too, and show the speed-up"})
+    json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
+
+
+SECTIONS: dict[str, tuple[type[Any], ...]] = {
+    "Models": (Models, LoadOptions),
+    "Drafting": (Method,),
+    "Sampling": (Sampling, Seed),
+    "Length": (Limits,),
+    "Files": (Files,),
+    "Display": (Looks,),
+}
+_BY_HAND = ("logit_bias", "processors")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that ``draftwood generate`` was told, checked as far as possible without the models.
+
+    Raises:
+        ConfigError: options out of range, or that do not fit together.
+        PairingError: a verifier that is not exact for the method.
+    """
+
+    models: Models
+    loading: LoadOptions
+    method: Method
+    sampling: Sampling
+    limits: Limits
+    seed: int | None
+    files: Files
+    looks: Looks
+
+    def __post_init__(self) -> None:
+        has_draft = self.models.draft is not None or self.models.target is None
+        toy = TableRunner(torch.zeros(1))  # a wrong shape or pairing should not wait until models are loaded
+        drafter, verifier = build(self.method, toy if has_draft else None, greedy=self.sampling.greedy)
+        list(Decoder(toy, drafter, verifier).stream([], replace(self.sampling, logit_bias=None)))
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> Settings:
+        """From the options by name."""
+
+        def pick(cls: type[T]) -> T:
+            return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})  # type: ignore[arg-type]
+
+        return Settings(
+            models=pick(Models),
+            loading=pick(LoadOptions),
+            method=pick(Method),
+            sampling=pick(Sampling),
+            limits=pick(Limits),
+            seed=pick(Seed).seed,
+            files=pick(Files),
+            looks=pick(Looks),
+        )
+
+    @property
+    def drawn_seed(self) -> int:
+        """The seed, or a new one, short enough to be typed again."""
+        return secrets.randbits(32) if self.seed is None else self.seed
+
+    def open(self) -> tuple[Pair, Decoder]:
+        """Load the models and build the decoder; a terminal shows a passing note, nothing else is said."""
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with console.status("Loading models") if console.is_terminal else nullcontext():
+            quiet_loading()
+            pair = load(self.models.target, self.models.draft, options=self.loading)
+        return pair, pair.decoder(self.method, greedy=self.sampling.greedy)
+
+
+def generate_options(function: F) -> F:
+    """All options of ``draftwood generate``."""
+    bias = click.option(
+        "--logit-bias", multiple=True, metavar="TOKEN=VALUE", callback=_bias, help="add to this token's score; several times"
+    )
+    function = bias(function)
+    for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
+        function = dataclass_options(cls, leave_out=_BY_HAND)(function)
+    return function
+
+
+def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:
+    bias = {}
+    for text in values:
+        token, _, value = text.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not TOKEN=VALUE, a token's number and what to add: 42=-5") from None
+        if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
+            raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
+    return bias or None
+
+
+@final
+class Sectioned(click.Command):
+    """A command whose help shows its options by subject."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        left = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}
+        titles = {title: [f.name for cls in classes for f in fields(cls)] for title, classes in SECTIONS.items()}
+        for title, names in (titles | {"Other": list(left)}).items():
+            shown = [left.pop(name) for name in names if name in left]
+            records = [record for option in shown if (record := option.get_help_record(ctx))]
+            with formatter.section(title):
+                formatter.write_dl(records)

@@ -1,0 +1,76 @@
+"""Text on its way to the screen or into a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from itertools import groupby
+from typing import Any, final
+
+import click
+
+from draftwood.decode import Piece
+from draftwood.output import Detokenizer
+
+DRAFTED, OWN = "cyan", "yellow"
+_OPEN, _CLOSE = "⟦", "⟧"
+_UNSAFE = {c: None for c in [*range(32), *range(127, 160)] if chr(c) not in "\n\t"}
+
+
+@final
+class Screen:
+    """Standard output: bare text into a pipe; on a terminal the prompt comes first, and control characters are dropped."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        console = Console(file=sys.stdout)
+        self.terminal = console.is_terminal
+        self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
+
+    def prompt(self, text: str) -> None:
+        if self.terminal:
+            self.write(text, dim=True)
+
+    def write(self, text: str, **style: Any) -> None:
+        if self.terminal:
+            text = text.translate(_UNSAFE)
+        click.echo(click.style(text, **style) if self.coloured and style else text, nl=False, color=True)
+
+    def remark(self, text: str) -> None:
+        """A line beside the text: on the terminal if that is where the text goes, else on standard error."""
+        click.echo(click.style(text, dim=True) if self.coloured else text, err=not self.terminal, color=self.coloured)
+
+
+@final
+class Painter:
+    """Tells drafted tokens from the target's own: by colour, or with drafted ones in brackets."""
+
+    def __init__(self, screen: Screen, tokenizer: Any) -> None:
+        self._screen = screen
+        self._words = Detokenizer(tokenizer)
+        self._kinds: deque[bool] = deque()  # per character that is not out yet: was it drafted?
+
+    @property
+    def legend(self) -> str:
+        drafted, own = (DRAFTED, OWN) if self._screen.coloured else (f"in {_OPEN} {_CLOSE}", "bare")
+        return f"{drafted}: drafted and accepted; {own}: the target's own token of each round"
+
+    def take(self, piece: Piece) -> None:
+        for i, token in enumerate(piece.tokens):
+            self._put(self._words.push([token]), i < piece.drafted)
+        if piece.finish_reason is not None:
+            self._put(self._words.push([], last=True), False)
+        # The piece's text may lag behind its tokens, and a stop string cuts it.
+        kinds = [self._kinds.popleft() for _ in piece.text]
+        for drafted, run in groupby(zip(kinds, piece.text, strict=True), key=lambda pair: pair[0]):
+            self._write("".join(c for _, c in run), drafted)
+
+    def _put(self, text: str, drafted: bool) -> None:
+        self._kinds.extend([drafted] * len(text))
+
+    def _write(self, text: str, drafted: bool) -> None:
+        if self._screen.coloured:
+            self._screen.write(text, fg=DRAFTED if drafted else OWN)
+        else:
+            self._screen.write(f"{_OPEN}{text}{_CLOSE}" if drafted else text)

@@ -1,0 +1,1 @@
+"""Training: a small language model from text (`lm`) and a drafter for it (`draft`). Nothing heavy is imported here."""

@@ -1,0 +1,38 @@
+"""``draftwood train``: one subcommand per kind of training, its options taken from the settings' dataclass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from draftwood.options import dataclass_options
+from draftwood.train.config import DraftConfig, LMConfig
+
+
+@click.group(name="train")
+def group() -> None:
+    """Train a small language model, or a drafter for a model."""
+
+
+@group.command(name="lm")
+@dataclass_options(LMConfig)
+def lm(**options: Any) -> None:
+    """Train a small language model and its tokenizer from text."""
+    from draftwood.api import quiet_loading
+    from draftwood.train.lm import train_lm
+
+    quiet_loading()
+    train_lm(LMConfig(**options))
+
+
+@group.command(name="draft")
+@dataclass_options(DraftConfig)
+def draft(**options: Any) -> None:
+    """Distil a drafter from a target, on text and on what the target writes itself."""
+    from draftwood.api import quiet_loading
+    from draftwood.train.draft import train_draft
+
+    quiet_loading()
+    train_draft(DraftConfig(**options))
+

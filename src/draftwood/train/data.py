@@ -1,0 +1,142 @@
+"""Text on disk -> blocks of tokens.
+
+A data folder holds ``NAME.train.txt`` and ``NAME.val.txt`` (or ``.txt.xz``), one pair per source; the documents of a
+file are separated by a line ``<|endoftext|>``. A mix such as ``tinystories=7,fairy_tales=1.5`` says how often each
+source is seen. Blocks are packed: documents, each closed by the end-of-text token, are joined and cut to equal lengths,
+so that no position is padding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from draftwood.corpus import read_documents
+from draftwood.errors import ConfigError
+
+_SUFFIXES = (".txt", ".txt.xz")
+
+
+class Encoder(Protocol):
+    """What packing needs of a tokenizer."""
+
+    def __call__(self, documents: list[str]) -> list[list[int]]:
+        """Token ids of each document, without special tokens."""
+        ...
+
+
+def parse_mix(text: str) -> dict[str, float]:
+    """``"a=7,b=0.5"`` -> ``{"a": 7.0, "b": 0.5}``; a name alone counts once."""
+    mix: dict[str, float] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, times = part.partition("=")
+        try:
+            epochs = float(times) if times else 1.0
+        except ValueError:
+            raise ConfigError(f"mix: {part!r} should read NAME=EPOCHS, for example tinystories=2.5") from None
+        if not 0 < epochs < float("inf"):
+            raise ConfigError(f"mix: {part!r} asks for {epochs} epochs; give a number above 0 or leave the source out")
+        if name in mix:
+            raise ConfigError(f"mix: {name!r} is named twice; add its epochs up")
+        mix[name] = epochs
+    if not mix:
+        raise ConfigError("mix: no source named; write for example tinystories=2,fairy_tales=1")
+    return mix
+
+
+def sources(folder: Path) -> list[str]:
+    """Names of the sources in a data folder that have a training part."""
+    if not folder.is_dir():
+        raise ConfigError(f"data folder {folder} does not exist; give one with NAME.train.txt or NAME.train.txt.xz")
+    names = {p.name.removesuffix(f".train{s}") for s in _SUFFIXES for p in folder.glob(f"*.train{s}")}
+    if not names:
+        raise ConfigError(f"data folder {folder} holds no NAME.train.txt or NAME.train.txt.xz")
+    return sorted(names)
+
+
+def read_part(folder: Path, name: str, part: str) -> list[str]:
+    """Documents of one source's ``train`` or ``val`` part; an absent ``val`` part is an empty list."""
+    known = sources(folder)
+    if name not in known:
+        raise ConfigError(f"unknown source {name!r}; {folder} holds {', '.join(known)}")
+    for suffix in _SUFFIXES:
+        path = folder / f"{name}.{part}{suffix}"
+        if path.is_file():
+            return read_documents(path)
+    return []
+
+
+def mixed(documents: dict[str, list[str]], mix: dict[str, float], seed: int) -> list[str]:
+    """Documents as often as the mix says, shuffled. A fraction is counted in characters, its last document cut."""
+    rng = random.Random(seed)
+    chosen: list[str] = []
+    for name, epochs in mix.items():
+        whole, fraction = int(epochs), epochs - int(epochs)
+        chosen += documents[name] * whole
+        order = list(documents[name])
+        rng.shuffle(order)
+        left = round(fraction * sum(map(len, order)))
+        for document in order:
+            if left <= 0:
+                break
+            chosen.append(document[:left])
+            left -= len(document)
+    rng.shuffle(chosen)
+    return chosen
+
+
+def encode(documents: Iterable[str], encoder: Encoder, eos: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """One stream of token ids in which each document is closed by ``eos``; a repeated document is encoded once."""
+    documents = list(documents)
+    unique = list(dict.fromkeys(documents))
+    ids = {d: np.array([*i, eos], dtype=np.int32) for d, i in zip(unique, encoder(unique), strict=True)}
+    if not documents:
+        return np.zeros(0, dtype=np.int32)
+    return np.concatenate([ids[d] for d in documents])
+
+
+def pack(stream: np.ndarray[tuple[int], np.dtype[np.int32]], length: int) -> Tensor:
+    """int64 [block, length]; the tail that does not fill a block is dropped."""
+    count = len(stream) // length
+    return torch.from_numpy(stream[: count * length].astype(np.int64).reshape(count, length))
+
+
+def train_blocks(
+    documents: dict[str, list[str]], mix: dict[str, float], encoder: Encoder, eos: int, length: int, seed: int
+) -> Tensor:
+    """Training blocks int64 [block, length] of a mix of documents."""
+    blocks = pack(encode(mixed(documents, mix, seed), encoder, eos), length)
+    if not len(blocks):
+        raise ConfigError(f"the mix {mix} gives fewer than {length} tokens; give more text or a shorter context")
+    return blocks
+
+
+def held_out_blocks(folder: Path, names: Iterable[str], encoder: Encoder, eos: int, length: int) -> dict[str, Tensor]:
+    """Blocks int64 [block, length] of the ``val`` part of each source that has enough held-out text for one."""
+    packed = {name: pack(encode(read_part(folder, name, "val"), encoder, eos), length) for name in names}
+    return {name: blocks for name, blocks in packed.items() if len(blocks)}
+
+
+class Blocks(Dataset[dict[str, Tensor]]):
+    """Token blocks int64 [block, length] as the items a causal language model is trained on."""
+
+    def __init__(self, *parts: Tensor) -> None:
+        self.tokens = torch.cat(parts)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+def first(blocks: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    """At most ``count`` blocks of each source."""
+    return {name: tensor[:count] for name, tensor in blocks.items()}

@@ -1,0 +1,174 @@
+"""A drafter distilled from its target: a much smaller Llama with the same tokenizer.
+
+It learns the target's next-token law, on training text and on text that the target wrote itself
+(DistillSpec, arXiv 2310.08461; the drafter's own samples, its third kind of data, are not used).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, Trainer
+
+from draftwood.errors import ConfigError, ModelError
+from draftwood.train import data, loop
+from draftwood.train.config import DraftConfig
+from draftwood.train.lm import load_tokenizer, new_llama
+from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
+from draftwood.train.sample import sampled_blocks
+from draftwood.train.tokenizer import encoder
+
+Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
+"""(drafter, target, tokenizer) -> named figures, for example block efficiency measured with a real decoder."""
+
+_HELD_OUT_SEED = 1
+
+
+class Distillation(Trainer):  # type: ignore[misc]
+    """A Trainer whose loss is a distance to the law of a frozen target."""
+
+    def __init__(self, *, target: nn.Module, loss: str, tvd_weight: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.target, self.distance, self.tvd_weight = target, DISTANCES[loss], tvd_weight
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """Mean distance over positions; see Trainer."""
+        tokens = inputs["input_ids"]
+        outputs = model(input_ids=tokens, use_cache=False)
+        draft_logp, target_logp = log_law(outputs), target_law(self.target, tokens)
+        labels = tokens[:, 1:]
+        loss = self.distance(target_logp, draft_logp, labels)
+        if self.tvd_weight:
+            loss = loss + self.tvd_weight * tvd(target_logp, draft_logp, labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[str, Any]:
+    """Distil a drafter into ``config.out``; returns what is written to ``metrics.json``.
+
+    ``evaluate`` is called once with the finished drafter, the target and the tokenizer; its figures are added to the
+    metrics under ``"evaluate"``.
+    """
+    loop.require_accelerate()
+    mix = data.parse_mix(config.mix)
+    documents = {name: data.read_part(config.data, name, "train") for name in mix}
+    target, tokenizer = load_target(config)
+    loop.claim(config)
+    text, written, held_out = _blocks(config, documents, mix, target, tokenizer)
+    dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
+    model = _drafter(config, tokenizer)
+    subset = data.first(held_out, config.report_blocks)
+    trainer = Distillation(
+        target=target,
+        loss=config.loss,
+        tvd_weight=config.tvd_weight,
+        model=model,
+        args=loop.arguments(config, loop.steps_of(config, len(dataset))),
+        optimizers=loop.optimizers(config, model),
+        train_dataset=dataset,
+        callbacks=loop.callbacks(config, lambda m: agreement(m, target, subset, config.batch)),
+    )
+    print(f"{loop.parameters(model):,} parameters, {dataset.tokens.numel():,} tokens to train on", flush=True)
+    result = loop.run(trainer)
+    loop.save(model, tokenizer, config.out)
+    metrics = {
+        **loop.facts(config, model, held_out),
+        "held_out": loop.measured(model, lambda m: agreement(m, target, held_out, config.batch)),
+        "sampled_tokens": written.numel(),
+        **result,
+    }
+    if evaluate is not None:
+        metrics["evaluate"] = loop.measured(model, lambda m: evaluate(m, target, tokenizer))
+    loop.write_json(config.out / "metrics.json", metrics)
+    return metrics
+
+
+def load_target(config: DraftConfig) -> tuple[Any, Any]:
+    """The frozen target in bfloat16 and its tokenizer."""
+    if not (config.target / "config.json").is_file():
+        raise ModelError(f"{config.target} holds no config.json; give the folder of a saved target model")
+    tokenizer = load_tokenizer(config.target)
+    target = AutoModelForCausalLM.from_pretrained(config.target, dtype=torch.bfloat16).eval().requires_grad_(False)
+    limit = target.config.max_position_embeddings
+    if config.context > limit:
+        raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")
+    return target.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def _drafter(config: DraftConfig, tokenizer: Any) -> Any:
+    """The drafter to train, with random weights or with those of another one of its shape."""
+    model = new_llama(config, tokenizer)
+    if config.start is not None:
+        if not (config.start / "config.json").is_file():
+            raise ModelError(f"{config.start} holds no config.json; give the folder of a saved drafter")
+        found = AutoModelForCausalLM.from_pretrained(config.start, dtype=torch.float32).state_dict()
+        shapes = {k: v.shape for k, v in model.state_dict().items()}
+        if {k: v.shape for k, v in found.items()} != shapes:
+            raise ConfigError(f"the drafter in {config.start} has other sizes than asked; give its hidden, layers, ...")
+        model.load_state_dict(found)
+    return model
+
+
+def _blocks(
+    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], target: Any, tokenizer: Any
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Blocks of training text, blocks written by the target, and held-out blocks of each kind."""
+    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
+    text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
+    held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
+    chosen = data.mixed(documents, mix, config.seed)
+    # A few characters per token are plenty for the first tokens of a document; whole books need not be encoded again.
+    starts = [ids[: config.prefix] for ids in encode([d[: 16 * config.prefix] for d in chosen])]
+
+    def write(count: int, seed: int, folder: str) -> Tensor:
+        where = config.out / folder
+        return sampled_blocks(target, starts, eos, count, config.context, config.sample_rows, seed, where)
+
+    held_out["written_by_target"] = write(config.sample_rows, config.seed + _HELD_OUT_SEED, "sampled_held_out")
+    written = write(config.sampled, config.seed, "sampled") if config.sampled else text[:0]
+    return text, written, held_out
+
+
+def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
+    """The blocks as often as asked; a fraction takes the first of them."""
+    whole, fraction = int(epochs), epochs - int(epochs)
+    return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
+
+
+def log_law(outputs: Any) -> Tensor:
+    """Log-probabilities float32 [row, position, vocab] of every token that has a successor in the block."""
+    logp: Tensor = outputs.logits[:, :-1].float().log_softmax(-1)
+    return logp
+
+
+def target_law(target: Any, tokens: Tensor) -> Tensor:
+    """The same for the target, without a gradient."""
+    with torch.no_grad():
+        return log_law(target(input_ids=tokens, use_cache=False))
+
+
+def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, Any]]:
+    """How well a drafter foresees its target, for each kind of held-out blocks int64 [block, length].
+
+    ``acceptance`` is at temperature 1, ``greedy`` the share of positions where both prefer the same token, ``ce`` the
+    drafter's loss on the text in nats per token, and ``chain`` the estimate of
+    :func:`draftwood.train.losses.chain_efficiency` for chains of 2 to 5 tokens.
+    """
+    figures = {}
+    for name, blocks in held_out.items():
+        accepted, same, loss = [], [], []
+        for tokens in loop.batches(blocks, batch, target.device):
+            draft_logp, target_logp = log_law(model(input_ids=tokens, use_cache=False)), target_law(target, tokens)
+            accepted.append(acceptance(target_logp, draft_logp).cpu())
+            same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
+            loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())
+        figures[name] = {
+            "acceptance": round(torch.cat(accepted).mean().item(), 4),
+            "greedy": round(torch.cat(same).mean().item(), 4),
+            "ce": round(torch.cat(loss).mean().item(), 4),
+            "chain": chain_efficiency(torch.cat(accepted)),
+        }
+    return figures

@@ -1,0 +1,114 @@
+"""A small Llama from scratch: tokenizer, training, held-out losses, samples.
+
+The architecture is Llama's (Touvron et al. 2023, arXiv 2302.13971): RMSNorm, rotary positions, SwiGLU; embeddings are
+tied. Small models of this kind tell coherent stories when the text is simple (TinyStories, arXiv 2305.07759).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
+
+from draftwood.errors import ModelError
+from draftwood.train import data, loop
+from draftwood.train.config import LMConfig
+from draftwood.train.tokenizer import encoder, train_tokenizer
+
+
+def train_lm(config: LMConfig) -> dict[str, Any]:
+    """Train a model and its tokenizer into ``config.out``; returns what is written to ``metrics.json``."""
+    loop.require_accelerate()
+    mix = data.parse_mix(config.mix)
+    documents = {name: data.read_part(config.data, name, "train") for name in mix}
+    loop.claim(config)
+    tokenizer = _tokenizer(config, data.mixed(documents, mix, config.seed))
+    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
+    blocks = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
+    held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
+    model = new_llama(config, tokenizer)
+    subset = data.first(held_out, config.report_blocks)
+    trainer = Trainer(
+        model=model,
+        args=loop.arguments(config, loop.steps_of(config, len(blocks))),
+        optimizers=loop.optimizers(config, model),
+        train_dataset=data.Blocks(blocks),
+        callbacks=loop.callbacks(config, lambda m: held_out_losses(m, subset, config.batch)),
+    )
+    print(f"{loop.parameters(model):,} parameters, {blocks.numel():,} tokens in the mix", flush=True)
+    result = loop.run(trainer)
+    loop.save(model, tokenizer, config.out)
+    metrics = {
+        **loop.facts(config, model, held_out),
+        "held_out_loss": loop.measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
+        "samples": samples(model, tokenizer, seed=config.seed),
+        **result,
+    }
+    loop.write_json(config.out / "metrics.json", metrics)
+    return metrics
+
+
+def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
+    """The tokenizer of this run: the one asked for, or else one that is trained if the folder has none yet."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    if not (config.out / "tokenizer.json").is_file():
+        train_tokenizer(documents, config.vocab, config.context).save_pretrained(config.out)
+    return AutoTokenizer.from_pretrained(config.out)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder, or a ModelError where there is none."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(f"{folder} holds no tokenizer.json; give the folder of a saved model or tokenizer")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
+    """A Llama with random weights; ``shape`` has hidden, layers, heads, intermediate, context and seed."""
+    torch.manual_seed(shape.seed)
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids["pad_token_id"] = tokenizer.pad_token_id
+    settings = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        **ids,
+    )
+    model = LlamaForCausalLM(settings)
+    model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, **ids)
+    return model
+
+
+def held_out_losses(model: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, float]:
+    """Mean cross-entropy in nats per token of each source's blocks int64 [block, length]."""
+    losses = {}
+    for name, blocks in held_out.items():
+        total = 0.0
+        for tokens in loop.batches(blocks, batch, model.device):
+            logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+            total += nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").item()
+        losses[name] = round(total / (len(blocks) * (blocks.shape[1] - 1)), 4)
+    return losses
+
+
+def samples(model: Any, tokenizer: Any, seed: int, count: int = 4, tokens: int = 200) -> list[str]:
+    """Texts drawn from the model at temperature 1, from an empty prompt; reproducible on one machine."""
+    torch.manual_seed(seed)
+    model.eval()
+    prompt = tokenizer([""] * count, return_tensors="pt").to(model.device)
+    drawn = model.generate(
+        **prompt, max_new_tokens=min(tokens, model.config.max_position_embeddings - 1), do_sample=True, top_k=0
+    )
+    texts: list[str] = tokenizer.batch_decode(drawn, skip_special_tokens=True)
+    for text in texts:
+        print(f"--- sample\n{text}", flush=True)
+    return texts

@@ -1,0 +1,207 @@
+"""What every training run shares: its settings, the Trainer, reports while it runs, and resuming after a stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from draftwood.errors import ConfigError
+from draftwood.train.config import RunConfig
+from draftwood.train.optim import MuonAdamW
+
+Report = Callable[[Any], dict[str, Any]]
+"""A model -> named figures."""
+
+_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "data", "out"}
+
+
+def require_accelerate() -> None:
+    """Raise a ConfigError that names the extra where accelerate, which Trainer needs, is not installed."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError('training needs the package accelerate; install it with: pip install "draftwood[train]"')
+
+
+def claim(config: RunConfig) -> None:
+    """Make the output folder and note the settings, or refuse to resume a run that had other settings."""
+    path = config.out / "run.json"
+    wanted = plain(config)
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        differ = sorted(k for k in wanted.keys() - _MAY_CHANGE if found.get(k) != wanted[k])
+        if differ:
+            what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} asked" for k in differ)
+            raise ConfigError(f"{config.out} holds a run with other settings ({what}); give another folder")
+    config.out.mkdir(parents=True, exist_ok=True)
+    write_json(path, wanted)
+
+
+def plain(config: RunConfig) -> dict[str, Any]:
+    """The settings as JSON values; folders by their last two names, so that a record names no machine."""
+    return {k: "/".join(v.parts[-2:]) if isinstance(v, Path) else v for k, v in asdict(config).items()}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write readable JSON in one step."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc]
+    """Adds held-out figures and seconds to the Trainer's history, which its checkpoints keep."""
+
+    def __init__(self, every: int, report: Report) -> None:
+        self.every, self.report, self.start = every, report, 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
+        self.start = time.monotonic() - before
+        if state.global_step == 0:
+            self._add(state, model)
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.log_history[-1]["seconds"] = round(time.monotonic() - self.start, 1)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        if state.global_step % self.every == 0 and state.global_step < state.max_steps:
+            self._add(state, model)
+
+    def _add(self, state: Any, model: Any) -> None:
+        entry = {"step": state.global_step, "report": measured(model, self.report)}
+        state.log_history.append(entry | {"seconds": round(time.monotonic() - self.start, 1)})
+        print(json.dumps(entry), flush=True)
+
+
+class Deadline(TrainerCallback):  # type: ignore[misc]
+    """Ends a run in time on a machine of unknown speed: the learning rate falls linearly with the clock at the latest.
+
+    Such a run cannot be repeated exactly; its metrics say how many steps it made.
+    """
+
+    def __init__(self, minutes: float | None, learning_rate: float) -> None:
+        self.seconds = math.inf if minutes is None else 60 * minutes
+        self.learning_rate, self.start = learning_rate, time.monotonic()
+
+    def left(self) -> float:
+        """Share of the time that is left."""
+        return max(0.0, 1 - (time.monotonic() - self.start) / self.seconds)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = min(group["lr"], self.learning_rate * self.left())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop |= self.left() == 0
+
+
+def callbacks(config: RunConfig, report: Report) -> list[TrainerCallback]:
+    """What a Trainer calls back while a run with these settings goes on."""
+    return [Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)]
+
+
+def measured(model: nn.Module, report: Report) -> dict[str, Any]:
+    """Figures of a model in evaluation mode; leaves it in the mode it had."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return report(model)
+    finally:
+        model.train(training)
+
+
+def arguments(config: RunConfig, steps: int) -> TrainingArguments:
+    """Trainer settings: bf16 autocast over float32 weights, on a GPU where there is one."""
+    return TrainingArguments(
+        output_dir=str(config.out / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=config.batch,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=config.beta2,
+        max_grad_norm=config.clip,
+        seed=config.seed,
+        bf16=True,
+        use_cpu=not torch.cuda.is_available(),
+        save_steps=config.save_every,
+        save_total_limit=2,
+        logging_steps=min(50, config.report_every),
+        report_to=[],
+        remove_unused_columns=False,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def optimizers(config: RunConfig, model: nn.Module) -> tuple[MuonAdamW | None, None]:
+    """What Trainer takes as ``optimizers``; None leaves AdamW to the Trainer."""
+    if config.optimizer == "adamw":
+        return None, None
+    return MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2)), None
+
+
+def steps_of(config: RunConfig, blocks: int) -> int:
+    """Optimizer steps: as asked, or one pass over the blocks."""
+    steps = blocks // config.batch if config.steps is None else config.steps
+    if steps < 1 or blocks < config.batch:
+        raise ConfigError(f"{blocks} blocks do not fill a batch of {config.batch}; give more text or a smaller batch")
+    return steps
+
+
+def run(trainer: Trainer) -> dict[str, Any]:
+    """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history."""
+    last = get_last_checkpoint(trainer.args.output_dir) if Path(trainer.args.output_dir).is_dir() else None
+    trainer.train(resume_from_checkpoint=last)
+    history = trainer.state.log_history
+    seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
+    block = int(trainer.train_dataset[0]["input_ids"].numel())
+    tokens = trainer.state.global_step * trainer.args.per_device_train_batch_size * block
+    return {
+        "steps": trainer.state.global_step,
+        "tokens_seen": tokens,
+        "seconds": round(seconds, 1),
+        "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "history": [{k: e[k] for k in ("step", "seconds", "loss", "report") if k in e} for e in history],
+    }
+
+
+def facts(config: RunConfig, model: nn.Module, held_out: dict[str, Tensor]) -> dict[str, Any]:
+    """What the metrics of every run begin with."""
+    tokens = {name: blocks.numel() for name, blocks in held_out.items()}
+    return {"config": plain(config), "parameters": parameters(model), "held_out_tokens": tokens}
+
+
+def parameters(model: nn.Module) -> int:
+    """Number of parameters, tied ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def save(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write the model as bfloat16 safetensors with its configuration and tokenizer."""
+    model.config.use_cache = True
+    model.to(torch.bfloat16).save_pretrained(out)
+    for machine_bound in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(machine_bound, None)
+    tokenizer.save_pretrained(out)
+
+
+def batches(blocks: Tensor, size: int, device: torch.device) -> list[Tensor]:
+    """Blocks in pieces of at most ``size``, on a device."""
+    return [blocks[i : i + size].to(device) for i in range(0, len(blocks), size)]

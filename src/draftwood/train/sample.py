@@ -1,0 +1,68 @@
+"""Text that the target writes itself: what a drafter meets when it is used (on-policy data, arXiv 2310.08461)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftwood.errors import ConfigError
+
+
+@torch.no_grad()
+def sample(target: Any, prompts: Tensor, length: int, generator: torch.Generator) -> Tensor:
+    """Continue prompts int64 [row, token] at temperature 1 to int64 [row, length].
+
+    An end-of-text token does not end a row: the next document follows it, as in packed training text.
+    """
+    rows, cache, fresh = prompts, None, prompts
+    while rows.shape[1] < length:
+        result = target(input_ids=fresh, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = result.past_key_values
+        fresh = torch.multinomial(result.logits[:, -1].float().softmax(-1), 1, generator=generator)
+        rows = torch.cat([rows, fresh], dim=1)
+    return rows
+
+
+def sampled_blocks(
+    target: Any, starts: Sequence[Sequence[int]], bos: int, count: int, length: int, rows: int, seed: int, cache: Path
+) -> Tensor:
+    """``count`` blocks int64 [block, length], each begun with ``bos`` and some of the tokens in ``starts``.
+
+    Every batch of ``rows`` blocks is a file in the folder ``cache`` and depends on its number and the seed only, so a
+    stopped run goes on where it was.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for number in range(-(-count // rows)):
+        path = cache / f"{number:05d}.npy"
+        if not path.is_file():
+            prompts = _prompts(starts, bos, rows, random.Random(f"{seed}/{number}")).to(target.device)
+            generator = torch.Generator(target.device).manual_seed(seed * 1_000_003 + number)
+            _write(path, sample(target, prompts, length, generator))
+            print(f"the target has written {(number + 1) * rows} of {count} blocks", flush=True)
+        parts.append(torch.from_numpy(np.load(path).astype(np.int64)))
+    blocks = torch.cat(parts)[:count]
+    if blocks.shape[1] != length:
+        raise ConfigError(f"{cache} holds blocks of {blocks.shape[1]} tokens, not {length}; use another folder")
+    return blocks
+
+
+def _prompts(starts: Sequence[Sequence[int]], bos: int, rows: int, rng: random.Random) -> Tensor:
+    """int64 [row, 1 + n]: one number n of tokens for all rows, so that no row is padded."""
+    longest = max(map(len, starts))
+    n = rng.randint(0, longest)
+    chosen = rng.choices([s for s in starts if len(s) >= n], k=rows)
+    return torch.tensor([[bos, *s[:n]] for s in chosen])
+
+
+def _write(path: Path, blocks: Tensor) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.save(file, blocks.cpu().numpy().astype(np.int32))
+    partial.replace(path)

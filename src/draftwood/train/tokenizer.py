@@ -1,0 +1,52 @@
+"""A byte-level BPE tokenizer for a small model (Sennrich et al. 2016, arXiv 1508.07909; bytes as in GPT-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from draftwood.corpus import SEPARATOR
+from draftwood.train.data import Encoder
+
+
+def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with single digits. ``<|endoftext|>`` is bos, eos and pad, and a prompt gets it in front."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[SEPARATOR],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    # Documents follow an end-of-text token in training, so a prompt has to start with one as well.
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{SEPARATOR} $A",
+        pair=f"{SEPARATOR} $A $B",
+        special_tokens=[(SEPARATOR, tokenizer.token_to_id(SEPARATOR))],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=SEPARATOR,
+        eos_token=SEPARATOR,
+        pad_token=SEPARATOR,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def encoder(tokenizer: Any) -> Encoder:
+    """Documents -> token ids without special tokens."""
+
+    def encode(documents: list[str]) -> list[list[int]]:
+        backend = tokenizer.backend_tokenizer
+        return [e.ids for e in backend.encode_batch_fast(documents, add_special_tokens=False)]
+
+    return encode

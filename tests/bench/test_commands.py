@@ -1,0 +1,92 @@
+"""The command as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from draftwood.api import Pair
+from draftwood.bench import run as bench_run
+from draftwood.bench.commands import command
+from draftwood.bench.config import BenchConfig
+
+SMALL = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4", "--methods", "ar,chain,generate,assisted"]
+
+
+@pytest.fixture
+def loaded(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Arguments of a small run with the tiny pair, and prompts that fit it."""
+    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "ab", "source": "x"}\n{"prompt": "cde", "source": "y"}\n')
+    return [*SMALL, "--prompts", str(path), "--output", str(tmp_path / "out")]
+
+
+def test_every_setting_is_an_option_with_its_default_and_help() -> None:
+    options = {p.name: p for p in command.params}
+    for f in dataclasses.fields(BenchConfig):
+        option = options[f.name]
+        assert isinstance(option, click.Option)
+        assert option.help
+        assert option.default == f.default
+
+
+def test_a_run_writes_both_files(loaded: list[str], tmp_path: Path) -> None:
+    run = CliRunner().invoke(command, loaded, catch_exceptions=False)
+    assert run.exit_code == 0
+    assert str(tmp_path / "out" / "bench.md") in run.stdout
+    document = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert document["partial"] is False
+    assert {(r["setting"], r["temperature"]) for r in document["results"]} == {
+        (s, t) for s in ("ar", "chain 3", "generate", "assisted 3") for t in (0.0, 1.0)
+    }
+    assert (tmp_path / "out" / "bench.md").read_text().startswith("# Draftwood benchmark\n")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["bench.json", "bench.md"]
+
+
+@pytest.mark.parametrize(("after", "kept"), [(8 + 8 + 3, [1]), (8 + 16 + 8 + 1, [2, 1])])
+def test_an_interrupted_run_writes_what_it_has(
+    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, kept: list[int]
+) -> None:
+    real, calls = bench_run.measure, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(bench_run, "measure", interrupted)
+    run = CliRunner().invoke(command, loaded)
+    assert run.exit_code == 130
+    document = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert document["partial"] is True
+    assert all([len(r["seconds"]) for r in result["repeats"]] == kept for result in document["results"])
+    assert "interrupted" in (tmp_path / "out" / "bench.md").read_text().splitlines()[0]
+
+
+def test_a_run_that_fails_while_warming_up_leaves_an_older_result_alone(
+    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args):
+        raise RuntimeError("no")
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bench.json").write_text("older")
+    monkeypatch.setattr(bench_run, "measure", broken)
+    assert isinstance(CliRunner().invoke(command, loaded).exception, RuntimeError)
+    assert (tmp_path / "out" / "bench.json").read_text() == "older"
+
+
+def test_the_command_does_not_import_torch() -> None:
+    code = "import sys, draftwood.bench.commands; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=paths).returncode == 0

@@ -1,0 +1,71 @@
+"""Where prompts come from."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from draftwood.bench.config import BenchConfig
+from draftwood.bench.prompts import BUILT_IN, documents, pieces, read_prompts
+from draftwood.errors import ConfigError
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "woods.val.txt").write_text("first tale\nmore\n<|endoftext|>\nsecond tale\n<|endoftext|>\nthird tale\n")
+    book = "\n".join(f"line {i:03} of the book" for i in range(200))
+    (tmp_path / "books.val.txt.xz").write_bytes(lzma.compress(book.encode()))
+    (tmp_path / "woods.train.txt").write_text("never read\n")
+    return tmp_path
+
+
+def test_prompts_are_the_first_tokens_of_held_out_documents_source_by_source(folder: Path) -> None:
+    config = BenchConfig(data=folder, prompt_tokens=5, prompts_per_source=2)
+    prompts = read_prompts(config, encode, longest=200)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts[1::2]] == [("woods", "first"), ("woods", "secon")]
+    assert [p.source for p in prompts] == ["books", "woods", "books", "woods"]
+
+
+def test_a_book_is_entered_at_several_lines(folder: Path) -> None:
+    found = pieces(documents(folder / "books.val.txt.xz"), 4)
+    assert len(set(found)) == 4
+    assert all(text.startswith("line ") for text in found)
+    assert found[2][:8] == "line 100"
+
+
+def test_the_file_of_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}\n\n{"prompt": "two", "source": "other", "id": 4}\n')
+    prompts = read_prompts(BenchConfig(prompts=path), encode, None)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("mine", "one"), ("other", "two")]
+
+
+@pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]"])
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}\n' + line + "\n")
+    with pytest.raises(ConfigError, match="line 2 of"):
+        read_prompts(BenchConfig(prompts=path), encode, None)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no NAME"):
+        read_prompts(BenchConfig(data=tmp_path), encode, None)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_prompts(BenchConfig(prompts=tmp_path / "no"), encode, None)
+
+
+def test_prompts_in_the_package_need_no_file() -> None:
+    prompts = read_prompts(BenchConfig(preset="quick"), encode, None)
+    assert [p.source for p in prompts] == [*BUILT_IN] * 2
+
+
+def test_a_prompt_without_room_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="do not fit the models' context of 100"):
+        read_prompts(BenchConfig(preset="quick"), encode, longest=100)

@@ -1,0 +1,114 @@
+"""Which settings are measured: exact node counts, equal lengths, equal numbers of tries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import get_args
+
+import pytest
+
+from draftwood.api import DTypeName, Pair
+from draftwood.bench import config as bench_config
+from draftwood.bench.settings import BUDGETS, LENGTHS, METHODS, PLANS, Setting, node_count, plan
+from draftwood.decode import Decoder, Request
+from draftwood.errors import ConfigError
+from draftwood.methods import build
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+
+
+def first_tree(setting: Setting, pair: Pair, temperature: float):
+    sampling = Sampling(temperature=temperature)
+    drafter, verifier = build(setting.to_method(), pair.draft, greedy=sampling.greedy)
+    request = Request(prompt=[1, 2, 3], seed=3, limits=Limits(max_new_tokens=60))
+    stream = Decoder(pair.target, drafter, verifier).stream([request], sampling)
+    tree = next(stream)[0].round.tree
+    stream.close()
+    return tree
+
+
+def drafting(name: str) -> list[Setting]:
+    return [s for s in plan(name, None, has_draft=True) if not s.is_peer and s.method not in ("ar", "ngram")]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name: str, pair: Pair) -> None:
+    for setting in drafting(name):
+        tree = first_tree(setting, pair, 1.0)
+        assert int(tree.valid.sum()) - 1 == setting.nodes, setting.name
+        assert all(setting.nodes == value for kind, value in setting.places if kind == "budget")
+        lengths = [value for kind, value in setting.places if kind == "length"]
+        if setting.method == "shared-noise":  # a best-first tree may end above its depth budget
+            assert all(int(tree.depths.max()) <= length for length in lengths)
+        else:
+            assert all(int(tree.depths.max()) == length for length in lengths)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_at_temperature_0_independent_chains_fall_together_and_the_others_do_not(budget: int, pair: Pair) -> None:
+    for setting in drafting("paper"):
+        if ("budget", budget) in setting.places:
+            nodes = setting.nodes if setting.method != "iid" else int((setting.shape or "").split("x")[1])
+            assert int(first_tree(setting, pair, 0.0).valid.sum()) - 1 == nodes, setting.name
+
+
+@pytest.mark.parametrize(("shape", "nodes"), [("4", 4), ("3x5", 15), ("2-2-1", 10), ("3-2-2", 21), ("2-2-2-2", 30)])
+def test_nodes_of_shapes(shape: str, nodes: int) -> None:
+    assert node_count(shape) == nodes
+
+
+def test_every_method_competes_in_every_place_of_the_paper() -> None:
+    places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.places}
+              for place in [("length", n) for n in LENGTHS] + [("budget", n) for n in BUDGETS]}  # fmt: skip
+    assert all(methods == {"chain", "iid", "rsd-c", "rsd-s", "shared-noise"} for methods in places.values())
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: str) -> None:
+    found = plan(name, None, has_draft=True)
+    assert len({s.name for s in found}) == len(found)
+    assert {"ar", "generate"} <= {s.method for s in found}
+    if name == "paper":
+        both = next(s for s in found if s.name == "rsd-c 2-2")
+        assert both.places == (("length", 2), ("budget", 6))
+
+
+def test_no_side_has_more_tries_than_the_other() -> None:
+    counts = Counter(s.method for s in plan("peers", None, has_draft=True))
+    assert counts.pop("ar") == counts.pop("generate") == 1
+    assert set(counts) == set(METHODS) - {"ar", "generate"}
+    assert set(counts.values()) == {4}
+
+
+def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
+    assert [s.method for s in plan("quick", ["ar", "ngram"], has_draft=False)] == ["ar", "ngram"]
+    with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,generate"):
+        plan("quick", None, has_draft=False)
+    with pytest.raises(ConfigError, match="measures none of ngram"):
+        plan("paper", ["ngram"], has_draft=True)
+
+
+def test_number_formats_are_those_of_loading() -> None:
+    assert get_args(bench_config.DTypeName) == get_args(DTypeName)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"repeats": 0}, "repeats is 0"),
+        ({"temperatures": "0,warm"}, "'warm'"),
+        ({"temperatures": ","}, "comma-separated"),
+        ({"temperatures": "-1"}, "'-1'"),
+        ({"methods": "chain,beam"}, "'beam': choose from ar, chain"),
+        ({"data": "x", "prompts": "y"}, "both given"),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        bench_config.BenchConfig(**wrong)
+
+
+def test_what_is_given_replaces_the_presets_scale() -> None:
+    scale = bench_config.BenchConfig(preset="paper", repeats=7, temperatures="1, 0.5,1").scale()
+    assert (scale.repeats, scale.temperatures) == (7, (1.0, 0.5))
+    assert scale.max_new_tokens == bench_config.SCALES["paper"].max_new_tokens

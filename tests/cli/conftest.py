@@ -1,0 +1,105 @@
+"""A tiny pair of models with a byte-level tokenizer in a folder, and a way to call the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from draftwood.cli import main
+
+CONTEXT = 96
+Run: TypeAlias = Callable[..., Result]
+WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat", "once upon a time 1 2 3"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _tokenizer(bos: bool, words: list[str]) -> Any:
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator(words, vocab_size=290, min_frequency=1, special_tokens=["<end>"], show_progress=False)
+    start = {"bos_token": "<end>"} if bos else {}
+    return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<end>", **start)
+
+
+def _model(vocab: int, seed: int, layers: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=48,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``target``, ``draft``, ``stranger`` (another tokenizer) and ``bare`` (no beginning-of-text token)."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, seed, layers in (("target", 1, 2), ("draft", 1, 1), ("stranger", 3, 1), ("bare", 1, 1)):
+        words = ["zebras quiz vexed jocks of my big sphinx"] if name == "stranger" else WORDS
+        tokenizer = _tokenizer(name != "bare", words)
+        _model(len(tokenizer), seed, layers).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pair(models: Path) -> list[str]:
+    """Options that name the pair."""
+    return ["--target", str(models / "target"), "--draft", str(models / "draft")]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call the program in this process."""
+    monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
+
+    def call(*args: object, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(main, [str(arg) for arg in args], input=stdin, prog_name="draftwood")
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """For a process of its own: it finds the package, and one thread is enough."""
+    path = os.pathsep.join(p for p in sys.path if p)
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Seven prompts, some with a seed or an id, and a blank line."""
+    path = tmp_path / "prompts.jsonl"
+    lines: list[dict[str, Any]] = [{"prompt": f"the fox {i}"} for i in range(7)]
+    lines[1] |= {"seed": 70, "id": "one"}
+    lines[4] |= {"id": [4], "topic": "foxes"}
+    texts = [json.dumps(line) for line in lines]
+    path.write_text("\n".join([*texts[:3], "", *texts[3:]]) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,168 @@
+"""Wrong options and wrong models: one sentence, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from draftwood.cli import settings, single
+from draftwood.errors import NumericsError
+from tests.cli.conftest import Run
+
+USAGE, FAILED = 2, 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "magic"], "'magic' is not one of 'auto', 'ar', 'chain'"),
+        (["--method", "chain", "--shape", "fast"], "shape 'fast' does not fit method 'chain'"),
+        (["--method", "rsd-s", "--shape", "2-2-2"], "shape '2-2-2' does not fit method 'rsd-s': give width x length"),
+        (["--method", "chain", "--nodes", "5"], "nodes is a budget for method 'shared-noise'"),
+        (["--verifier", "greedy"], "verifier 'greedy' is exact at temperature 0 only"),
+        (["--method", "shared-noise", "--verifier", "recursive"], "is not exact for drafter 'shared-noise'"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--top-p", "0"], "top_p is 0.0"),
+        (["--top-k", "few"], "'few' is not a valid integer"),
+        (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+        (["--stop", ""], "stop holds an empty text"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--logit-bias", "7"], "'7' is not TOKEN=VALUE"),
+        (["--logit-bias", "7=nan"], "give a finite value"),
+        (["--logit-bias", "70000=1"], "logit_bias names token 70000"),
+        (["--device", "abacus"], "device 'abacus' cannot be used here"),
+        (["--dtype", "int3"], "'int3' is not one of"),
+        (["--method", "ar", "--compare"], "--method ar is plain decoding itself"),
+        (["--show", "--json"], "--show and --json exclude each other"),
+        (["--output", "x.jsonl"], "--output belongs to --input"),
+        (["--batch-size", "3"], "--batch-size belongs to --input"),
+        (["--frobnicate"], "--frobnicate"),
+        (["more words"], "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_sentence(run: Run, pair: list[str], options: list[str], said: str) -> None:
+    result = run("generate", *pair, "the fox", *options)
+    assert result.exit_code == USAGE
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("Error: ") == 1
+
+
+def test_models_that_cannot_be_used(run: Run, models: Path, tmp_path: Path) -> None:
+    target = models / "target"
+    cases: list[tuple[list[object], int, str]] = [
+        (["--target", tmp_path / "none"], FAILED, str(tmp_path / "none")),
+        (["--target", target, "--draft", tmp_path / "none"], FAILED, str(tmp_path / "none")),
+        (["--draft", target], USAGE, "without a target"),
+        (["--target", target, "--method", "chain"], USAGE, "method 'chain' needs a draft model"),
+        (["--target", target, "--draft", models / "stranger"], USAGE, "cannot draft for"),
+    ]
+    for options, code, said in cases:
+        result = run("generate", *options, "the fox")
+        assert (result.exit_code, said in result.stderr) == (code, True), result.output
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+
+
+def test_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n \n", encoding="utf-8")
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"prompt": "the"}\n', encoding="utf-8")
+    bare = ["--target", models / "bare", "--method", "ngram"]
+    cases: list[tuple[list[object], int, str]] = [
+        ([*pair], USAGE, "there is no prompt"),
+        ([*pair, "the fox ran " * 99], FAILED, "context is 96"),
+        ([*bare, ""], USAGE, "the prompt is empty"),
+        ([*pair, "\udcff"], USAGE, "not UTF-8"),
+        ([*pair, "--input", tmp_path / "none.jsonl"], USAGE, "none.jsonl cannot be read: No such file"),
+        ([*pair, "--input", folder], USAGE, "cannot be read: Is a directory"),
+        ([*pair, "--input", empty], USAGE, "holds no prompts"),
+        ([*pair, "--input", good, "the fox"], USAGE, "leave one of them out"),
+        ([*pair, "--input", good, "--compare"], USAGE, "--compare is for a single prompt"),
+        ([*pair, "--input", good, "--batch-size", 0], USAGE, "batch_size is 0"),
+        ([*pair, "--input", good, "--output", tmp_path / "no" / "out.jsonl"], USAGE, "does not exist: create it first"),
+        ([*pair, "--input", good, "--output", folder], USAGE, "is no regular file"),
+        ([*pair, "--input", good, "--output", good], USAGE, "are the same file"),
+    ]
+    for options, code, said in cases:
+        result = run("generate", *options)
+        assert (result.exit_code, said in result.stderr) == (code, True), result.output
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+
+
+def test_standard_input_that_is_no_text(run: Run, pair: list[str]) -> None:
+    result = run("generate", *pair, "-", stdin=b"\xff\xfe")
+    assert result.exit_code == USAGE
+    assert "on standard input is not UTF-8" in result.stderr
+
+
+def test_an_empty_prompt_starts_from_the_beginning_of_text(run: Run, pair: list[str]) -> None:
+    assert run("generate", *pair, "--max-new-tokens", "3", "").exit_code == 0
+
+
+def test_ctrl_c_ends_one_prompt_with_130(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(self: object, text: str, **_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(single.Screen, "write", stopped)
+    result = run("generate", *pair, "--seed", "5", "the fox")
+    assert result.exit_code == 130
+    assert "tokens were generated; seed 5" in result.stderr
+
+
+def test_ctrl_c_while_models_are_loaded_ends_with_130(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settings, "load", stopped)
+    result = run("generate", *pair, "the fox")
+    assert (result.exit_code, result.stderr) == (130, "Stopped.\n")
+
+
+def test_debug_shows_where(run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NumericsError("bad scores")
+
+    monkeypatch.setattr(settings, "load", fail)
+    assert run("generate", *pair, "the fox").exit_code == FAILED
+    assert isinstance(run("--debug", "generate", *pair, "the fox").exception, NumericsError)
+    monkeypatch.setenv("DRAFTWOOD_DEBUG", "1")
+    assert isinstance(run("generate", *pair, "the fox").exception, NumericsError)
+
+
+def test_options_left_out_by_hand_keep_their_defaults() -> None:
+    assert settings.Settings.of({}).sampling.logit_bias is None
+    assert {p.name for p in _options()} >= {"logit_bias", "min_p", "trust_remote_code"}
+
+
+def _options() -> list[click.Parameter]:
+    from draftwood.cli.generate import command
+
+    return command.params
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
+def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "draftwood.cli", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.wait(timeout=60)

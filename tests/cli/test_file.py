@@ -1,0 +1,249 @@
+"""``draftwood generate --input``: a file of prompts, stopped and taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwood.cli import file
+from draftwood.cli.answers import Answers
+from tests.cli.conftest import Run
+
+SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def texts(path: Path) -> dict[int, tuple[str, int]]:
+    return {found["index"]: (found["text"], found["seed"]) for found in objects(path)}
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make Ctrl-C come after so many finished texts."""
+
+    def stop(count: int) -> None:
+        seen = 0
+
+        def results(*args: Any) -> Iterator[Any]:
+            nonlocal seen
+            for found in real(*args):
+                if seen == count:
+                    raise KeyboardInterrupt
+                seen += 1
+                yield found
+
+        real = file.results
+        monkeypatch.setattr(file, "results", results)
+
+    return stop
+
+
+def test_every_line_is_answered_in_order(run: Run, pair: list[str], prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("7 prompts, 70 tokens in ")
+    assert result.stderr.endswith("seed 5\n")
+    found = objects(out)
+    assert [answer["index"] for answer in found] == [0, 1, 2, 4, 5, 6, 7]
+    assert [answer["seed"] for answer in found] == [5, 70, 7, 9, 10, 11, 12]
+    assert [answer.get("id") for answer in found] == [None, "one", None, None, [4], None, None]
+    assert found[3]["prompt"] == "the fox 3"
+    assert {"text", "token_ids", "finish_reason", "lossless", "stats"} <= found[0].keys()
+
+
+def test_without_an_output_file_the_answers_go_to_stdout(run: Run, pair: list[str], prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5")
+    read = run("generate", *pair, *SHORT, "--input", "-", "--seed", "5", stdin=prompts.read_bytes())
+    assert read.exit_code == 0, read.output
+    found = [json.loads(line) for line in read.stdout.splitlines()]
+    assert {answer["index"]: (answer["text"], answer["seed"]) for answer in found} == texts(out)
+
+
+@pytest.mark.parametrize("seed", [["--seed", "5"], []])
+def test_a_stopped_run_goes_on_with_the_same_texts(
+    run: Run,
+    pair: list[str],
+    prompts: Path,
+    tmp_path: Path,
+    stop_after: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: list[str],
+) -> None:
+    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    command = ["generate", *pair, *SHORT, "--input", prompts, "--output", out, *seed]
+    stop_after(3)
+    stopped = run(*command)
+    assert stopped.exit_code == 130
+    assert f"3 of 7 prompts are answered in {out}; the same command goes on" in stopped.stderr
+    assert len(objects(out)) == 3
+    with out.open("ab") as half:
+        half.write(b'{"index": 5, "prompt": "the fo')
+    monkeypatch.undo()
+    resumed = run(*command)
+    assert resumed.exit_code == 0, resumed.output
+    assert "3 of 7 prompts are answered" in resumed.stderr
+    first = str(objects(out)[0]["seed"])
+    run("generate", *pair, *SHORT, "--input", prompts, "--output", whole, "--seed", first)
+    assert texts(out) == texts(whole)
+    assert len(objects(out)) == 7
+
+
+def test_a_finished_file_is_left_as_it_is_without_loading_models(
+    run: Run, pair: list[str], prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
+    before = out.read_bytes()
+    with out.open("ab") as half:
+        half.write(b'{"ind')
+    again = run("generate", "--target", tmp_path / "none", "--method", "ngram", "--input", prompts, "--output", out)
+    assert again.exit_code == 0, again.output
+    assert "All 7 prompts are answered" in again.stderr
+    assert out.read_bytes() == before
+
+
+def test_an_error_in_the_middle_keeps_what_is_finished(
+    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "out.jsonl", file.results
+
+    def results(*args: Any) -> Iterator[Any]:
+        yield next(real(*args))
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file, "results", results)
+    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: Input/output error\n"
+    assert len(objects(out)) == 1
+
+
+def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
+    return json.dumps({"index": index, "prompt": prompt, "text": "", "seed": seed}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (answer(prompt="another"), "line 1: this answers another prompt than line 1 of the input"),
+        (answer() + answer(index=3), "line 2: this answers another prompt than line 4 of the input"),
+        (answer(seed=6), "line 1: this was made with seed 6, but the line's seed is now 5; give the same --seed"),
+        ("my diary\n", "line 1: this is not an answer"),
+        ("my diary", "line 1: this is not an answer"),
+        (answer() + '{"prompt": "x', "line 2: this is not an answer"),
+        ('{"index": true, "prompt": "the fox 0", "text": "", "seed": 5}\n', "line 1: this is not an answer"),
+        ("\n", "line 1: this is not an answer"),
+        ("\udcff\n", "line 1: this is not an answer"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_left_alone(
+    run: Run, pair: list[str], prompts: Path, tmp_path: Path, content: str, said: str
+) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(content.encode("utf-8", errors="surrogateescape"))
+    result = run("generate", *pair, "--input", prompts, "--output", out, "--seed", "5")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert out.read_bytes() == content.encode("utf-8", errors="surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{'prompt': 1}", "this is not JSON"),
+        ('{"prompt": "half', "this is not JSON"),
+        ("[" * 100_000, "this is not JSON"),
+        ('"the fox"', 'this is not a JSON object but "the fox"'),
+        ('{"text": "the fox"}', "there is no prompt"),
+        ('{"prompt": 7}', "prompt is 7, not text"),
+        ('{"prompt": "a", "seed": 1.5}', "seed is 1.5; give an integer"),
+        ('{"prompt": "a", "seed": true}', "seed is true; give an integer"),
+        ('{"prompt": "a", "seed": -1}', "seed is -1; give an integer"),
+        ('{"prompt": "a", "seed": 9223372036854775808}', "seed is 9223372036854775808; give an integer"),
+        ('{"prompt": "\\ud83d"}', "half of a surrogate pair"),
+        ('{"prompt": "a", "temperature": 0}', "'temperature' is set for the whole run, with --temperature"),
+        (b"\xff", "this is not UTF-8"),
+        (json.dumps({"prompt": "the fox ran " * 99}), "tokens, but the models' context is"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_is_generated(
+    run: Run, pair: list[str], tmp_path: Path, line: str | bytes, said: str
+) -> None:
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    path.write_bytes(b'{"prompt": "good"}\n\n' + (line if isinstance(line, bytes) else line.encode()) + b"\n")
+    result = run("generate", *pair, "--input", path, "--output", out)
+    assert result.exit_code in (1, 2)
+    assert f"{path}, line 3: " in result.stderr
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_odd_but_good_input(run: Run, pair: list[str], tmp_path: Path) -> None:
+    """A byte order mark, Windows line ends, a line separator inside a text, no line break at the end."""
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    path.write_bytes('\ufeff{"prompt": "the"}\r\n{"prompt": "a\u2028b", "id": null}'.encode())
+    result = run("generate", *pair, *SHORT, "--input", path, "--output", out)
+    assert result.exit_code == 0, result.output
+    answers = [json.loads(line) for line in out.read_bytes().split(b"\n")[:-1]]
+    assert [answer["prompt"] for answer in answers] == ["the", "a\u2028b"]
+    assert answers[1]["id"] is None
+    assert "id" not in answers[0]
+
+
+def test_a_seed_that_leaves_no_room_for_line_numbers(run: Run, pair: list[str], prompts: Path) -> None:
+    result = run("generate", *pair, "--input", prompts, "--seed", 2**63 - 1)
+    assert result.exit_code == 2
+    assert "plus line number 2 is above" in result.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
+def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str], tmp_path: Path) -> None:
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"prompt": "the fox"}\n' * 5000, encoding="utf-8")
+    ended = threading.Event()
+
+    def press() -> None:
+        while not (out.exists() and out.stat().st_size) and not ended.wait(0.01):
+            pass
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    try:
+        result = run("generate", *pair, "--input", path, "--output", out, "--batch-size", "1")
+    finally:
+        ended.set()
+        finger.join()
+    assert result.exit_code == 130
+    count = len(objects(out))
+    assert result.stderr == f"Stopped: {count} of 5000 prompts are answered in {out}; the same command goes on from there.\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
+def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, real = Answers(tmp_path / "out.jsonl"), os.fsync
+
+    def fsync(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(KeyboardInterrupt):
+        written.write([json.loads(answer())])
+    assert written.written == len(objects(tmp_path / "out.jsonl")) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

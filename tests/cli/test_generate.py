@@ -1,0 +1,154 @@
+"""``draftwood generate`` with one prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import Result
+
+from draftwood.cli import show
+from draftwood.cli.settings import SECTIONS
+from draftwood.output import Detokenizer
+from tests.cli.conftest import Run
+
+SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
+
+
+def told(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) -> None:
+    result = told(run("generate", *pair, "--json", *SHORT, "the fox"))
+    assert result.stderr == ""
+    found = json.loads(result.stdout)
+    assert {"text", "token_ids", "finish_reason", "seed", "lossless", "stats"} <= found.keys()
+    assert {"rounds", "block_efficiency", "accepted", "tokens_per_second", "seconds"} <= found["stats"].keys()
+    assert found["stats"]["seconds"].keys() == {"draft", "target", "verify", "other"}
+    assert (found["finish_reason"], found["seed"], found["lossless"]) == ("length", 5, True)
+    assert len(found["token_ids"]) == 12
+    assert sum(found["stats"]["accepted"]) == found["stats"]["rounds"]
+
+
+def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list[str]) -> None:
+    text = json.loads(told(run("generate", *pair, "--json", *SHORT, "the fox")).stdout)["text"]
+    result = told(run("generate", *pair, *SHORT, "the fox"))
+    assert result.stdout == text + "\n"
+    pattern = (
+        r"12 tokens in [\d.]+ s: [\d.]+ tokens/s, block efficiency [\d.]+, method shared-noise \+ coupled, seed 5, "
+        r"ended at the length limit\n"
+    )
+    assert re.fullmatch(pattern, result.stderr)
+
+
+def test_without_a_seed_one_is_drawn_and_shown(run: Run, pair: list[str]) -> None:
+    command = ["generate", *pair, "--max-new-tokens", "4", "the fox"]
+    found = re.search(r"seed (\d+)", told(run(*command)).stderr)
+    assert found
+    again = told(run(*command, "--seed", found[1]))
+    assert f"seed {found[1]}" in again.stderr
+
+
+def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair: list[str]) -> None:
+    given = told(run("generate", *pair, *SHORT, "--json", "the fox 🦊"))
+    read = told(run("generate", *pair, *SHORT, "--json", "-", stdin="the fox 🦊\n"))
+    assert json.loads(read.stdout)["token_ids"] == json.loads(given.stdout)["token_ids"]
+
+
+@pytest.mark.parametrize("options", [["--temperature", "0"], ["--method", "chain", "--verifier", "coupled"]])
+def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
+    result = told(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
+    assert re.search(r"Plain decoding: 12 tokens .* Speed-up [\d.]+ \(one run of each", result.stderr)
+    assert "The two texts are identical." in result.stderr
+
+
+def test_compare_tells_another_text_of_the_same_law(run: Run, pair: list[str]) -> None:
+    result = told(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
+    assert "their law is the same" in result.stderr
+
+
+def test_compare_in_json(run: Run, pair: list[str]) -> None:
+    found = json.loads(told(run("generate", *pair, *SHORT, "--compare", "--json", "the fox")).stdout)
+    assert found["compare"]["identical"] is True
+    assert found["compare"]["speed_up"] > 0
+
+
+def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair: list[str], models: object) -> None:
+    options = [*pair, *SHORT, "--method", "rsd-c", "--temperature", "0.7", "the fox"]
+    plain = told(run("generate", *options)).stdout
+    shown = told(run("generate", *options, "--show"))
+    assert shown.stdout.replace("⟦", "").replace("⟧", "") == plain
+    stats = json.loads(told(run("generate", *options, "--json")).stdout)["stats"]
+    assert shown.stdout.count("⟦") <= sum(stats["accepted"][1:])
+    assert "in ⟦ ⟧: drafted and accepted" in shown.stderr
+
+
+def test_show_follows_text_that_lags_behind_its_tokens() -> None:
+    """A stop string that never came and a character in three tokens must not shift the colours."""
+
+    class Bytes:
+        def decode(self, ids: list[int], **_: object) -> str:
+            return bytes(ids).decode("utf-8", errors="replace")
+
+    class Piece:
+        def __init__(self, tokens: bytes, drafted: int, text: str, finish_reason: str | None) -> None:
+            self.tokens, self.drafted, self.text, self.finish_reason = list(tokens), drafted, text, finish_reason
+
+    class Screen:
+        coloured = False
+        out = ""
+
+        def write(self, text: str) -> None:
+            self.out += text
+
+    screen = Screen()
+    painter = show.Painter(screen, Bytes())  # type: ignore[arg-type]
+    fox = "🦊".encode()
+    first, second = Piece(b"ab" + fox[:1], 1, "a", None), Piece(fox[1:] + b"c", 3, "b🦊", None)
+    for piece in (first, second, Piece(b"d", 1, "cd", "length")):
+        painter.take(piece)  # type: ignore[arg-type]
+    assert screen.out == "⟦a⟧b⟦🦊⟧c⟦d⟧"
+    assert Detokenizer(Bytes()).push(list(fox)) == "🦊"
+
+
+def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = show.Screen()
+    screen.write("a\x1b[2Jb")
+    screen.terminal = True
+    screen.write("a\x1b[2J\tb\n")
+    assert capsys.readouterr().out == "a\x1b[2Jba[2J\tb\n"
+
+
+def test_stop_and_bias_are_honoured(run: Run, pair: list[str]) -> None:
+    free = json.loads(told(run("generate", *pair, *SHORT, "--json", "the fox")).stdout)
+    first = free["token_ids"][0]
+    banned = json.loads(told(run("generate", *pair, *SHORT, "--json", "--logit-bias", f"{first}=-inf", "the fox")).stdout)
+    assert first not in banned["token_ids"]
+    second = free["token_ids"][1]
+    stopped = json.loads(told(run("generate", *pair, *SHORT, "--json", "--stop-token-ids", second, "the fox")).stdout)
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["token_ids"] == free["token_ids"][: free["token_ids"].index(second) + 1]
+
+
+def test_help_lists_every_option_under_its_subject(run: Run) -> None:
+    text = told(run("generate", "--help")).output
+    places = [text.index(f"\n{title}:") for title in SECTIONS]
+    assert places == sorted(places)
+    for name in ("--target", "--stop-token-ids", "--logit-bias", "--trust-remote-code", "--ignore-eos", "--batch-size"):
+        assert f"  {name}" in text
+    assert "--processors" not in text
+
+
+def test_help_does_not_import_torch(environment: dict[str, str]) -> None:
+    code = (
+        "import sys\nfrom draftwood.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, encoding="utf-8", env=environment)
+    assert shown.returncode == 0
+    assert all(name in shown.stdout for name in ("generate", "info", "bench", "train"))

@@ -1,0 +1,99 @@
+"""``draftwood info`` and the program around the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import draftwood
+from draftwood.cli import info
+from tests.cli.conftest import CONTEXT, Run
+
+
+@pytest.fixture
+def bundled(models: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Path]]:
+    pairs = {"language": {"target": models / "target", "draft": models / "draft"}}
+    monkeypatch.setattr(info, "bundled_pairs", lambda: pairs)
+    return pairs
+
+
+def test_json_holds_versions_pairs_and_methods(run: Run, bundled: dict[str, dict[str, Path]]) -> None:
+    result = run("info", "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert (facts["version"], facts["torch"]) == (draftwood.__version__, torch.__version__)
+    pair = facts["pairs"]["language"]
+    assert {part: Path(pair[part]) for part in ("target", "draft")} == bundled["language"]
+    assert pair["context"] == CONTEXT
+    assert facts["methods"]["shared-noise"]["verifiers"] == ["coupled", "greedy"]
+    assert facts["methods"]["rsd-s"] == {
+        "needs_draft": True,
+        "shape": "3x4",
+        "nodes": None,
+        "verifiers": ["recursive", "coupled", "greedy"],
+    }
+    assert facts["auto"]["without_draft"]["method"] == "ngram"
+
+
+def test_parameters_are_counted_as_torch_counts_them(bundled: dict[str, dict[str, Path]]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    for path in bundled["language"].values():
+        model = AutoModelForCausalLM.from_pretrained(path)
+        assert info.parameter_count(path / "model.safetensors") == sum(p.numel() for p in model.parameters())
+
+
+def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for data in (b"", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"):
+        path.write_bytes(data)
+        with pytest.raises(draftwood.ModelError, match="safetensors"):
+            info.parameter_count(path)
+
+
+def test_text_shows_the_same(run: Run, bundled: dict[str, dict[str, Path]]) -> None:
+    text = run("info").stdout
+    for word in (draftwood.__version__, str(bundled["language"]["draft"]), "shared-noise", "ngram + coupled", "float32"):
+        assert word in text
+
+
+def test_no_bundled_pair_is_no_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info, "bundled_pairs", dict)
+    assert "none: name models" in run("info").stdout
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout == f"draftwood, version {draftwood.__version__}\n"
+
+
+def test_train_is_there(run: Run) -> None:
+    result = run("train", "--help")
+    assert result.exit_code == 0
+    assert "lm" in result.stdout
+
+
+def test_a_command_that_is_not_installed_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftwood.cli import main
+
+    monkeypatch.setitem(main.homes, "bench", ("draftwood.not_there:command", ""))  # type: ignore[attr-defined]
+    result = run("bench")
+    assert result.exit_code == 1
+    assert "'bench' is not part of this installation" in result.stderr
+
+
+@pytest.mark.parametrize("error", [ValueError("a\nb"), OSError(28, "No space left on device", "x"), MemoryError()])
+def test_what_nobody_expected_is_one_sentence_too(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(info, "gather", fail)
+    result = run("info")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    debugged = run("--debug", "info")
+    assert debugged.exception is error
