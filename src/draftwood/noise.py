@@ -32,19 +32,28 @@ MAX_SEED: Final = (1 << 63) - 1
 class Stream(IntEnum):
     """What a random number is for."""
 
-    DRAFT = 1
-    ACCEPT = 2
-    TOKEN = 3
-    SHARED = 4
+    DRAFT = 0
+    ACCEPT = 1
+    TOKEN = 2
+    SHARED = 3
 
 
 class Beam(NamedTuple):
-    """The best candidates of one level of a stochastic beam search, best first, ``[row, width]`` each."""
+    """The best candidates of one level of a stochastic beam search, best first, ``[row, width]`` each.
+
+    A stochastic beam is a race: a path of probability ``exp(phi)`` arrives after an exponential time of that rate, which is
+    ``exp(-G)`` of its perturbed log-probability ``G``.
+
+    Attributes:
+        parents, tokens: places among the asking nodes, and tokens.
+        phi: log-probability of the path; -inf marks places that no candidate fills.
+        times: when the path arrived, float64.
+    """
 
     parents: Int[Tensor, "row width"]
     tokens: Int[Tensor, "row width"]
     phi: Float[Tensor, "row width"]
-    perturbed: Float[Tensor, "row width"]
+    times: Float[Tensor, "row width"]
 
 
 @runtime_checkable
@@ -67,12 +76,12 @@ class Choices(Protocol):
         self,
         log_q: Float[Tensor, "row node vocab"],
         phi: Float[Tensor, "row node"],
-        perturbed: Float[Tensor, "row node"],
+        times: Float[Tensor, "row node"],
         width: int,
         first: int,
         of: int,
     ) -> Beam:
-        """One level of stochastic beam search; -inf ``phi`` marks places that no candidate fills."""
+        """One level of stochastic beam search below nodes with these ``phi`` and ``times``."""
         ...
 
     def accept(
@@ -166,66 +175,71 @@ class RoundNoise:
     def __init__(self, noise: Noise, positions: Sequence[int]) -> None:
         self._greedy = noise.greedy
         self._device = noise.device
-        self._seeds = np.asarray(noise.seeds, dtype=np.uint64)
-        self._positions = np.asarray(positions, dtype=np.uint64)
+        golden = np.uint64(_GOLDEN)
+        self._positions = np.asarray(positions, dtype=np.uint64)[:, None]
+        streams = np.arange(len(Stream), dtype=np.uint64)
+        self._streams = _mix(np.asarray(noise.seeds, dtype=np.uint64)[:, None] * golden + streams)
+        self._roots = _mix(self._streams + self._positions * golden)  # [row, stream]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
         self._accept: Float[Tensor, "row node"] | None = None
         self._shared: Float[Tensor, "row position vocab"] | None = None
 
-    def _keys(self, stream: Stream, positions: _Counters, slots: _Counters) -> Int[Tensor, "row slot 1"]:
-        golden = np.uint64(_GOLDEN)
-        key = _mix(self._seeds * golden + np.uint64(stream))[:, None]
-        key = _mix(_mix(key + positions * golden) + (slots + np.uint64(1)) * golden)
-        return torch.from_numpy(key.view(np.int64)).to(self._device).unsqueeze(-1)
+    def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
+        slots: _Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+        return self._tensor(_mix(self._roots[:, stream, None] + slots))
+
+    def _shared_keys(self, first: int, stop: int) -> Int[Tensor, "row position 1"]:
+        following = (self._positions + np.arange(first + 1, stop + 1, dtype=np.uint64)) * np.uint64(_GOLDEN)
+        return self._tensor(_mix(self._streams[:, Stream.SHARED, None] + following))
+
+    def _tensor(self, keys: _Counters) -> Int[Tensor, "row slot 1"]:
+        return torch.from_numpy(keys.view(np.int64)).to(self._device).unsqueeze(-1)
 
     def _exponential(self, stream: Stream, first: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
-        slots = np.arange(first, first + count, dtype=np.uint64)[None]
-        keys = self._keys(stream, self._positions[:, None], slots)
-        return uniform(keys, token_bases(vocab, self._device)).log_().neg_()
+        return uniform(self._keys(stream, first, count), token_bases(vocab, self._device)).log_().neg_()
 
-    def _gumbel(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+    def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+        """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` when greedy."""
+        if self._greedy:
+            return torch.exp(-log_q)
         rows, count, vocab = log_q.shape
         if rows * of * vocab > _BULK_LIMIT:
-            return self._exponential(Stream.DRAFT, first, count, vocab).log_().neg_().to(log_q.dtype)
+            return self._exponential(Stream.DRAFT, first, count, vocab).to(log_q.dtype) / log_q.exp()
         if self._draft is None:
-            self._draft = self._exponential(Stream.DRAFT, 0, of, vocab).log_().neg_().to(log_q.dtype)
-        return self._draft[:, first : first + count]
-
-    def _perturbed(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
-        return log_q if self._greedy else log_q + self._gumbel(log_q, first, of)
+            self._draft = self._exponential(Stream.DRAFT, 0, of, vocab).to(log_q.dtype)
+        return self._draft[:, first : first + count] / log_q.exp()
 
     def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
-        best = self._perturbed(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1)
-        return torch.where(best.values > -torch.inf, best.indices, -1)
+        best = self._arrivals(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1, largest=False)
+        return torch.where(best.values < torch.inf, best.indices, -1)
 
     def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
         if self._greedy:
             return self.ordered(log_q, 1, first, of)
-        copies = log_q.repeat_interleave(count, dim=1)
-        value, token = self._perturbed(copies, first, of).max(dim=-1)
-        return torch.where(value > -torch.inf, token, -1).view(len(log_q), -1, count)
+        time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first, of).min(dim=-1)
+        return torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
 
-    def beam(self, log_q: Tensor, phi: Tensor, perturbed: Tensor, width: int, first: int, of: int) -> Beam:
+    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
         reach = min(width, log_q.shape[-1])
-        # Within a row the conditioning below is increasing, so only the row's best candidates can enter the beam.
-        best = self._perturbed(log_q, first, of).topk(reach, dim=-1)
-        ghat, tokens = best.values, best.indices
-        # gtil = T - softplus(v), v = T - ghat + log(1 - exp(ghat - Z)); at the row's best v = -inf and gtil = T exactly.
-        bound = perturbed.unsqueeze(-1)
-        v = bound - (ghat + phi.unsqueeze(-1)) + torch.expm1(ghat - ghat[..., :1]).neg_().log_()
-        gtil = bound - torch.nn.functional.softplus(v, threshold=40.0)
-        gtil = torch.where((ghat > -torch.inf) & (bound > -torch.inf), gtil, -torch.inf)
-        phi_child = phi.unsqueeze(-1) + log_q.gather(-1, tokens)
-        chosen = gtil.flatten(1).topk(min(width, gtil[0].numel()), dim=-1)
-        at = chosen.indices
-        phi_beam = torch.where(chosen.values > -torch.inf, phi_child.flatten(1).gather(1, at), -torch.inf)
-        return Beam(at // reach, tokens.flatten(1).gather(1, at), phi_beam, chosen.values)
+        # The parent arrived with its first child, and the others follow as they would follow that child: by memorylessness
+        # this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Within a row only the first
+        # ``width`` children can enter the beam.
+        best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
+        waits = best.values.double() / phi.double().exp().unsqueeze(-1)
+        arrived = times.unsqueeze(-1) + (waits - waits[..., :1])
+        arrived = torch.where(waits < torch.inf, arrived, torch.inf).flatten(1)
+        chosen = arrived.topk(min(width, arrived.shape[1]), dim=-1, largest=False)
+        phi_child = (phi.unsqueeze(-1) + log_q.gather(-1, best.indices)).flatten(1).gather(1, chosen.indices)
+        return Beam(
+            chosen.indices // reach,
+            best.indices.flatten(1).gather(1, chosen.indices),
+            torch.where(chosen.values < torch.inf, phi_child, -torch.inf),
+            chosen.values,
+        )
 
     def accept(self, target: Tensor, draft: Tensor, node: Tensor, of: int) -> Tensor:
         if self._accept is None:
-            slots = np.arange(of, dtype=np.uint64)[None]
-            keys = self._keys(Stream.ACCEPT, self._positions[:, None], slots)
-            self._accept = uniform(keys, token_bases(1, self._device)).squeeze(-1)
+            self._accept = uniform(self._keys(Stream.ACCEPT, 0, of), token_bases(1, self._device)).squeeze(-1)
         u = self._accept.gather(1, node.unsqueeze(1)).squeeze(1)
         accepted: Tensor = (u * draft < target) & (target > 0)
         return accepted
@@ -242,9 +256,7 @@ class RoundNoise:
         have = 0 if self._shared is None else int(self._shared.shape[1])
         if self._shared is None or have < offset + count:
             # Drafters ask level by level: a few positions are made ahead, because one large call is cheaper than many.
-            stop = max(offset + count, have + _AHEAD)
-            following = self._positions[:, None] + np.arange(have + 1, stop + 1, dtype=np.uint64)[None]
-            keys = self._keys(Stream.SHARED, following, np.zeros((1, 1), dtype=np.uint64))
+            keys = self._shared_keys(have, max(offset + count, have + _AHEAD))
             fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
             self._shared = fresh if self._shared is None else torch.cat([self._shared, fresh], dim=1)
         return self._shared[:, offset : offset + count]

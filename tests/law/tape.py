@@ -72,7 +72,7 @@ class TapeChoices:
     def independent(self, log_q, count, first, of):
         return self._each(log_q, count, lambda tape, law, n: [tape.fork(law) if max(law) > 0 else -1 for _ in range(n)])
 
-    def beam(self, log_q, phi, perturbed, width, first, of):
+    def beam(self, log_q, phi, times, width, first, of):
         rows = [
             beam_of(tape, p, laws, width)
             for tape, p, laws in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)
@@ -80,8 +80,9 @@ class TapeChoices:
         size = min(width, log_q.shape[1] * log_q.shape[2])
         parents, tokens, weights = ([[r[i] for r in row] + [0] * (size - len(row)) for row in rows] for i in range(3))
         new_phi = torch.tensor(weights, dtype=log_q.dtype).log()
-        order = -torch.arange(size, dtype=log_q.dtype).expand_as(new_phi)
-        return Beam(torch.tensor(parents), torch.tensor(tokens), new_phi, torch.where(new_phi > -torch.inf, order, new_phi))
+        order = torch.arange(size, dtype=torch.float64).expand_as(new_phi)
+        times = torch.where(new_phi > -torch.inf, order, torch.inf)
+        return Beam(torch.tensor(parents), torch.tensor(tokens), new_phi, times)
 
     def accept(self, target, draft, node, of):
         out = []

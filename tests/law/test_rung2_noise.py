@@ -80,11 +80,11 @@ def simulated_beam(width, samples, conditioned=True):
     c = choices(samples)
     root = torch.tensor(ROOT).log().expand(samples, 1, -1)
     zero = torch.zeros(samples, 1)
-    first = c.beam(root, zero, zero, width, 0, 1 + width)
+    first = c.beam(root, zero, zero.double(), width, 0, 1 + width)
     below = torch.tensor(LAWS).log()[first.tokens]
-    # Without conditioning on the parent's value the leaves of one parent would be too good at once.
-    bound = first.perturbed if conditioned else torch.full_like(first.perturbed, 50.0)
-    second = c.beam(below, first.phi, bound, width, 1, 1 + width)
+    # Unconditioned, every parent would seem to have arrived at once, and the order of the level above would be lost.
+    times = first.times if conditioned else torch.zeros_like(first.times)
+    second = c.beam(below, first.phi, times, width, 1, 1 + width)
     parents = first.tokens.gather(1, second.parents)
     return Counter(tuple(zip(p, t, strict=True)) for p, t in zip(parents.tolist(), second.tokens.tolist(), strict=True))
 
@@ -185,8 +185,7 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
 
 def test_uniforms_are_uniform_and_independent_over_neighbouring_counters():
     bases = token_bases(2_000, torch.device("cpu"))
-    keys = Noise(range(100)).at([7] * 100)._keys(Stream.DRAFT, np.full((100, 1), 7, dtype=np.uint64),
-                                                 np.zeros((1, 1), dtype=np.uint64))  # fmt: skip
+    keys = Noise(range(100)).at([7] * 100)._keys(Stream.DRAFT, 0, 1)
     u = uniform(keys, bases).squeeze(1).numpy()
     assert u.min() > 0
     assert u.max() < 1

@@ -27,7 +27,7 @@ class Level:
         first: the number of the first of them.
         of: nodes of the whole round that will be asked for children.
         tokens, parents, valid: parents number the nodes of the level before.
-        phi, perturbed: log-probability of each node's path and its perturbed value; None outside beams and at the root.
+        phi, times: log-probability of each node's path and its arrival time; None outside beams and at the root.
     """
 
     depth: int
@@ -37,7 +37,7 @@ class Level:
     parents: Int[Tensor, "row n"]
     valid: Bool[Tensor, "row n"]
     phi: Float[Tensor, "row n"] | None = None
-    perturbed: Float[Tensor, "row n"] | None = None
+    times: Float[Tensor, "row n"] | None = None
 
     def below(
         self,
@@ -45,7 +45,7 @@ class Level:
         parents: Int[Tensor, "row m"],
         valid: Bool[Tensor, "row m"],
         phi: Float[Tensor, "row m"] | None = None,
-        perturbed: Float[Tensor, "row m"] | None = None,
+        times: Float[Tensor, "row m"] | None = None,
     ) -> Level:
         """The next level."""
         first = self.first + self.tokens.shape[1]
@@ -57,7 +57,7 @@ class Level:
             parents=parents,
             valid=valid,
             phi=phi,
-            perturbed=perturbed,
+            times=times,
         )
 
     def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
@@ -141,14 +141,12 @@ class LevelDrafter:
             valid=torch.ones_like(root, dtype=torch.bool).unsqueeze(1),
         )
         laws = []
-        limit = torch.tensor(limits, device=root.device)[:, None, None]
         for depth, _width in enumerate(widths):
             at = builder.level
-            logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[:, at], builder.level_ancestors())
+            logits = self.runner.extend(builder.tokens[:, at], builder.depths[:, at], builder.level_ancestors())
             laws.append(law.draft(logits, builder.prefixes))
             # A row at its limit draws nothing, so that a text never depends on the limits of its neighbours.
-            drawn = laws[-1].masked_fill(limit <= depth, -torch.inf) if min(limits) <= depth else laws[-1]
-            level = self.growth.grow(level, drawn, choices)
+            level = self.growth.grow(level, _within(laws[-1], limits, depth), choices)
             builder.add(level.tokens, level.parents, level.valid)
             if not bool(level.valid.any()):  # the support is exhausted in every row (host sync)
                 break
@@ -170,3 +168,11 @@ class LevelDrafter:
         seen = [[n for n in chain if n < self._evaluated] for chain in chains]
         rest = [[row[n] for n in chain if n >= self._evaluated] for row, chain in zip(tokens, chains, strict=True)]
         self.runner.commit(seen, rest)
+
+
+def _within(logp: Float[Tensor, "row n vocab"], limits: Sequence[int], depth: int) -> Float[Tensor, "row n vocab"]:
+    """The laws to draw from: nothing is possible in rows whose limit is reached."""
+    if min(limits) > depth:
+        return logp
+    ended = torch.tensor(limits, device=logp.device) <= depth
+    return logp.masked_fill(ended[:, None, None], -torch.inf)

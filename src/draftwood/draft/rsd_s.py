@@ -12,7 +12,7 @@ from draftwood.draft.level import Level
 from draftwood.noise import Beam, Choices
 from draftwood.tree import Draw
 
-_EMPTY = (0, 0, -torch.inf, -torch.inf)  # a place without a node: parents, tokens, phi, perturbed
+_EMPTY = (0, 0, -torch.inf, torch.inf)  # a place without a node: parents, tokens, phi, times
 
 
 @final
@@ -27,13 +27,13 @@ class StochasticBeam:
         self.branching = width
 
     def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        width, start = self.branching, torch.zeros_like(logp[..., 0])
-        phi = start if level.phi is None else level.phi
-        perturbed = start if level.perturbed is None else level.perturbed
-        beam = choices.beam(logp, phi, perturbed, width, level.first, level.of)
+        width = self.branching
+        phi = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
+        times = phi.double() if level.times is None else level.times
+        beam = choices.beam(logp, phi, times, width, level.first, level.of)
         missing = width - beam.tokens.shape[1]
         if missing:  # fewer candidates than places: the level keeps its width, so that nodes keep their numbers
             beam = Beam(
                 *(torch.nn.functional.pad(part, (0, missing), value=empty) for part, empty in zip(beam, _EMPTY, strict=True))
             )
-        return level.below(beam.tokens, beam.parents, beam.phi > -torch.inf, beam.phi, beam.perturbed)
+        return level.below(beam.tokens, beam.parents, beam.phi > -torch.inf, beam.phi, beam.times)

@@ -28,7 +28,6 @@ class TreeCache(Cache):  # type: ignore[misc]
         self.start = 0
         self.capacity = _SMALLEST
 
-    @torch.inference_mode()
     def reserve(self, slots: int) -> None:
         """Make room for ``slots`` entries per row, doubling."""
         while self.capacity < slots:
@@ -85,7 +84,6 @@ class TreeCache(Cache):  # type: ignore[misc]
             for buffer in (self.keys, self.values):
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
 
-    @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows."""
         if self.keys is not None and self.values is not None:

@@ -56,6 +56,10 @@ class TorchRunner:
         self._pad = max((len(p) for p in self._pending), default=0)
         self._seen = 0  # nodes
         self._loaded = 0  # pending columns already in the cache
+        self._ends = [c + len(p) for c, p in zip(self._cached, self._pending, strict=True)]  # the roots' positions
+        self._end = torch.tensor(self._ends, device=self.device).unsqueeze(1)
+        # Every row owns all slots in use, and nothing is padded: the common case, and the only one with a single row.
+        self._even = len(set(self._cached)) < 2 and len({len(p) for p in self._pending}) < 2
 
     def select(self, rows: Sequence[int]) -> None:
         self._cache.select(rows)
@@ -69,25 +73,24 @@ class TorchRunner:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Float[Tensor, "row node vocab"]:
-        start = perf_counter()
         n = tokens.shape[1]
         self._check_length()
         self._cache.reserve(self._base + self._pad + self._seen + n)
         while self._pad - self._loaded > _CHUNK:
             self._forward_pending(_CHUNK)
         left = self._pad - self._loaded
-        positions = self._lengths().unsqueeze(1) + depths
+        positions = self._end + depths
         if left:
             columns = slice(self._loaded, self._pad)
             tokens = torch.cat([self._pending_tokens(columns), tokens], dim=1)
             positions = torch.cat([self._pending_positions(columns), positions], dim=1)
-        if self.max_length is not None:  # deeper nodes are not valid in that row; their scores are never used
+        if self.max_length is not None and max(self._ends) + self._seen + n > self.max_length:
+            # Nodes that would stand beyond the context are not valid in that row; their scores are never used.
             positions = positions.clamp(max=self.max_length - 1)
         mask = self._mask(left, ancestors)
         logits = self._forward(tokens, positions, mask, keep=n)
         self._loaded = self._pad
         self._seen += n
-        self.forward_seconds += perf_counter() - start
         return logits
 
     def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
@@ -106,12 +109,8 @@ class TorchRunner:
         self._pending = [list(tokens) for tokens in pending]
         self._begin_round()
 
-    def _lengths(self) -> Int[Tensor, "row"]:
-        """Committed tokens per row, the root not counted: the root's position."""
-        return torch.tensor([c + len(p) for c, p in zip(self._cached, self._pending, strict=True)], device=self.device)
-
     def _check_length(self) -> None:
-        longest = max(c + len(p) for c, p in zip(self._cached, self._pending, strict=True)) + 1
+        longest = max(self._ends) + 1
         if self._context is not None and longest > self._context.length:
             raise CacheError(
                 f"the text has {longest} tokens but {self.model.config.model_type} takes {self._context.length} "
@@ -140,8 +139,12 @@ class TorchRunner:
         rows, old = len(self._cached), self._base + self._loaded
         n = 0 if ancestors is None else ancestors.shape[1]
         seen = 0 if ancestors is None else ancestors.shape[2]
+        if ancestors is not None and not pending and self._even:
+            bias = torch.zeros(rows, 1, n, old + seen, dtype=self.model.dtype, device=self.device)
+            bias[:, 0, :, old:].masked_fill_(~ancestors, -torch.inf)
+            return bias
         visible = torch.ones(rows, pending + n, old + pending + seen, dtype=torch.bool, device=self.device)
-        if min(self._cached) < self._base:
+        if min(self._cached, default=0) < self._base:
             cached = torch.tensor(self._cached, device=self.device)
             visible[:, :, : self._base] = (torch.arange(self._base, device=self.device) < cached[:, None])[:, None]
         if any(len(p) < self._pad for p in self._pending):
@@ -163,6 +166,7 @@ class TorchRunner:
     ) -> Float[Tensor, "row keep vocab"]:
         self._cache.start = mask.shape[3] - tokens.shape[1]
         only = {"logits_to_keep": keep} if self._can_keep else {}
+        start = perf_counter()
         with torch.inference_mode():
             out = self.model(
                 input_ids=tokens,
@@ -172,5 +176,6 @@ class TorchRunner:
                 use_cache=True,
                 **only,
             )
+        self.forward_seconds += perf_counter() - start
         logits: Tensor = out.logits
         return logits[:, -keep:]
