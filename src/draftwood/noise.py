@@ -25,7 +25,7 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
 _MIX_2: Final = 0x94D049BB133111EB
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
-_AHEAD: Final = 4  # text positions
+_AHEAD: Final = 1 << 15  # values of shared noise that are made ahead
 MAX_SEED: Final = (1 << 63) - 1
 
 
@@ -176,21 +176,26 @@ class RoundNoise:
         self._greedy = noise.greedy
         self._device = noise.device
         golden = np.uint64(_GOLDEN)
-        self._positions = np.asarray(positions, dtype=np.uint64)[:, None]
-        streams = np.arange(len(Stream), dtype=np.uint64)
-        self._streams = _mix(np.asarray(noise.seeds, dtype=np.uint64)[:, None] * golden + streams)
-        self._roots = _mix(self._streams + self._positions * golden)  # [row, stream]
+        self._positions: _Counters = np.asarray(positions, dtype=np.uint64)[:, None]
+        streams: _Counters = np.arange(len(Stream), dtype=np.uint64)
+        seeds: _Counters = np.asarray(noise.seeds, dtype=np.uint64)[:, None] * golden
+        self._streams = _mix(seeds + streams)
+        roots: _Counters = self._positions * golden
+        self._roots = _mix(self._streams + roots)  # [row, stream]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
         self._accept: Float[Tensor, "row node"] | None = None
         self._shared: Float[Tensor, "row position vocab"] | None = None
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
         slots: _Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-        return self._tensor(_mix(self._roots[:, stream, None] + slots))
+        roots: _Counters = self._roots[:, stream, None]
+        return self._tensor(_mix(roots + slots))
 
     def _shared_keys(self, first: int, stop: int) -> Int[Tensor, "row position 1"]:
-        following = (self._positions + np.arange(first + 1, stop + 1, dtype=np.uint64)) * np.uint64(_GOLDEN)
-        return self._tensor(_mix(self._streams[:, Stream.SHARED, None] + following))
+        ahead: _Counters = np.arange(first + 1, stop + 1, dtype=np.uint64)
+        stream: _Counters = self._streams[:, Stream.SHARED, None]
+        following: _Counters = (self._positions + ahead) * np.uint64(_GOLDEN)
+        return self._tensor(_mix(stream + following))
 
     def _tensor(self, keys: _Counters) -> Int[Tensor, "row slot 1"]:
         return torch.from_numpy(keys.view(np.int64)).to(self._device).unsqueeze(-1)
@@ -256,7 +261,7 @@ class RoundNoise:
         have = 0 if self._shared is None else int(self._shared.shape[1])
         if self._shared is None or have < offset + count:
             # Drafters ask level by level: a few positions are made ahead, because one large call is cheaper than many.
-            keys = self._shared_keys(have, max(offset + count, have + _AHEAD))
+            keys = self._shared_keys(have, max(offset + count, have + _AHEAD // vocab))
             fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
             self._shared = fresh if self._shared is None else torch.cat([self._shared, fresh], dim=1)
         return self._shared[:, offset : offset + count]

@@ -23,7 +23,7 @@ class SiblingLaws:
 
     def __init__(self, tree: DraftTree, node: Int[Tensor, "row"]) -> None:
         self._draw = tree.draw
-        self._left: Float[Tensor, "row vocab"] | None = None
+        self._left: Float[Tensor, "row vocab"] | None = None  # probabilities, normalised
         if tree.draft_logp is not None:
             inner = node.clamp(max=tree.draft_logp.shape[1] - 1)
             self._left = tree.draft_logp.take_along_dim(inner[:, None, None], dim=1).squeeze(1).exp()
@@ -32,12 +32,13 @@ class SiblingLaws:
         """``Q_j``, where ``token`` is the j-th child."""
         if self._draw is Draw.POINT_MASS or self._left is None:
             return torch.zeros_like(like).scatter_(1, token.unsqueeze(1), 1.0)
-        return self._left / self._left.sum(-1, keepdim=True)
+        return self._left
 
     def seen(self, token: Int[Tensor, "row"]) -> None:
         """Go on to the next child."""
         if self._draw is Draw.WITHOUT_REPLACEMENT and self._left is not None:
-            self._left = self._left.scatter(1, token.unsqueeze(1), 0.0)
+            left = self._left.scatter(1, token.unsqueeze(1), 0.0)
+            self._left = left / left.sum(-1, keepdim=True)
 
 
 def residual(r: Float[Tensor, "row vocab"], q: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
@@ -95,6 +96,9 @@ class Recursive:
             q = siblings.law(token.squeeze(1), r)
             yes = choices.accept(r.gather(1, token).squeeze(1), q.gather(1, token).squeeze(1), child, tree.size)
             chosen = torch.where(asking & yes, child, chosen)
-            r = torch.where((asking & ~yes).unsqueeze(1), residual(r, q), r)
+            rejected = asking & ~yes
+            if not bool(rejected.any()):
+                break
+            r = torch.where(rejected.unsqueeze(1), residual(r, q), r)
             siblings.seen(token.squeeze(1))
         return chosen, r
