@@ -71,8 +71,8 @@ def test_control_an_arrow_that_goes_up_is_seen():
 def test_public_names():
     assert draftwood.__all__ == [
         "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
-        "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling", "Stats", "Verdict",
-        "__version__", "load",
+        "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling",
+        "Stats", "Verdict", "__version__", "load",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

@@ -13,9 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from draftwood.cli import main
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
-from draftwood.cli import main
 from draftwood.train import commands
 from draftwood.train.config import DraftConfig, LMConfig
 

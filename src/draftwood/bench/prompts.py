@@ -89,9 +89,7 @@ def _held_out(folder: Path, count: int, tokens: int) -> dict[str, list[str]]:
     if not paths:
         raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does, or --prompts")
     cut = tokens * _CHARACTERS_PER_TOKEN
-    return {
-        path.name.split(".val.txt")[0]: [text[:cut] for text in pieces(read_documents(path), count)] for path in paths
-    }
+    return {path.name.split(".val.txt")[0]: [text[:cut] for text in pieces(read_documents(path), count)] for path in paths}
 
 
 def pieces(found: Sequence[str], count: int) -> list[str]:

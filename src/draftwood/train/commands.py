@@ -35,4 +35,3 @@ def draft(**options: Any) -> None:
 
     quiet_loading()
     train_draft(DraftConfig(**options))
-

@@ -56,7 +56,7 @@ class DraftConfig(RunConfig):
     heads: int = field(default=4, metadata={"help": "attention heads"})
     intermediate: int = field(default=384, metadata={"help": "width of the feed-forward part"})
     loss: Loss = field(default="kl", metadata={"help": "distance to the target's next-token law"})
-    tvd_weight: float = field(default=0.0, metadata={"help": "weight of the total variation distance beside the loss"})
+    tvd_weight: float = field(default=2.0, metadata={"help": "weight of the total variation distance beside the loss"})
     sampled: int = field(default=1024, metadata={"help": "blocks that the target writes itself, to train on"})
     sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
