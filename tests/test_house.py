@@ -76,6 +76,7 @@ def test_public_names():
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None
+    assert callable(draftwood.hf.recipe)
     with pytest.raises(AttributeError, match="nonsense"):
         draftwood.nonsense  # noqa: B018
 

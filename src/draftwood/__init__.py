@@ -75,6 +75,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hf":
+        return import_module("draftwood.hf")
     if name not in _HOME:
         raise AttributeError(f"module 'draftwood' has no attribute {name!r}")
     return getattr(import_module(f"draftwood.{_HOME[name]}"), name)

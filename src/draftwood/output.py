@@ -50,7 +50,9 @@ class Detokenizer:
         now = self._decode(self._ids[self._context :])
         if now.endswith(_HALF_CHARACTER) and not last:
             return ""
-        self._context, self._done = self._done, len(self._ids)
+        if len(now) > len(before):  # tokens without text, such as special ones, would be no context
+            self._context = self._done
+        self._done = len(self._ids)
         return now[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:

@@ -88,9 +88,7 @@ class ByRow:
     rows: Sequence[Any]
 
 
-_KEEPS_STATE = (
-    "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
-)
+_KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
 _ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
 _KNOWN = {
     "SynthIDTextWatermarkLogitsProcessor": _KEEPS_STATE,
@@ -192,7 +190,7 @@ class Law:
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        return self._log_law(logits[..., : self.vocab], prefixes, who="draft")
+        return _log_law(self._warp(logits[..., : self.vocab], prefixes), who="draft")
 
     def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
         """Log-law of the target at every node; a point mass on the best token at temperature 0.
@@ -200,29 +198,21 @@ class Law:
         Raises:
             NumericsError: scores that are NaN, or a law without any possible token.
         """
-        logp = self._log_law(logits, prefixes, who="target")
+        scores = self._warp(logits, prefixes)
+        logp = _log_law(scores, who="target")
         if not self.sampling.greedy:
             return logp
-        best = logp.argmax(dim=-1, keepdim=True)
+        best = scores.argmax(dim=-1, keepdim=True)  # not of the law, in which close scores may round to a tie
         return torch.full_like(logp, -torch.inf).scatter_(-1, best, 0.0)
 
-    def _log_law(self, logits: Tensor, prefixes: Prefixes, who: str) -> Tensor:
+    def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
         s = self.sampling
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         if s.looks_back:
             scores = self._look_back(scores, prefixes())
         if s.logit_bias:
             scores = scores + self._bias(scores)
-        if not s.greedy:
-            scores = truncate(scores / s.temperature if s.temperature != 1 else scores, s)
-        logp = scores.log_softmax(dim=-1)
-        # One column is enough: a NaN or an infinite score anywhere makes the whole row NaN. Host sync on an accelerator.
-        if bool(logp[..., 0].isnan().any()):
-            raise NumericsError(
-                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-                "check logit_bias and logits processors"
-            )
-        return logp
+        return scores if s.greedy else truncate(scores / s.temperature if s.temperature != 1 else scores, s)
 
     def _bias(self, scores: Tensor) -> Tensor:
         bias = scores.new_zeros(scores.shape[-1])
@@ -270,6 +260,17 @@ class Law:
                     part = (processor.rows[request] if isinstance(processor, ByRow) else processor)(ids, part)
                 out[row, nodes] = part.to(out.dtype)
         return out
+
+
+def _log_law(scores: Tensor, *, who: str) -> Tensor:
+    logp = scores.log_softmax(dim=-1)
+    # One column is enough: a NaN or an infinite score anywhere makes the whole row NaN. Host sync on an accelerator.
+    if bool(logp[..., 0].isnan().any()):
+        raise NumericsError(
+            f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
+            "check logit_bias and logits processors"
+        )
+    return logp
 
 
 def truncate(scores: Float[Tensor, "*batch vocab"], s: Sampling) -> Float[Tensor, "*batch vocab"]:

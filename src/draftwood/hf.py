@@ -1,0 +1,313 @@
+"""``model.generate(..., custom_generate=draftwood.hf.recipe(draft_model))``: the same texts as ``generate``, faster.
+
+>>> from draftwood.hf import recipe
+>>> ids = model.generate(**inputs, max_new_tokens=100, custom_generate=recipe(draft_model))  # doctest: +SKIP
+
+Logits processors and stopping criteria see the texts that they would see in plain ``generate``, padding included; processors
+are asked about draft texts too, and both one row at a time, so they must be functions of their input.
+``generate`` keeps ``streamer``, ``tokenizer`` and ``assistant_model`` to itself: give streamer and draft model to
+:func:`recipe`, and stop strings as ``stopping_criteria=[StopStringCriteria(tokenizer, ["..."])]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
+from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
+
+from draftwood.decode import Decoder, NoiseSource, Request
+from draftwood.errors import CacheError, ConfigError
+from draftwood.methods import Method, build
+from draftwood.models import Runner
+from draftwood.models.support import context
+from draftwood.models.torch_runner import TorchRunner
+from draftwood.noise import Choices, Noise
+from draftwood.output import Limits
+from draftwood.rounds import Stats
+from draftwood.sampling import ByRow, Sampling, refuse_stateful
+
+_SEEDS = 1 << 62
+_NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"
+_REFUSED: Mapping[str, tuple[Any, str]] = {
+    "num_beams": (1, "beam search keeps several texts at once; use num_beams=1"),
+    "penalty_alpha": (0, "contrastive search looks at hidden states; leave it out"),
+    "dola_layers": (None, "it contrasts layers of the model; leave it out"),
+    "use_mtp": (False, "it is another way of drafting; give a draft model to recipe instead"),
+    "assistant_early_exit": (None, "it is another way of drafting; give a draft model to recipe instead"),
+    "prompt_lookup_num_tokens": (None, "use recipe(method=Method(method='ngram', shape='5')) instead"),
+    **dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), (False, _NOT_KEPT)),
+}
+_HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # the text does not depend on them
+
+
+def recipe(
+    draft: Any = None, *, method: Method | None = None, streamer: Any = None, seed: int | Sequence[int] | None = None
+) -> Recipe:
+    """A ``custom_generate`` for ``transformers``; it can be used again and again, with one model or several.
+
+    Args:
+        draft: the draft model; without one the text itself is looked up for drafts (method ``ngram``).
+        method: what is drafted and how it is verified.
+        streamer: as for ``generate``: gets the prompt, then every token, then ``end()``; one text at a time.
+        seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several; without one, seeds are drawn from
+            torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
+    """
+    return Recipe(draft, method or Method(), streamer, seed)
+
+
+@final
+class Recipe:
+    """What :func:`recipe` returns; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
+
+    def __init__(self, draft: Any, method: Method, streamer: Any, seed: int | Sequence[int] | None) -> None:
+        self.draft = draft
+        self.method = method
+        self.streamer = streamer
+        self.seed = seed
+        self.stats: list[Stats] = []
+        self._proven: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Int[Tensor, "row length"],
+        logits_processor: Sequence[Any] | None = None,
+        stopping_criteria: Sequence[Any] | None = None,
+        generation_config: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Called by ``generate``; returns ``LongTensor[row, length]`` or a ``GenerateDecoderOnlyOutput`` of it.
+
+        Raises:
+            ConfigError: an option, processor or input that cannot be honoured exactly; it is named.
+            ModelError, PairingError: a model that cannot score a tree, or a method that lacks a draft model.
+            CacheError: more tokens than a model's context.
+        """
+        config = generation_config or model.generation_config
+        target = self._runner(model)
+        _refuse_settings(config)
+        padding = _padding(input_ids, model_kwargs.pop("attention_mask", None))
+        _refuse_inputs(model_kwargs, input_ids.shape[1], padding)
+        ends = _Ends(stopping_criteria or (), input_ids)
+        draft = None if self.draft is None else _Unpadded(self._runner(self.draft), padding)
+        for one in (model, self.draft):
+            _check_context(one, ends.longest - min(padding))
+        sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding), target.vocab_size)
+        decoder = Decoder(_Unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
+        texts = self._decode(decoder, input_ids, ends, sampling, padding)
+        sequences = ends.rectangle(texts, config)
+        return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
+
+    def _runner(self, model: Any) -> TorchRunner:
+        # Only the proof that a model scores trees outlives the call; a runner would keep the model and its memory alive.
+        state = (model.dtype, model.training, getattr(model.config, "_attn_implementation", None))
+        runner = TorchRunner(model, check=self._proven.get(model) != state)
+        self._proven[model] = state
+        return runner
+
+    def _decode(
+        self, decoder: Decoder, input_ids: Tensor, ends: _Ends, sampling: Sampling, padding: Sequence[int]
+    ) -> list[list[int]]:
+        prompts: list[list[int]] = input_ids.tolist()
+        if self.streamer is not None and len(prompts) > 1:
+            raise ConfigError(f"a streamer takes one text, but {len(prompts)} rows came: leave it out, or give one row")
+        put, end = (_silent, _silent) if self.streamer is None else (self.streamer.put, self.streamer.end)
+        put(input_ids.cpu())
+        seeds = self._seeds(len(prompts), sampling)
+        noise = _UnpaddedNoise(Noise(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
+        requests = [
+            Request(prompt=prompt, seed=seed, limits=ends.limits, criterion=ends.criterion(row))
+            for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        for pieces in decoder.stream(requests, sampling, noise=noise):
+            for piece in pieces:
+                prompts[piece.row] += piece.tokens
+                for token in piece.tokens:
+                    put(torch.tensor([token]))
+        end()
+        self.stats = decoder.stats
+        return prompts
+
+    def _seeds(self, rows: int, sampling: Sampling) -> list[int]:
+        if self.seed is None:
+            # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
+            return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
+        seeds = [self.seed + row for row in range(rows)] if isinstance(self.seed, int) else list(self.seed)
+        if len(seeds) != rows:
+            raise ConfigError(f"{len(seeds)} seeds came for {rows} rows: give one each, or a single number")
+        return seeds
+
+
+def _silent(*_: Any) -> None:
+    """Stands for a streamer."""
+
+
+@final
+class _Unpadded:
+    """A runner that never sees the padding; the loop, processors and criteria do, as in ``generate``."""
+
+    def __init__(self, runner: Runner, padding: Sequence[int]) -> None:
+        self._runner = runner
+        self._padding = padding
+        self.vocab_size = runner.vocab_size
+        self.max_length: int | None = None  # checked without the padding before anything runs
+        self.device = runner.device
+        self.forward_seconds = 0.0
+
+    def start(self, texts: Sequence[Sequence[int]]) -> None:
+        self._runner.start([text[n:] for text, n in zip(texts, self._padding, strict=True)])
+
+    def extend(self, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Tensor:
+        scores: Tensor = self._runner.extend(tokens, depths, ancestors)
+        self.forward_seconds = self._runner.forward_seconds
+        return scores
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        self._runner.commit(nodes, pending)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._runner.select(rows)
+
+
+@final
+class _UnpaddedNoise:
+    """Noise by the position without padding, so that a row's text does not hang on the lengths of its neighbours."""
+
+    def __init__(self, noise: Noise, padding: Sequence[int]) -> None:
+        self._noise = noise
+        self._padding = padding
+
+    def at(self, positions: Sequence[int]) -> Choices:
+        return self._noise.at([at - n for at, n in zip(positions, self._padding, strict=True)])
+
+    def select(self, rows: Sequence[int]) -> NoiseSource:
+        return _UnpaddedNoise(self._noise.select(rows), [self._padding[r] for r in rows])
+
+
+@final
+class _Ends:
+    """Where the rows end: stopping criteria asked about every prefix of every row.
+
+    With an end-of-text criterion a finished row is padded; without one ``generate`` lets it go on until all rows are done.
+    """
+
+    def __init__(self, criteria: Sequence[Any], input_ids: Int[Tensor, "row length"]) -> None:
+        rows, self._width = input_ids.shape
+        self._like = input_ids
+        self._asked = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
+        eos = [int(t) for c in criteria if type(c) is EosTokenCriteria for t in c.eos_token_id.reshape(-1)]
+        lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
+        if not lengths:
+            raise ConfigError("nothing says how long the text may become: give max_new_tokens")
+        self.longest = max(min(lengths), self._width + 1)
+        self.limits = Limits(max_new_tokens=self.longest - self._width, stop_token_ids=tuple(eos))
+        self._pads = any(getattr(c, "eos_token_id", None) is not None for c in criteria)
+        self._ends: list[int | None] = [None] * rows
+
+    def criterion(self, row: int) -> Callable[[list[int]], bool] | None:
+        """Whether the row is over, given all its tokens."""
+        if not self._asked:
+            return None
+
+        def over(tokens: list[int]) -> bool:
+            if self._ends[row] is None and self._met(tokens):
+                self._ends[row] = len(tokens)
+            if self._pads:
+                return self._ends[row] is not None
+            last = self._last()
+            return last is not None and len(tokens) >= last
+
+        return over
+
+    def _met(self, tokens: list[int]) -> bool:
+        ids = torch.tensor([tokens], dtype=self._like.dtype, device=self._like.device)
+        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self._asked)
+
+    def _last(self) -> int | None:
+        """Where the last row met its criteria; None while one has not."""
+        known = [end for end in self._ends if end is not None]
+        return max(known) if len(known) == len(self._ends) else None
+
+    def rectangle(self, texts: list[list[int]], config: Any) -> Int[Tensor, "row length"]:
+        """All rows at one length: padded on the right, or cut where ``generate`` had stopped."""
+        length = (None if self._pads else self._last()) or max(map(len, texts))
+        pad = config.pad_token_id if config.pad_token_id is not None else (self.limits.stop_token_ids or (None,))[0]
+        if pad is None and min(map(len, texts)) < length:
+            raise ConfigError("rows end at different lengths, but there is no padding token: give pad_token_id")
+        rows = [text[:length] + [pad] * (length - len(text)) for text in texts]
+        return torch.tensor(rows, dtype=self._like.dtype, device=self._like.device)
+
+
+def _sampling(do_sample: bool, processors: Sequence[Any], rows: int, vocab: int) -> Sampling:
+    """Temperature, top-k, penalties and the like come as processors; all that is left to say is greedy or not."""
+    own = [_by_row(processor, rows) for processor in processors]
+    for processor in own:
+        if not isinstance(processor, ByRow):
+            refuse_stateful(processor, vocab)
+    return Sampling(temperature=1.0 if do_sample else 0.0, processors=own)
+
+
+def _by_row(processor: Any, rows: int) -> Any:
+    """Processors of ``transformers`` that know their row by its place in the batch, made one per row."""
+    if type(processor) is Repetition and isinstance(processor.prompt_ignore_length, Tensor):
+        return ByRow([Repetition(processor.penalty, int(n)) for n in processor.prompt_ignore_length])
+    if type(processor) is Constrained:
+        allowed = processor._prefix_allowed_tokens_fn
+        return ByRow([Constrained(lambda _, ids, i=i: allowed(i, ids), 1) for i in range(rows)])
+    return processor
+
+
+def _refuse_settings(config: Any) -> None:
+    for name, (neutral, advice) in _REFUSED.items():
+        value = getattr(config, name, None)
+        if value is not None and value != neutral:
+            raise ConfigError(f"{name}={value!r} cannot be honoured by a draft tree: {advice}")
+    if config.cache_implementation == "quantized":
+        raise ConfigError("cache_implementation='quantized' changes the text, and the tree cache is exact: leave it out")
+
+
+def _padding(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> list[int]:
+    """Tokens of padding on the left of each row."""
+    if input_ids.shape[1] == 0:
+        raise ConfigError("input_ids is empty: give every row at least one token")
+    if mask is None:
+        return [0] * input_ids.shape[0]
+    if mask.shape != input_ids.shape:
+        raise ConfigError(f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(input_ids.shape)}")
+    real = mask != 0
+    if not bool(real[:, -1].all()):
+        raise ConfigError("a row is padded on the right: set tokenizer.padding_side = 'left', as generate needs it")
+    if bool((real[:, :-1] & ~real[:, 1:]).any()):
+        raise ConfigError("attention_mask hides tokens inside a row: only padding on the left can be honoured")
+    return [int(n) for n in (~real).sum(1)]
+
+
+def _refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequence[int]) -> None:
+    given = {name: value for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS}
+    cache = given.pop("past_key_values", None)
+    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
+        raise ConfigError("past_key_values was given, but a tree needs a memory of its own: leave it out")
+    positions = given.pop("position_ids", None)
+    if positions is not None:
+        wanted = torch.arange(width).to(positions) - torch.tensor(padding).to(positions)[:, None]
+        if positions.shape != wanted.shape or bool(((positions != wanted) & (wanted >= 0)).any()):
+            raise ConfigError("position_ids do not count the tokens of each row from 0: leave them out")
+    if given:
+        raise ConfigError(f"{', '.join(sorted(given))} cannot be handed to the model under a draft tree: leave it out")
+
+
+def _check_context(model: Any, longest: int) -> None:
+    limit = context(model.config) if model is not None else None
+    if limit is not None and longest > limit.length:
+        raise CacheError(
+            f"prompt and max_new_tokens make {longest} tokens, but {model.config.model_type} takes {limit.length} "
+            f"({limit.reason}): lower max_new_tokens, or shorten the prompt"
+        )

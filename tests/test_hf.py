@@ -1,0 +1,449 @@
+"""``generate(custom_generate=recipe(...))`` gives the texts of plain ``generate``, or says what it cannot do."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    LogitsProcessor,
+    PreTrainedTokenizerFast,
+    StoppingCriteria,
+    StopStringCriteria,
+    T5Config,
+    TextStreamer,
+)
+from transformers.generation import GenerateDecoderOnlyOutput
+
+import draftwood.models.torch_runner as torch_runner
+from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
+from draftwood.hf import Recipe, _Unpadded, recipe
+from draftwood.methods import Method
+from draftwood.sampling import Law
+from tests.models.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
+
+NEW = 10
+METHODS = {
+    "chain": Method(method="chain", shape="2"),
+    "rsd-c": Method(method="rsd-c", shape="2-2"),
+    "rsd-s": Method(method="rsd-s", shape="3x2"),
+    "shared-noise": Method(method="shared-noise", nodes=6),
+    "ngram": Method(method="ngram", shape="3"),
+}
+
+
+@cache
+def target(kind: str = "llama"):
+    return tiny(kind, 0, dtype=torch.float32)
+
+
+@cache
+def other(kind: str = "llama"):
+    return tiny(kind, 1, dtype=torch.float32, hidden_size=16, head_dim=4, intermediate_size=24, num_hidden_layers=1)
+
+
+def ragged(rows: int = 8) -> dict[str, torch.Tensor]:
+    """A batch padded on the left; some rows hold the padding token as text."""
+    rng = torch.Generator().manual_seed(0)
+    lengths = [1 + (5 * i) % 9 for i in range(rows)]
+    ids = torch.randint(4, VOCAB, (rows, max(lengths)), generator=rng)
+    ids[:, -1:][::3] = PAD
+    mask = torch.arange(max(lengths)) >= max(lengths) - torch.tensor(lengths)[:, None]
+    return {"input_ids": ids.masked_fill(~mask, PAD), "attention_mask": mask.long()}
+
+
+def plain(model, inputs=None, **settings):
+    return model.generate(**(inputs or ragged()), **{"do_sample": False, "max_new_tokens": NEW, **settings})
+
+
+def ours(model, made: Recipe, inputs=None, **settings):
+    return plain(model, inputs, custom_generate=made, **settings)
+
+
+@cache
+def plain_text(kind: str):
+    return plain(target(kind))
+
+
+# Greedy texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_greedy_texts_are_those_of_generate(kind, name):
+    made = recipe(None if name == "ngram" else other(kind), method=METHODS[name])
+    assert torch.equal(ours(target(kind), made), plain_text(kind))
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_the_target_as_its_own_draft_is_always_right(kind):
+    made = recipe(target(kind), method=METHODS["chain"])
+    assert torch.equal(ours(target(kind), made), plain_text(kind))
+    accepted = sum((stats.accepted for stats in made.stats), Counter())
+    short = sum(count for length, count in accepted.items() if length < 2)
+    assert accepted[2] > 8
+    assert short <= len(made.stats)  # only a row's last round
+
+
+def test_the_texts_are_worth_comparing():
+    for kind in SUPPORTED:
+        rows = plain_text(kind)[:, -NEW:].tolist()
+        assert len({tuple(row) for row in rows}) == 8
+        assert sum(len(set(row)) for row in rows) / 8 > 3
+
+
+def test_default_methods_and_a_single_row_without_mask():
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    wanted = plain(target(), ids)
+    for made in (recipe(), recipe(other()), recipe(method=Method(method="ar"))):
+        assert torch.equal(ours(target(), made, ids), wanted)
+
+
+def test_control_padding_that_reaches_the_model(monkeypatch):
+    monkeypatch.setattr(_Unpadded, "start", lambda self, texts: self._runner.start(texts))
+    assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
+
+
+# Logits processors ------------------------------------------------------------------------------------------------------
+
+
+def only_some(row: int, ids: torch.Tensor) -> list[int]:
+    return [t for t in range(4, VOCAB) if (t + int(ids[-1]) + row) % 3]
+
+
+PROCESSORS = {
+    "repetition": {"repetition_penalty": 1.7},
+    "no_repeat": {"no_repeat_ngram_size": 2},
+    "bad_words": {"bad_words_ids": [[t] for t in range(30, 60)] + [[70, 71], [72, 80]]},
+    "suppress": {"suppress_tokens": list(range(20, 50)), "begin_suppress_tokens": list(range(50, 60))},
+    "min_new_tokens": {"min_new_tokens": 7, "eos_token_id": list(range(3, 60)), "pad_token_id": PAD},
+    "min_length": {"min_length": 14, "eos_token_id": list(range(3, 60)), "pad_token_id": PAD},
+    "forced": {"forced_eos_token_id": EOS, "sequence_bias": [[[5, 6], 3.0], [[9], 4.0]]},
+    "decay": {"exponential_decay_length_penalty": (2, 1.9)},
+    "constrained": {"prefix_allowed_tokens_fn": only_some},
+    "several": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "suppress_tokens": [7, 8], "renormalize_logits": True},
+}
+
+
+@pytest.mark.parametrize("case", PROCESSORS)
+def test_processors_see_the_text_of_their_own_node(case):
+    settings, batch = PROCESSORS[case], ragged(5)
+    wanted = plain(target(), batch, **settings)
+    assert not torch.equal(wanted, plain(target(), batch)), "this processor changes nothing"
+    for made in (recipe(target(), method=METHODS["rsd-c"]), recipe(method=METHODS["ngram"])):
+        assert torch.equal(ours(target(), made, batch, **settings), wanted)
+
+
+def test_control_processors_that_see_the_root_only(monkeypatch):
+    inner = Law._process
+    monkeypatch.setattr(Law, "_process", lambda self, s, prefixes: inner(self, s, [[[] for _ in row] for row in prefixes]))
+    settings = PROCESSORS["repetition"]
+    made = recipe(target(), method=METHODS["rsd-c"])
+    assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))
+
+
+class Counting(LogitsProcessor):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.calls += 1
+        return scores
+
+
+class PerRow(LogitsProcessor):
+    """One bias per row of the batch."""
+
+    def __call__(self, input_ids, scores):
+        return scores + torch.eye(8, VOCAB)
+
+
+@pytest.mark.parametrize("processor", [Counting(), PerRow()], ids=lambda p: type(p).__name__)
+def test_processors_with_a_state_or_a_place_are_refused_by_name(processor):
+    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} (keeps|is bound)"):
+        ours(target(), recipe(), logits_processor=[processor])
+
+
+# Where texts end --------------------------------------------------------------------------------------------------------
+
+
+class Sum(StoppingCriteria):
+    """Ends a row when its last two tokens add up to a multiple of seven."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -2:].sum(1) % 7 == 0
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    letters = "abcdefghij"
+    words = {letters[i // 10] + letters[i % 10]: i for i in range(VOCAB)}
+    inner = Tokenizer(models.WordLevel(words, unk_token="aa"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(".."), "isolated")
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="aa", unk_token="aa")
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_the_length_limit_may_cut_a_block(length):
+    made = recipe(target(), method=METHODS["chain"])
+    assert torch.equal(ours(target(), made, max_new_tokens=length), plain_text("llama")[:, : -NEW + length])
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 6])
+def test_end_of_text_in_the_middle_of_an_accepted_block(step):
+    eos = plain_text("llama")[2, -NEW + step].item()
+    settings = {"eos_token_id": [eos, 90], "pad_token_id": 88}
+    made = recipe(target(), method=Method(method="chain", shape="8"))
+    wanted = plain(target(), **settings)
+    assert torch.equal(ours(target(), made, **settings), wanted)
+    assert 88 in wanted[2].tolist()
+    assert max(made.stats[2].accepted) >= step
+
+
+def test_padding_is_the_end_of_text_token_if_there_is_no_other():
+    eos = plain_text("llama")[2, -NEW + 3].item()
+    model = tiny("llama", 0, dtype=torch.float32, pad_token_id=None)
+    assert torch.equal(ours(model, recipe(), eos_token_id=eos), plain(model, eos_token_id=eos))
+
+
+@pytest.mark.parametrize("eos", [EOS, None], ids=["with eos", "rows go on until all are done"])
+@pytest.mark.parametrize("which", ["sum", "string", "time"])
+def test_stopping_criteria_are_asked_about_every_prefix(which, eos):
+    # Without eos, the other rows' end shows in every row: generate pads nothing then.
+    model = target() if eos else tiny("llama", 0, dtype=torch.float32, eos_token_id=None)
+    words = tokenizer().decode(plain_text("llama")[3, -NEW + 5 : -NEW + 7])
+    settings = {
+        "sum": {"stopping_criteria": [Sum()]},
+        "string": {"stopping_criteria": [StopStringCriteria(tokenizer(), [words[1:3], "jh"])]},
+        "time": {"max_time": 0.0},
+    }[which]
+    wanted = plain(model, **settings)
+    made = recipe(model, method=METHODS["rsd-c"])
+    assert torch.equal(ours(model, made, **settings), wanted)
+    assert wanted.shape[1] < plain_text("llama").shape[1] or (wanted == PAD).any()
+
+
+def test_all_rows_stop_together_when_generate_pads_nothing():
+    model = tiny("llama", 0, dtype=torch.float32, eos_token_id=None)
+
+    class Long(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return (input_ids[:, -1] % 5 == 0) & (input_ids.shape[1] > 11)
+
+    settings = {"stopping_criteria": [Long()], "max_new_tokens": 60}
+    wanted = plain(model, **settings)
+    assert wanted.shape[1] < 60
+    assert torch.equal(ours(model, recipe(other(), method=METHODS["rsd-s"]), **settings), wanted)
+
+
+# Streaming, sampling, outputs -------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.got: list[list[int]] = []
+        self.ended = 0
+
+    def put(self, value) -> None:
+        self.got.append(value.tolist())
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_a_streamer_receives_the_prompt_and_every_token():
+    ids, expected, recorder = {"input_ids": torch.tensor([[5, 6, 7]])}, Recorder(), Recorder()
+    wanted = plain(target(), ids, streamer=expected)
+    assert torch.equal(ours(target(), recipe(target(), streamer=recorder), ids), wanted)
+    assert recorder.got == expected.got
+    assert recorder.ended == 1
+
+
+def test_a_text_streamer_prints_the_text(capsys):
+    made = recipe(other(), streamer=TextStreamer(tokenizer()))
+    text = ours(target(), made, {"input_ids": torch.tensor([[5, 6, 7]])})
+    assert capsys.readouterr().out == tokenizer().decode(text[0]) + "\n"
+
+
+def test_several_rows_and_a_streamer_are_refused():
+    with pytest.raises(ConfigError, match="a streamer takes one text, but 8 rows came"):
+        ours(target(), recipe(streamer=Recorder()))
+
+
+SAMPLED = {"do_sample": True, "temperature": 0.8, "top_k": 20, "repetition_penalty": 1.1}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_seed_gives_one_text(name):
+    made = [recipe(other(), method=METHODS[name], seed=seed) for seed in (5, 5, 6)]
+    first, again, different = (ours(target(), one, ragged(2), **SAMPLED) for one in made)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, different)
+    rows = recipe(other(), method=METHODS[name], seed=[5, 6])
+    assert torch.equal(ours(target(), rows, ragged(2), **SAMPLED), first)
+
+
+def test_without_a_seed_torchs_generator_decides():
+    def sample(seed):
+        torch.manual_seed(seed)
+        return ours(target(), recipe(other()), ragged(2), **SAMPLED)
+
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1), sample(2))
+    made = recipe(other())
+    assert not torch.equal(ours(target(), made, ragged(2), **SAMPLED), ours(target(), made, ragged(2), **SAMPLED))
+
+
+def test_greedy_decoding_leaves_torchs_generator_alone():
+    before = torch.get_rng_state()
+    ours(target(), recipe(other()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["rsd-s", "shared-noise"])
+def test_a_row_does_not_depend_on_its_neighbours(name):
+    batch, settings = ragged(4), {**SAMPLED, "repetition_penalty": 1.0}  # transformers 5.5 penalises padding too
+    together = ours(target(), recipe(other(), method=METHODS[name], seed=3), batch, **settings)
+    for row, mask in enumerate(batch["attention_mask"].bool()):
+        ids = {"input_ids": batch["input_ids"][row][mask].unsqueeze(0)}
+        ids["attention_mask"] = torch.ones_like(ids["input_ids"])
+        alone = ours(target(), recipe(other(), method=METHODS[name], seed=3 + row), ids, **settings)
+        assert alone[0, -NEW:].tolist() == together[row, -NEW:].tolist()
+
+
+@pytest.mark.parametrize("name", ["rsd-s", "shared-noise"])
+def test_sampled_texts_follow_the_models_law(name):
+    settings = {"do_sample": True, "temperature": 0.9, "top_k": 3, "max_new_tokens": 2}
+    ids = torch.tensor([[5, 6, 7]])
+    law = {}
+    first = target()(ids).logits[0, -1].div(0.9).topk(3)
+    for p, token in zip(first.values.softmax(0).tolist(), first.indices.tolist(), strict=True):
+        second = target()(torch.cat([ids, torch.tensor([[token]])], 1)).logits[0, -1].div(0.9).topk(3)
+        for q, following in zip(second.values.softmax(0).tolist(), second.indices.tolist(), strict=True):
+            law[token, following] = p * q
+    made = recipe(other(), method=METHODS[name], seed=0)
+    texts = ours(target(), made, {"input_ids": ids.expand(1500, -1)}, **settings)
+    counts = Counter(tuple(row) for row in texts[:, -2:].tolist())
+    assert set(counts) <= set(law)
+    chi2 = sum((counts[pair] - 1500 * p) ** 2 / (1500 * p) for pair, p in law.items())
+    assert chi2 < 31.8  # 8 degrees of freedom, probability 1e-4
+
+
+def test_several_texts_of_one_prompt():
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    texts = ours(target(), recipe(other(), seed=0), ids, num_return_sequences=3, **SAMPLED)
+    assert texts.shape == (3, 3 + NEW)
+    assert len({tuple(t) for t in texts.tolist()}) == 3
+
+
+def test_a_dictionary_is_returned_where_it_is_asked_for():
+    out = ours(target(), recipe(other()), return_dict_in_generate=True)
+    assert isinstance(out, GenerateDecoderOnlyOutput)
+    assert torch.equal(out.sequences, plain_text("llama"))
+
+
+def test_the_recipe_remembers_proofs_not_models(monkeypatch):
+    proofs = []
+    monkeypatch.setattr(torch_runner, "check_tree_forward", lambda runner: proofs.append(runner.model.config.model_type))
+    made, model = recipe(other()), tiny("gpt2", dtype=torch.float32)
+    for one in (model, target(), model):
+        ours(one, made)
+    assert sorted(proofs) == ["gpt2", "llama", "llama"]
+    gone = weakref.ref(model)
+    del model, one
+    gc.collect()
+    assert gone() is None
+
+
+# Refusals ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_beams": 2}, "num_beams=2 .* use num_beams=1"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True"),
+        ({"output_logits": True, "return_dict_in_generate": True}, "output_logits=True"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions=True"),
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True"),
+        ({"prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens=4 .*method='ngram'"),
+        ({"penalty_alpha": 0.5, "top_k": 4}, "penalty_alpha=0.5"),
+        ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"),
+        ({"encoder_repetition_penalty": 1.5}, "EncoderRepetitionPenaltyLogitsProcessor is bound to the rows"),
+        ({"encoder_no_repeat_ngram_size": 2}, "EncoderNoRepeatNGramLogitsProcessor is bound to the rows"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ours(target(), recipe(other()), **settings)
+
+
+def call(made: Recipe | None = None, **inputs):
+    """As ``generate`` calls, with inputs that it would not make itself."""
+    settings = dict.fromkeys(("logits_processor", "stopping_criteria", "generation_config"))
+    return (made or recipe())(target(), **{**ragged(), **settings, **inputs})
+
+
+def test_inputs_that_cannot_be_honoured_are_refused():
+    ids, mask = ragged()["input_ids"], ragged()["attention_mask"]
+    filled = DynamicCache()
+    filled.update(torch.zeros(8, 2, 3, 8), torch.zeros(8, 2, 3, 8), 0)
+    own = DynamicCache()
+    own._is_user_defined = True  # as generate marks it, from 5.23 on
+    hole = mask.clone()
+    hole[1, -2] = 0
+    hole[1, -4] = 1
+    for inputs, message in [
+        ({"attention_mask": mask.flip(1)}, "padded on the right: set tokenizer.padding_side"),
+        ({"attention_mask": hole}, "hides tokens inside a row"),
+        ({"attention_mask": torch.ones(8, 12)}, r"attention_mask has shape \(8, 12\)"),
+        ({"past_key_values": filled}, "past_key_values was given"),
+        ({"past_key_values": own}, "past_key_values was given"),
+        ({"position_ids": torch.arange(9).expand(8, -1)}, "position_ids do not count"),
+        ({"token_type_ids": mask, "pixel_values": mask}, "pixel_values, token_type_ids cannot be handed"),
+        ({"input_ids": ids[:, :0]}, "input_ids is empty"),
+        ({}, "nothing says how long"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            call(**inputs)
+
+
+def test_seeds_must_fit_the_rows():
+    with pytest.raises(ConfigError, match="2 seeds came for 8 rows"):
+        ours(target(), recipe(seed=[1, 2]))
+
+
+def test_models_and_methods_that_cannot_draft_are_refused_by_name():
+    with pytest.raises(PairingError, match="'rsd-c' needs a draft model"):
+        ours(target(), recipe(method=METHODS["rsd-c"]))
+    t5 = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
+                                                    decoder_start_token_id=0))  # fmt: skip
+    with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
+        ours(t5.eval(), recipe(), {"input_ids": torch.tensor([[3, 4]])})
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "mistral", "qwen2"])
+def test_sliding_windows_work_to_their_end_and_are_named_beyond_it(kind):
+    extra = {"use_sliding_window": True, "max_window_layers": 0} if kind == "qwen2" else {}
+    model = tiny(kind, dtype=torch.float32, sliding_window=24, **extra)
+    inputs = ragged()  # nine tokens at most
+    made = recipe(tiny(kind, 1, dtype=torch.float32), method=METHODS["rsd-c"])
+    assert torch.equal(ours(model, made, inputs, max_new_tokens=15), plain(model, inputs, max_new_tokens=15))
+    with pytest.raises(CacheError, match=f"make 25 tokens, but {kind} takes 24 .its sliding window is 24 tokens"):
+        ours(model, made, inputs, max_new_tokens=16)
+
+
+def test_the_drafts_context_counts_too():
+    short = tiny("gpt2", dtype=torch.float32, max_position_embeddings=20)
+    with pytest.raises(CacheError, match="make 21 tokens, but gpt2 takes 20"):
+        ours(target(), recipe(short), max_new_tokens=12)

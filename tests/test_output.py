@@ -1,0 +1,287 @@
+"""Where texts end, which tokens count, and text that grows without breaking characters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from draftwood.errors import ConfigError
+from draftwood.output import Detokenizer, Limits, RowOutput
+
+calm = settings(deadline=None, derandomize=True)
+PROMPT = [9, 8]
+EOS = 3
+
+
+class Letters:
+    """Token 0 is "a", 1 is "b", and so on; 100 and above are pairs: 101 is "ab", 110 is "ba"."""
+
+    def decode(self, ids, **_) -> str:
+        return "".join(self.word(t) for t in ids)
+
+    @staticmethod
+    def word(token: int) -> str:
+        return chr(97 + token) if token < 100 else chr(97 + token // 10 % 10) + chr(97 + token % 10)
+
+
+class Bytes:
+    """One byte a token; broken characters become the replacement character."""
+
+    def decode(self, ids, **_) -> str:
+        return bytes(ids).decode("utf-8", errors="replace")
+
+
+def row(tokenizer=None, *, eos=(), longest=None, criterion=None, **limits) -> RowOutput:
+    return RowOutput(
+        PROMPT, Limits(**limits), eos=frozenset(eos), longest=longest, tokenizer=tokenizer, criterion=criterion
+    )  # fmt: skip
+
+
+def feed(output: RowOutput, blocks) -> str:
+    """Hand over block after block until the text ends; returns what was given out."""
+    given_out = ""
+    for block in blocks:
+        count, text = output.take(block)
+        given_out += text
+        if output.finish_reason is not None:
+            break
+        assert count == len(block)
+    assert given_out == output.text
+    return given_out
+
+
+# Tokens -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_length_limit_cuts_inside_a_block():
+    output = row(max_new_tokens=3)
+    assert (output.take([1, 2]), output.remaining, output.finish_reason) == ((2, ""), 1, None)
+    assert output.take([4, 5, 6]) == (1, "")
+    assert (output.generated, output.remaining, output.finish_reason) == ([1, 2, 4], 0, "length")
+    assert output.tokens == [*PROMPT, 1, 2, 4]
+
+
+def test_the_context_is_a_limit_too():
+    output = row(max_new_tokens=50, longest=4)
+    assert output.remaining == 2
+    assert output.take([1, 2, 4]) == (2, "")
+    assert output.finish_reason == "length"
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_stop_token_inside_a_block_is_kept_and_ends_it(at):
+    for output in (row(eos=[EOS, 4]), row(stop_token_ids=(EOS,)), row(stop_token_ids=(EOS,), ignore_eos=True, eos=[7])):
+        block = [1, 2, 5]
+        block[at] = EOS
+        assert output.take(block) == (at + 1, "")
+        assert (output.generated, output.finish_reason) == (block[: at + 1], "stop")
+
+
+def test_end_of_text_can_be_ignored():
+    output = row(eos=[EOS], ignore_eos=True)
+    assert output.take([EOS, 1]) == (2, "")
+    assert output.finish_reason is None
+
+
+def test_stop_at_the_last_token_is_a_stop():
+    output = row(eos=[EOS], max_new_tokens=2)
+    output.take([1, EOS, 5])
+    assert output.finish_reason == "stop"
+
+
+def test_a_criterion_sees_every_prefix_with_the_prompt_and_none_after_the_end():
+    seen = []
+
+    def criterion(tokens):
+        seen.append(list(tokens))
+        return tokens[-1] == 6
+
+    output = row(criterion=criterion)
+    assert output.take([4]) == (1, "")
+    assert output.take([5, 6, 7]) == (2, "")
+    assert seen == [[9, 8, 4], [9, 8, 4, 5], [9, 8, 4, 5, 6]]
+    assert output.finish_reason == "stop"
+
+
+@calm
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 12), st.data())
+def test_blocks_do_not_matter(tokens, limit, data):
+    def run(blocks):
+        output = row(eos=[EOS], max_new_tokens=limit, criterion=lambda ids: ids[-2:] == [1, 2])
+        feed(output, blocks)
+        return output.generated, output.finish_reason
+
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens)))))
+    blocks = [tokens[a:b] for a, b in zip([0, *cuts], [*cuts, len(tokens)], strict=True) if a < b]
+    assert run(blocks) == run([[t] for t in tokens])
+
+
+# Stop strings -----------------------------------------------------------------------------------------------------------
+
+
+def ids(text: str) -> list[int]:
+    return [ord(c) - 97 for c in text]
+
+
+@pytest.mark.parametrize("blocks", [["xyabcz"], ["xya", "bcz"], ["x", "y", "a", "b", "c", "z"]])
+def test_text_ends_before_a_stop_string_across_tokens_and_blocks(blocks):
+    output = row(Letters(), stop=("abc",))
+    assert feed(output, map(ids, blocks)) == "xy"
+    assert output.finish_reason == "stop"
+    assert output.generated == ids("xyabc")  # the token that completes it is the last that counts
+
+
+def test_text_that_only_began_a_stop_string_is_given_out():
+    output = row(Letters(), stop=("abc",))
+    assert output.take(ids("xab")) == (3, "x")
+    assert output.take(ids("ab")) == (2, "ab")  # "abab": the first two cannot be its beginning any more
+    assert output.take(ids("d")) == (1, "abd")
+    assert output.finish_reason is None
+
+
+@pytest.mark.parametrize(("limits", "eos"), [({"max_new_tokens": 3}, ()), ({}, [1])])
+def test_held_text_is_given_out_when_the_text_ends_otherwise(limits, eos):
+    output = row(Letters(), stop=("abc",), eos=eos, **limits)
+    assert feed(output, [ids("xab"), ids("c")]) == "xab"
+    assert output.finish_reason == ("stop" if eos else "length")
+
+
+def test_a_stop_string_inside_one_token_drops_the_rest_of_it():
+    output = row(Letters(), stop=("b",))
+    assert output.take([0, 110, 0]) == (2, "a")  # "a", "ba", "a"
+    assert output.finish_reason == "stop"
+
+
+def test_the_earliest_of_several_stop_strings_counts():
+    output = row(Letters(), stop=("bc", "abc", "c"))
+    assert output.take(ids("xabc")) == (4, "x")
+
+
+def test_nothing_follows_a_stop_string_at_the_length_limit():
+    output = row(Letters(), stop=("ab",), max_new_tokens=3)
+    assert output.take(ids("xabz")) == (3, "x")
+    assert output.finish_reason == "stop"
+
+
+@calm
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 100, 101, 110, 111, 120]), max_size=10),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(1, 4),
+)
+def test_stop_strings_are_found_wherever_the_tokens_break(tokens, stops, size):
+    expected, over = "", False
+    for token in tokens:  # the plain way: look at the whole text after every token
+        expected += Letters.word(token)
+        found = [at for stop in stops if (at := expected.find(stop)) >= 0]
+        if found:
+            expected, over = expected[: min(found)], True
+            break
+    output = row(Letters(), stop=tuple(stops), max_new_tokens=max(1, len(tokens)))
+    text = feed(output, [tokens[i : i + size] for i in range(0, len(tokens), size)])
+    assert text == expected
+    assert (output.finish_reason == "stop") == over
+
+
+def test_stop_strings_need_a_tokenizer():
+    with pytest.raises(ConfigError, match="stop strings need a tokenizer"):
+        row(stop=("x",))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"), [({"max_new_tokens": 0}, "max_new_tokens is 0: give 1 or more"), ({"stop": ("",)}, "empty text")]
+)
+def test_limits_out_of_range_are_refused(limits, message):
+    with pytest.raises(ConfigError, match=message):
+        Limits(**limits)
+
+
+# Characters -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_character_split_over_tokens_comes_whole():
+    words = Detokenizer(Bytes())
+    pieces = [words.push([b]) for b in "aé€🙂b".encode()]
+    assert pieces == ["a", "", "é", "", "", "€", "", "", "", "🙂", "b"]
+
+
+def test_half_a_character_at_the_end_is_given_out_broken():
+    output = row(Bytes(), max_new_tokens=2)
+    assert feed(output, [[97, 0xE2]]) == "a\ufffd"
+
+
+def test_a_stop_string_of_split_characters():
+    output = row(Bytes(), stop=("🙂",))
+    assert feed(output, [[b] for b in "né🙂!".encode()]) == "né"
+    assert len(output.generated) == len("né🙂".encode())
+
+
+@calm
+@given(st.binary(max_size=24), st.integers(1, 5))
+def test_incremental_text_is_the_whole_text_even_for_broken_bytes(data, size):
+    words, text = Detokenizer(Bytes()), ""
+    for at in range(0, len(data), size):
+        text += words.push(list(data[at : at + size]))
+    assert text + words.push([], last=True) == Bytes().decode(data)
+
+
+@calm
+@given(st.text(max_size=12), st.lists(st.integers(1, 4), max_size=20), st.text(max_size=2))
+def test_incremental_text_is_the_whole_text_up_to_the_stop_string(text, sizes, stop):
+    tokens, blocks = list(text.encode()), []
+    for size in [*sizes, len(tokens)]:
+        blocks.append(tokens[:size])
+        tokens = tokens[size:]
+    output = row(Bytes(), max_new_tokens=max(1, len(text.encode())), stop=(stop,) if stop else ())
+    assert feed(output, blocks) == (text.split(stop)[0] if stop else text)
+
+
+def tokenizer_with_spaces() -> PreTrainedTokenizerFast:
+    """As SentencePiece: a word brings the space before it, and the first space of a text is dropped."""
+    words = ["▁once", "▁upon", "▁a", "time", "▁", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
+    inner = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True))
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+
+
+def tokenizer_of_bytes() -> PreTrainedTokenizerFast:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner)
+
+
+WITH_SPACES, OF_BYTES = tokenizer_with_spaces(), tokenizer_of_bytes()
+
+
+CHARACTERS = st.characters(codec="utf-8").map(lambda c: [6 + b for b in c.encode()])
+PARTS = st.one_of(st.integers(0, 5).map(lambda token: [token]), CHARACTERS)
+
+
+@calm
+@given(st.lists(PARTS))
+def test_spaces_special_tokens_and_byte_tokens_of_a_sentencepiece_tokenizer(parts):
+    tokens, words = [token for part in parts for token in part], Detokenizer(WITH_SPACES)
+    text = "".join(words.push([token]) for token in tokens) + words.push([], last=True)
+    assert text == WITH_SPACES.decode(tokens, skip_special_tokens=True)
+
+
+@calm
+@given(st.text(max_size=10))
+def test_characters_of_a_byte_level_tokenizer(text):
+    words, tokens = Detokenizer(OF_BYTES), OF_BYTES(text)["input_ids"]
+    pieces = [words.push([token]) for token in tokens]
+    assert "".join(pieces) + words.push([], last=True) == text
+    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
+
+
+def test_special_tokens_are_no_text():
+    output = row(WITH_SPACES, eos=[5])
+    assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == "once upon  atime"
+    assert output.generated == [0, 1, 4, 2, 3, 5]

@@ -1,0 +1,330 @@
+"""The law that is sampled: equal to ``transformers``' processors, at every node of a tree on its own prefix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    ExponentialDecayLengthPenalty,
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+    WatermarkLogitsProcessor,
+)
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+from draftwood.errors import ConfigError, NumericsError
+from draftwood.sampling import ByRow, Law, Sampling
+
+VOCAB = 12
+TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text
+PATHS = [[], [1], [5], [1, 1], [5, 9], [5, 9, 9]]
+
+
+def scores_of(seed: int = 0, *, rows: int = 1, nodes: int = len(PATHS), vocab: int = VOCAB, ties: bool = False):
+    scores = 3 * torch.randn(rows, nodes, vocab, generator=torch.Generator().manual_seed(seed))
+    return scores.round() if ties else scores
+
+
+def law(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> Law:
+    return Law(sampling, [list(TEXT if text is None else text)], [prompt], VOCAB)
+
+
+def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
+    return law(sampling).target(scores, lambda: [paths])
+
+
+def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
+    """Node after node, each with its own text, as ``generate`` would have asked."""
+    each = [processors(torch.tensor([TEXT + path]), scores[:, i].clone()) for i, path in enumerate(paths)]
+    return torch.stack(each, dim=1).log_softmax(-1)
+
+
+@given(
+    seed=st.integers(0, 9999), ties=st.booleans(), temperature=st.sampled_from([0.3, 0.9, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 3, 11, 12, 50]), top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.1, 0.7, 1.0]), penalty=st.sampled_from([0.8, 1.0, 1.7]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_every_setting_equals_transformers(seed, ties, temperature, top_k, top_p, min_p, penalty):
+    scores = scores_of(seed, ties=ties)
+    processors = LogitsProcessorList(
+        [
+            *([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []),
+            *([TemperatureLogitsWarper(temperature)] if temperature != 1 else []),
+            *([TopKLogitsWarper(top_k)] if top_k else []),
+            *([TopPLogitsWarper(top_p)] if top_p < 1 else []),
+            *([MinPLogitsWarper(min_p)] if min_p else []),
+        ]
+    )
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
+    assert torch.equal(target(sampling, scores), theirs(processors, scores))
+    assert torch.equal(target(Sampling(processors=processors), scores), theirs(processors, scores))
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        RepetitionPenaltyLogitsProcessor(1.5),
+        NoRepeatNGramLogitsProcessor(2),
+        NoBadWordsLogitsProcessor([[2], [9, 4], [5, 9, 1]]),
+        SequenceBiasLogitsProcessor({(1,): 2.0, (5, 9): -3.0}),
+        MinNewTokensLengthLogitsProcessor(2, 5, torch.tensor([4])),
+        ExponentialDecayLengthPenalty((1, 1.5), torch.tensor([4]), 2),
+        WatermarkLogitsProcessor(VOCAB, "cpu"),
+        WatermarkLogitsProcessor(64, "cpu", seeding_scheme="selfhash"),
+        TypicalLogitsWarper(0.6),
+        PrefixConstrainedLogitsProcessor(lambda _, ids: [(int(ids[-1]) + i) % VOCAB for i in (1, 2, 4)], 1),
+        ByRow([TopKLogitsWarper(2)]),
+    ],
+    ids=lambda p: type(p).__name__,
+)
+def test_stateless_processors_are_taken_and_see_each_nodes_text(processor):
+    if getattr(processor, "seeding_scheme", "") == "selfhash":
+        Sampling(processors=[processor])  # asks for forty candidates: too many for these scores
+        return
+    scores = scores_of()
+    plain = processor.rows[0] if isinstance(processor, ByRow) else processor
+    assert torch.equal(target(Sampling(processors=[processor]), scores), theirs(plain, scores))
+
+
+def test_penalties_count_each_nodes_own_path():
+    sampling = Sampling(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3)
+    scores = scores_of()
+    nodes = target(sampling, scores)
+    for i, path in enumerate(PATHS):
+        alone = law(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]])
+        assert torch.allclose(nodes[:, i], alone[:, 0], atol=1e-6)
+    assert not torch.allclose(nodes[:, 4], target(sampling, scores, [[]] * len(PATHS))[:, 4])  # the path matters
+
+
+@given(
+    generated=st.lists(st.integers(0, VOCAB - 1), max_size=8), presence=st.floats(-2, 2), frequency=st.floats(-2, 2),
+    repetition=st.sampled_from([0.7, 1.0, 1.3]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_penalties_are_those_of_vllm(generated, presence, frequency, repetition):
+    prompt, scores = [3, 5], scores_of(nodes=1)
+    expected = scores[0, 0].tolist()
+    for token in range(VOCAB):  # vllm/model_executor/layers/utils.py, apply_penalties
+        count = generated.count(token)
+        if count or token in prompt:
+            expected[token] *= repetition if expected[token] < 0 else 1 / repetition
+        expected[token] -= frequency * count
+        expected[token] -= presence * (count > 0)
+    sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
+    got = law(sampling, prompt + generated).target(scores, lambda: [[[]]])
+    assert torch.allclose(got[0, 0], torch.tensor(expected).log_softmax(-1), atol=1e-5)
+
+
+def test_prefixes_are_asked_for_only_where_the_law_looks_back():
+    def never():
+        raise AssertionError("asked")
+
+    law(Sampling(temperature=0.5, top_k=3, logit_bias={1: 2.0})).target(scores_of(), never)
+    with pytest.raises(AssertionError, match="asked"):
+        law(Sampling(presence_penalty=0.1)).target(scores_of(), never)
+
+
+def test_rows_keep_their_own_text_and_processor_when_others_leave():
+    sampling = Sampling(
+        repetition_penalty=2.0, processors=[ByRow([SequenceBiasLogitsProcessor({(i,): 9.0}) for i in range(3)])]
+    )
+    whole = Law(sampling, [[1, 2], [3], [4, 4, 4]], [1, 1, 1], VOCAB)
+    scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
+    everyone = whole.target(scores, lambda: paths)
+    some = whole.select([2, 0]).target(scores[[2, 0]], lambda: [paths[2], paths[0]])
+    assert torch.equal(some, everyone[[2, 0]])
+    last = whole.select([2, 0]).select([0]).target(scores[[2]], lambda: [paths[2]])
+    assert torch.equal(last, everyone[[2]])
+    assert everyone[:, 0].argmax(-1).tolist() == [0, 1, 2]
+
+
+def test_logit_bias_is_added():
+    scores = scores_of()
+    shift = torch.zeros(VOCAB).index_fill_(0, torch.tensor([4]), -100.0).index_fill_(0, torch.tensor([6]), 2.5)
+    got = target(Sampling(logit_bias={4: -100.0, 6: 2.5}), scores)
+    assert torch.equal(got, (scores + shift).log_softmax(-1))
+    with pytest.raises(ConfigError, match=r"logit_bias names token 12: give tokens from 0 to 11"):
+        target(Sampling(logit_bias={12: 1.0}), scores)
+
+
+def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
+    scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
+    greedy = Law(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
+    assert greedy.target(scores, lambda: [[[], [1]]]).exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
+    assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]), scores.log_softmax(-1))  # a ranking, not cut
+
+
+def test_scores_that_round_to_one_law_are_still_told_apart():
+    scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
+    assert scores.log_softmax(-1).unique().numel() == 1
+    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]])
+    assert best.exp().tolist() == [[[0, 1, 0]]]
+
+
+def test_low_precision_scores_become_float32_and_float64_stays():
+    assert target(Sampling(), scores_of().bfloat16()).dtype == torch.float32
+    assert target(Sampling(processors=[TopKLogitsWarper(3)]), scores_of().double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("scored", [VOCAB - 3, VOCAB, VOCAB + 4])
+def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
+    scores = scores_of(vocab=scored)
+    got = law(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS])
+    assert got.shape[-1] == VOCAB
+    assert torch.allclose(got.exp().sum(-1), torch.ones(()))
+    assert (got[..., scored:] == -torch.inf).all()
+    fitted = torch.nn.functional.pad(scores, (0, max(0, VOCAB - scored)), value=-torch.inf)[..., :VOCAB]
+    assert torch.equal(got, target(Sampling(repetition_penalty=1.2), fitted))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}])
+def test_scores_that_are_not_numbers_name_the_model(bad, options):
+    scores = scores_of()
+    scores[0, 2, 7] = bad
+    bound = law(Sampling(**options))
+    with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
+        bound.target(scores, lambda: [PATHS])
+    with pytest.raises(NumericsError, match="the draft model's scores"):
+        bound.draft(scores, lambda: [PATHS])
+
+
+def test_a_law_without_any_possible_token_is_refused():
+    with pytest.raises(NumericsError, match="no token is left possible"):
+        target(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))), scores_of())
+
+
+class Counts:
+    """Answers always the same, but counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, ids, scores):
+        self.calls += 1
+        return scores
+
+
+class Remembers:
+    """Forbids the token that it saw last time."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __call__(self, ids, scores):
+        scores[:, self.last] -= 5
+        self.last = int(ids[0, -1])
+        return scores
+
+
+class Hides:
+    """Keeps its state in an object of its own."""
+
+    def __init__(self) -> None:
+        self.inner = Counts()
+
+    def __call__(self, ids, scores):
+        return self.inner(ids, scores)
+
+
+class Collects:
+    def __init__(self) -> None:
+        self.seen = {"tokens": torch.zeros(3)}
+
+    def __call__(self, ids, scores):
+        self.seen["tokens"][0] += 1
+        return scores
+
+
+class Mixes:
+    """Looks at the rows beside."""
+
+    def __call__(self, ids, scores):
+        return scores - ids.shape[0] * (torch.arange(scores.shape[-1]) == 3)
+
+
+class Whole:
+    """Needs the whole batch."""
+
+    def __call__(self, ids, scores):
+        return scores + torch.zeros(4, 1)
+
+
+def synthid():
+    return SynthIDTextWatermarkLogitsProcessor(
+        ngram_len=3, keys=[1, 2], sampling_table_size=16, sampling_table_seed=0, context_history_size=8,
+        skip_first_ngram_calls=False, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [Counts, Remembers, Hides, Collects, synthid])
+def test_stateful_processors_are_refused_by_name(make):
+    processor = make()
+    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} keeps state between calls"):
+        Sampling(processors=[TopKLogitsWarper(3), processor])
+    with pytest.raises(ConfigError, match="keeps state"):
+        Sampling(processors=[ByRow([processor])])
+
+
+def test_guidance_is_refused_by_name():
+    processor = UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, None)
+    with pytest.raises(ConfigError, match="UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"):
+        Sampling(processors=[processor])
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        Mixes(),
+        Whole(),
+        PrefixConstrainedLogitsProcessor(lambda row, _: [1, 2 + row], 1),
+        EncoderRepetitionPenaltyLogitsProcessor(1.5, torch.tensor([[1, 2]])),
+        EncoderNoRepeatNGramLogitsProcessor(2, torch.tensor([[1, 2, 3]])),
+    ],
+    ids=lambda p: type(p).__name__,
+)
+def test_processors_bound_to_the_rows_of_a_batch_are_refused_by_name(processor):
+    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} is bound to the rows"):
+        Sampling(processors=[processor])
+
+
+def test_a_processor_that_is_asked_is_not_changed():
+    processor = SequenceBiasLogitsProcessor({(1,): 2.0})
+    Sampling(processors=[processor])
+    assert not processor.prepared_bias_variables
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1: give a number 0 or more"),
+        ({"temperature": float("nan")}, "temperature is nan: give a finite number"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0.0: give a number above 0"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+        ({"min_p": -0.5}, "min_p is -0.5"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"presence_penalty": float("inf")}, "presence_penalty is inf: give a finite number"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Sampling(**options)
