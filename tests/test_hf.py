@@ -205,7 +205,8 @@ def test_end_of_text_in_the_middle_of_an_accepted_block(step):
     wanted = plain(target(), **settings)
     assert torch.equal(ours(target(), made, **settings), wanted)
     assert 88 in wanted[2].tolist()
-    assert max(made.stats[2].accepted) >= step
+    first = wanted[2, -NEW:].tolist().index(eos)  # nothing is drafted below it
+    assert max(made.stats[2].accepted) >= min(first, step)
 
 
 def test_padding_is_the_end_of_text_token_if_there_is_no_other():

@@ -281,7 +281,7 @@ def test_characters_of_a_byte_level_tokenizer(text):
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
-def test_special_tokens_are_no_text():
+def test_special_tokens_are_no_text_and_the_first_word_joins_the_prompt():
     output = row(WITH_SPACES, eos=[5])
-    assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == "once upon  atime"
+    assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == " once upon  atime"
     assert output.generated == [0, 1, 4, 2, 3, 5]

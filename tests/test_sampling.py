@@ -30,7 +30,8 @@ from transformers.generation.logits_process import (
 )
 
 from draftwood.errors import ConfigError, NumericsError
-from draftwood.sampling import ByRow, Law, Sampling
+from draftwood.processors import ByRow
+from draftwood.sampling import Law, Sampling
 
 VOCAB = 12
 TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text

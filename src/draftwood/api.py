@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, TypeAlias, final, overload
 
 import torch
 
+from draftwood.checks import several, whole
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.methods import Method, build
@@ -28,7 +30,7 @@ class LoadOptions:
     """Where and how models are loaded."""
 
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    device: str = field(default="auto", metadata={"help": "cpu, cuda, cuda:1, mps; auto takes CUDA if there is one"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
 
 
@@ -66,6 +68,9 @@ def load(
         if pair is None:
             raise ModelError("this installation holds no bundled pair: name a target model (and a draft model)")
         target, draft = pair["target"], pair["draft"]
+    for name in (target, draft):
+        if name is not None:
+            _check_path(name)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     tokenizer = _load_tokenizer(target, options)
@@ -81,6 +86,8 @@ def choose_device(name: str) -> torch.device:
     """``auto`` is CUDA if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.split(":")[0] == "mps":
+        raise ConfigError("device 'mps' has no float64, which the noise needs: use --device cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -108,7 +115,6 @@ def load_model(name: str | Path, options: LoadOptions, device: torch.device, dty
     """
     from transformers import AutoModelForCausalLM
 
-    _check_path(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(name), dtype=dtype, use_safetensors=True, trust_remote_code=options.trust_remote_code
@@ -130,7 +136,9 @@ def _load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
 def _check_path(name: str | Path) -> None:
     """A path that does not exist would be taken for a hub name."""
     text = str(name)
-    if (isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(text).is_dir():
+    if text.startswith("~"):
+        raise ModelError(f"{text!r} begins with ~, which only a shell expands: write the whole path")
+    if (isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1) and not Path(text).is_dir():
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
 
 
@@ -183,13 +191,14 @@ class Pair:
     def __init__(self, model: Any, draft_model: Any, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.target = TorchRunner(model)
-        self.draft = TorchRunner(draft_model) if draft_model is not None else None
+        self.draft = TorchRunner(draft_model, drafts=True) if draft_model is not None else None
+        self._in_use = Lock()
         self.eos = eos_of(model, tokenizer)
 
     def decoder(self, method: Method | None = None, *, greedy: bool = False) -> Decoder:
         """A decoder for token ids; the pair's models serve one stream at a time."""
         drafter, verifier = build(method or Method(), self.draft, greedy=greedy)
-        return Decoder(self.target, drafter, verifier, tokenizer=self.tokenizer, eos=self.eos)
+        return Decoder(self.target, drafter, verifier, tokenizer=self.tokenizer, eos=self.eos, in_use=self._in_use)
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a prompt; an empty text becomes the beginning-of-text token if there is one.
@@ -211,7 +220,7 @@ class Pair:
         return [
             Request(
                 prompt=self.encode(prompt),
-                seed=secrets.randbits(62) if seed is None else seed,
+                seed=secrets.randbits(32) if seed is None else whole("seed", seed),
                 limits=limits or Limits(),
             )
             for prompt, seed in zip(prompts, seeds, strict=True)
@@ -269,11 +278,12 @@ class Pair:
             ConfigError: as many seeds as prompts are wanted; else what :meth:`Decoder.stream` raises.
         """
         single = isinstance(prompt, str)
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        if isinstance(seed, int):
-            seeds: list[int | None] = [seed + i for i in range(len(prompts))]
-        else:
-            seeds = [None] * len(prompts) if seed is None else list(seed)
+        prompts = [prompt] if isinstance(prompt, str) else list(several("prompt", prompt, str, "texts"))
+        seeds: list[int | None] = [None] * len(prompts)
+        if isinstance(seed, list | tuple):
+            seeds = list(seed)
+        elif seed is not None:
+            seeds = [whole("seed", seed) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} prompts: give one each, or a single number")
         sampling = sampling or Sampling()

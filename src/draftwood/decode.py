@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Protocol, final, runtime_checkable
 
 import torch
@@ -14,6 +15,7 @@ from draftwood.errors import CacheError, ConfigError, PairingError
 from draftwood.models import Runner
 from draftwood.noise import Choices, Noise
 from draftwood.output import FinishReason, Limits, RowOutput
+from draftwood.processors import ByRow, refuse_stateful
 from draftwood.rounds import STAGES, Clock, Round, Stats
 from draftwood.sampling import Law, Sampling
 from draftwood.target import Target
@@ -98,6 +100,7 @@ class Decoder:
         verifier: keeps one path of each.
         tokenizer: for text and stop strings; token ids only without one.
         eos: end-of-text token ids.
+        in_use: shared by all decoders of the same models, whose memory holds one batch at a time.
 
     Raises:
         PairingError: the verifier is not exact for the drafter's way of choosing siblings.
@@ -111,6 +114,7 @@ class Decoder:
         *,
         tokenizer: Any = None,
         eos: Sequence[int] = (),
+        in_use: Lock | None = None,
     ) -> None:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.verifier = verifier
@@ -124,13 +128,12 @@ class Decoder:
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
-        self._busy = False
+        self._in_use = in_use or Lock()
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens of prompt and text together: the shorter context of the two models."""
-        known = [n for n in (self.target.runner.max_length, self.drafter.max_length) if n is not None]
-        return min(known) if known else None
+        """Most tokens of prompt and text together: the target's context."""
+        return self.target.runner.max_length
 
     def stream(
         self, requests: Sequence[Request], sampling: Sampling, *, noise: NoiseSource | None = None
@@ -145,8 +148,6 @@ class Decoder:
             NumericsError: scores that are NaN.
         """
         outputs = [self._open(i, request) for i, request in enumerate(requests)]
-        if self._busy:
-            raise ConfigError("this decoder is generating already: close that stream first, or make a second decoder")
         if self.verifier.name == "greedy" and not sampling.greedy:
             raise ConfigError(
                 f"verifier 'greedy' is exact at temperature 0 only, but temperature is {sampling.temperature:g}: use "
@@ -154,13 +155,17 @@ class Decoder:
             )
         seeds = [request.seed for request in requests]
         source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
-        self.stats = [Stats() for _ in requests]
-        self._busy = True
+        for processor in sampling.processors or ():
+            for one in processor.rows if isinstance(processor, ByRow) else [processor]:
+                refuse_stateful(one, self.target.runner.vocab_size)
+        if not self._in_use.acquire(blocking=False):
+            raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:
+            self.stats = [Stats() for _ in requests]
             if outputs:
                 yield from self._rounds(outputs, sampling, source)
         finally:
-            self._busy = False
+            self._in_use.release()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling, *, noise: NoiseSource | None = None) -> list[Result]:
         """All texts, when they are finished; raises what :meth:`stream` raises."""
@@ -213,6 +218,7 @@ class Decoder:
             [output.tokens for output in outputs],
             [output.prompt_length for output in outputs],
             self.target.runner.vocab_size,
+            [output.stops for output in outputs],
         )
         for part in (self.target, self.drafter):
             part.start([output.tokens[:-1] for output in outputs])
@@ -235,7 +241,7 @@ class Decoder:
         positions = [len(output.tokens) - 1 for output in outputs]
         choices = source.at(positions)
         root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
-        limits = [output.remaining - 1 for output in outputs]
+        limits = [self._limit(output) for output in outputs]
         with torch.inference_mode():
             before = self.drafter.forward_seconds
             tree = self.drafter.draft(root, law, choices, limits)
@@ -247,6 +253,13 @@ class Decoder:
             with clock.stage("verify"):
                 verdict = self.verifier.verify(tree, target_logp, choices)
         return Round(tree=tree, target_logp=target_logp, verdict=verdict)
+
+    def _limit(self, output: RowOutput) -> int:
+        """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""
+        limit = output.remaining - 1
+        if self.drafter.max_length is not None:
+            limit = min(limit, self.drafter.max_length - len(output.tokens))
+        return max(0, limit)
 
     @staticmethod
     def _take(output: RowOutput, row: int, index: int, this_round: Round) -> Piece:

@@ -31,8 +31,9 @@ from draftwood.models.support import context
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.noise import Choices, Noise
 from draftwood.output import Limits
+from draftwood.processors import ByRow, refuse_stateful
 from draftwood.rounds import Stats
-from draftwood.sampling import ByRow, Sampling, refuse_stateful
+from draftwood.sampling import Sampling
 
 _SEEDS = 1 << 62
 _NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"

@@ -76,6 +76,10 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool) -> Method:
     name: MethodName = method.method
     if name == "auto":
         name = "shared-noise" if has_draft else "ngram"
+        if method.nodes is not None and not has_draft:
+            raise PairingError(
+                "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
+            )
     if name in NEEDS_DRAFT and not has_draft:
         raise PairingError(f"method {name!r} needs a draft model: give --draft, or use --method ngram or ar")
     verifier: VerifierName = method.verifier

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
+from draftwood.checks import several, whole
 from draftwood.errors import ConfigError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
+_JOIN = 6  # tokens of the prompt that decide whether the first word begins with a space
 _HALF_CHARACTER = "\ufffd"
 
 
@@ -27,7 +29,9 @@ class Limits:
     ignore_eos: bool = field(default=False, metadata={"help": "go on after the end-of-text token"})
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
+        several("stop", self.stop, str, "texts")
+        several("stop_token_ids", self.stop_token_ids, int, "token ids")
+        if whole("max_new_tokens", self.max_new_tokens) < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more")
         if any(not text for text in self.stop):
             raise ConfigError("stop holds an empty text: it would end everything at once; leave it out")
@@ -37,10 +41,10 @@ class Limits:
 class Detokenizer:
     """Text of a growing list of tokens; characters whose bytes are incomplete wait for the rest."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._done = 0  # tokens [0, done) are in the text already
+        self._ids = list(before)
+        self._done = len(before)  # tokens [0, done) are in the text already
         self._context = 0  # decoding starts here, so that joins between tokens come out right
 
     def push(self, ids: Sequence[int], *, last: bool = False) -> str:
@@ -93,11 +97,11 @@ class RowOutput:
         self.limits = limits
         self.finish_reason: FinishReason | None = None
         self.text = ""
-        self._stops = frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else eos)
+        self.stops = frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else eos)
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - len(prompt))
-        self._words = Detokenizer(tokenizer) if tokenizer is not None else None
+        self._words = Detokenizer(tokenizer, list(prompt)[-_JOIN:]) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
         self._cut = False  # a stop string ended the text
         self._criterion = criterion
@@ -130,7 +134,7 @@ class RowOutput:
         return len(tokens), new_text
 
     def _ends(self, token: int) -> bool:
-        return token in self._stops or (self._criterion is not None and self._criterion(self.tokens))
+        return token in self.stops or (self._criterion is not None and self._criterion(self.tokens))
 
     def _read(self, token: int) -> str:
         if self._words is None:

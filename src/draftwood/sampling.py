@@ -1,24 +1,27 @@
-"""From a model's scores to the law that is sampled: penalties, bias, processors, temperature, top-k, top-p, min-p.
+"""From a model's scores to the law that is sampled: penalties, processors, bias, temperature, top-k, top-p, min-p.
 
 Every step is applied at every tree node on that node's own prefix (prompt, committed text, root-to-node path), in the
-order of ``transformers.generate``: penalties, bias and processors first, then temperature, top-k, top-p, min-p.
+order of ``transformers.generate``: penalties, processors and bias first, then temperature, top-k, top-p, min-p.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
+from draftwood.processors import ByRow, refuse_stateful
 
-Prefixes: TypeAlias = Callable[[], list[list[list[int]]]]
-"""Tokens after the root up to each node, ``[row][node]``; called only by laws that depend on the text so far."""
+Paths: TypeAlias = list[list[list[int] | None]]
+"""Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
+Prefixes: TypeAlias = Callable[[], Paths]
+"""Called only by laws that depend on the text so far."""
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -50,20 +53,27 @@ class Sampling:
     processors: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
+        whole("top_k", self.top_k)
+        for f in fields(self):
+            if f.name not in ("top_k", "logit_bias", "processors"):
+                number(f.name, getattr(self, f.name))
         checks = [
             ("temperature", self.temperature >= 0, "0 or more"),
+            ("temperature", self.temperature == 0 or self.temperature >= 1e-6, "that is 0, or 0.000001 or more"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
             ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
         ]
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, float) and not abs(value) < float("inf"):
-                raise ConfigError(f"{f.name} is {value}: give a finite number")
         for name, good, wanted in checks:
             if not good:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number {wanted}")
+        for token, value in dict(self.logit_bias or {}).items():
+            whole("a token of logit_bias", token)
+            if value != -float("inf"):
+                number(f"logit_bias of token {token}", value)
+        if self.processors is not None and not isinstance(self.processors, list | tuple):
+            raise ConfigError(f"processors is {self.processors!r}: give a list of logits processors")
         for processor in self.processors or ():
             for one in processor.rows if isinstance(processor, ByRow) else [processor]:
                 refuse_stateful(one)
@@ -81,75 +91,6 @@ class Sampling:
 
 
 @final
-@dataclass(frozen=True)
-class ByRow:
-    """A logits processor that differs from request to request: ``rows[i]`` answers for request ``i``."""
-
-    rows: Sequence[Any]
-
-
-_KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
-_ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
-_KNOWN = {
-    "SynthIDTextWatermarkLogitsProcessor": _KEEPS_STATE,
-    "UnbatchedClassifierFreeGuidanceLogitsProcessor": _KEEPS_STATE,
-    "EncoderRepetitionPenaltyLogitsProcessor": _ROW_BOUND,
-    "EncoderNoRepeatNGramLogitsProcessor": _ROW_BOUND,
-}
-
-
-def refuse_stateful(processor: Any, vocab: int = 64) -> None:
-    """Refuse a logits processor that is not a function of each row's ``input_ids`` and ``scores`` alone.
-
-    Raises:
-        ConfigError: the processor keeps state between calls, or its answer hangs on the rows beside; its class is named.
-    """
-    name = type(processor).__name__
-    trouble = _KNOWN.get(name) or _trouble(processor, vocab)
-    if trouble:
-        raise ConfigError(
-            f"logits processor {name} {trouble}. Remove it, or rewrite it as a function of one row's input_ids and scores"
-        )
-
-
-def _trouble(processor: Any, vocab: int) -> str | None:
-    """Ask a copy the same question before and after others, alone and in company: answers and attributes must not change."""
-    first, second, both = (torch.tensor(ids) for ids in ([[1, 2, 3]], [[3, 2, 1, 3, 2]], [[1, 2, 3], [2, 1, 3]]))
-    scores = torch.linspace(-2.0, 2.0, vocab).unsqueeze(0)
-    try:
-        probe = copy.deepcopy(processor)
-        before, state = probe(first, scores.clone()), _snapshot(probe)
-        probe(second, scores.clone())
-        moved = state != _snapshot(probe)
-        after = probe(first, scores.clone())
-    except Exception:
-        return None  # it wants other scores or another device: it cannot be asked, and a wrong use fails at the first call
-    if moved or not torch.equal(before, after) or state != _snapshot(probe):
-        return _KEEPS_STATE
-    try:
-        alone = torch.cat([probe(both[:1], scores.clone()), probe(both[1:], scores.clone())])
-        together = probe(both, scores.repeat(2, 1))
-    except Exception:
-        return _ROW_BOUND
-    return None if alone.shape == together.shape and torch.allclose(alone, together, equal_nan=True) else _ROW_BOUND
-
-
-def _snapshot(thing: Any, depth: int = 4) -> Any:
-    """What can be seen of an object's state, in comparable form."""
-    if isinstance(thing, Tensor):
-        return hash(thing.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    if depth == 0:
-        return repr(thing)
-    if isinstance(thing, Mapping):
-        return {repr(key): _snapshot(value, depth - 1) for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [_snapshot(value, depth - 1) for value in thing]
-    if hasattr(thing, "__dict__") and not isinstance(thing, type | torch.nn.Module):
-        return _snapshot(vars(thing), depth - 1)
-    return repr(thing)
-
-
-@final
 class Law:
     """A :class:`Sampling` bound to the texts of a batch.
 
@@ -158,6 +99,7 @@ class Law:
         texts: per row, all tokens so far, the root last; grown in place by the decode loop.
         prompt_lengths: per row, how many of them are the prompt.
         vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
+        stops: per row, tokens that end the text: nothing is drafted below them, and no processor is asked there.
         requests: per row, the number of its request; rows in order without it.
     """
 
@@ -167,13 +109,16 @@ class Law:
         texts: Sequence[list[int]],
         prompt_lengths: Sequence[int],
         vocab: int,
+        stops: Sequence[frozenset[int]] | None = None,
         requests: Sequence[int] | None = None,
     ) -> None:
         self.sampling = sampling
         self.texts = list(texts)
         self.prompt_lengths = list(prompt_lengths)
         self.vocab = vocab
+        self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
+        self._stop_table: Int[Tensor, "row stop"] | None = None
 
     def select(self, rows: Sequence[int]) -> Law:
         """The law of some of the rows."""
@@ -182,8 +127,19 @@ class Law:
             [self.texts[r] for r in rows],
             [self.prompt_lengths[r] for r in rows],
             self.vocab,
+            [self.stops[r] for r in rows],
             [self.requests[r] for r in rows],
         )
+
+    def ends(self, tokens: Int[Tensor, "row node"]) -> Bool[Tensor, "row node"] | None:
+        """Which of these drafted tokens would end their row's text; None if none can."""
+        if not any(self.stops):
+            return None
+        if self._stop_table is None:
+            width = max(map(len, self.stops))
+            table = [[*sorted(stops), *[-1] * (width - len(stops))] for stops in self.stops]
+            self._stop_table = torch.tensor(table, device=tokens.device)
+        return (tokens.unsqueeze(2) == self._stop_table.unsqueeze(1)).any(-1)
 
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
         """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking."""
@@ -209,10 +165,17 @@ class Law:
         s = self.sampling
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         if s.looks_back:
-            scores = self._look_back(scores, prefixes())
+            scores = self._look_back(scores, self._reachable(prefixes()))
         if s.logit_bias:
             scores = scores + self._bias(scores)
         return scores if s.greedy else truncate(scores / s.temperature if s.temperature != 1 else scores, s)
+
+    def _reachable(self, paths: Paths) -> Paths:
+        """Without the paths that go on after the text's end: no text looks like that."""
+        return [
+            [None if path is None or not stops.isdisjoint(path) else path for path in row]
+            for row, stops in zip(paths, self.stops, strict=True)
+        ]
 
     def _bias(self, scores: Tensor) -> Tensor:
         bias = scores.new_zeros(scores.shape[-1])
@@ -222,7 +185,7 @@ class Law:
             bias[token] = value
         return bias
 
-    def _look_back(self, scores: Tensor, prefixes: list[list[list[int]]]) -> Tensor:
+    def _look_back(self, scores: Tensor, prefixes: Paths) -> Tensor:
         s = self.sampling
         if s.repetition_penalty != 1:
             seen = self._counts(scores, prefixes, generated_only=False) > 0
@@ -233,28 +196,26 @@ class Law:
             scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
         return self._process(scores, prefixes) if s.processors else scores
 
-    def _counts(
-        self, scores: Tensor, prefixes: list[list[list[int]]], *, generated_only: bool
-    ) -> Float[Tensor, "row node vocab"]:
+    def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
         counts = torch.zeros_like(scores)
         for row, (text, start) in enumerate(zip(self.texts, self.prompt_lengths, strict=True)):
             history = torch.tensor(text[start if generated_only else 0 :], dtype=torch.long, device=scores.device)
             counts[row] += torch.bincount(history, minlength=scores.shape[-1])[: scores.shape[-1]]
             for node, path in enumerate(prefixes[row]):
-                for token in path:
+                for token in path or ():
                     counts[row, node, token] += 1
         return counts
 
-    def _process(self, scores: Tensor, prefixes: list[list[list[int]]]) -> Tensor:
+    def _process(self, scores: Tensor, prefixes: Paths) -> Tensor:
         out = scores.clone()
         for row, (text, request) in enumerate(zip(self.texts, self.requests, strict=True)):
-            by_length: dict[int, list[int]] = {}
+            by_length: dict[int, list[tuple[int, list[int]]]] = {}
             for node, path in enumerate(prefixes[row]):
-                by_length.setdefault(len(path), []).append(node)
-            for nodes in by_length.values():
-                ids: Int[Tensor, "n length"] = torch.tensor(
-                    [text + prefixes[row][n] for n in nodes], dtype=torch.long, device=scores.device
-                )
+                if path is not None:
+                    by_length.setdefault(len(path), []).append((node, text + path))
+            for group in by_length.values():
+                nodes = [node for node, _ in group]
+                ids: Int[Tensor, "n length"] = torch.tensor([whole_text for _, whole_text in group], device=scores.device)
                 part = scores[row, nodes]
                 for processor in self.sampling.processors or ():
                     part = (processor.rows[request] if isinstance(processor, ByRow) else processor)(ids, part)
@@ -266,6 +227,10 @@ def _log_law(scores: Tensor, *, who: str) -> Tensor:
     logp = scores.log_softmax(dim=-1)
     # One column is enough: a NaN or an infinite score anywhere makes the whole row NaN. Host sync on an accelerator.
     if bool(logp[..., 0].isnan().any()):
+        impossible = (scores == -torch.inf).all(dim=-1, keepdim=True)
+        logp = logp.masked_fill(impossible, -torch.inf)
+        if who == "draft" and not bool(logp[..., 0].isnan().any()):
+            return logp  # a draft without any possible token drafts nothing
         raise NumericsError(
             f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
             "check logit_bias and logits processors"

@@ -84,11 +84,10 @@ class DraftTree:
             path.append(parents[path[-1]])
         return path[::-1]
 
-    def prefixes(self) -> list[list[list[int]]]:
+    def prefixes(self) -> list[list[list[int] | None]]:
         """Tokens after the root up to each node, ``[row][node]``, for laws that depend on the text so far."""
-        return [
-            prefixes_of(tokens, parents) for tokens, parents in zip(self.tokens.tolist(), self.parents.tolist(), strict=True)
-        ]
+        parts = (part.tolist() for part in (self.tokens, self.parents, self.valid))
+        return [prefixes_of(*row) for row in zip(*parts, strict=True)]
 
     def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
         """A text picture of one row's tree, one node a line."""
@@ -106,11 +105,12 @@ class DraftTree:
         return "\n".join(lines)
 
 
-def prefixes_of(tokens: list[int], parents: list[int]) -> list[list[int]]:
-    """Tokens after the root up to each node of one row."""
-    out: list[list[int]] = [[]]
-    for token, parent in zip(tokens[1:], parents[1:], strict=True):
-        out.append([*out[parent], token])
+def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> list[list[int] | None]:
+    """Tokens after the root up to each node of one row; None where there is no node."""
+    out: list[list[int] | None] = [[]]
+    for token, parent, real in zip(tokens[1:], parents[1:], valid[1:], strict=True):
+        above = out[parent]
+        out.append([*above, token] if real and above is not None else None)
     return out
 
 
@@ -163,10 +163,10 @@ class TreeBuilder:
         """Which of the nodes so far each node of the newest level attends to."""
         return self.ancestors[:, self.level, : self.size]
 
-    def prefixes(self) -> list[list[list[int]]]:
+    def prefixes(self) -> list[list[list[int] | None]]:
         """As :meth:`DraftTree.prefixes`, for the newest level only."""
-        both = zip(self.tokens[:, : self.size].tolist(), self.parents[:, : self.size].tolist(), strict=True)
-        return [prefixes_of(tokens, parents)[self.level] for tokens, parents in both]
+        parts = (part[:, : self.size].tolist() for part in (self.tokens, self.parents, self.valid))
+        return [prefixes_of(*row)[self.level] for row in zip(*parts, strict=True)]
 
     def build(self, *, branching: int, draw: Draw, draft_logp: Float[Tensor, "row inner vocab"] | None) -> DraftTree:
         """The finished tree."""

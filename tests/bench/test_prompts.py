@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from draftwood.bench.config import BenchConfig
-from draftwood.bench.prompts import BUILT_IN, documents, pieces, read_prompts
+from draftwood.bench.prompts import BUILT_IN, pieces, read_prompts
+from draftwood.corpus import read_documents
 from draftwood.errors import ConfigError
 
 
@@ -33,7 +34,7 @@ def test_prompts_are_the_first_tokens_of_held_out_documents_source_by_source(fol
 
 
 def test_a_book_is_entered_at_several_lines(folder: Path) -> None:
-    found = pieces(documents(folder / "books.val.txt.xz"), 4)
+    found = pieces(read_documents(folder / "books.val.txt.xz"), 4)
     assert len(set(found)) == 4
     assert all(text.startswith("line ") for text in found)
     assert found[2][:8] == "line 100"

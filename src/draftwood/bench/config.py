@@ -58,7 +58,7 @@ class BenchConfig:
     )
     draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic, on both sides"})
-    device: str = field(default="auto", metadata={"help": "cpu, cuda, cuda:1, mps; auto takes CUDA if there is one"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     data: Path | None = field(default=None, metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"})
     prompts: Path | None = field(
         default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}

@@ -19,10 +19,8 @@ from draftwood.draft.shared_noise import shared_scores
 from draftwood.models import Runner
 from draftwood.noise import Choices
 from draftwood.rounds import Round
-from draftwood.sampling import Law
+from draftwood.sampling import Law, Paths
 from draftwood.tree import DraftTree, Draw, ancestors_of
-
-_STEP = 1e-4  # every level costs a little, so that a parent is always worth more than its children
 
 
 @dataclass
@@ -125,7 +123,10 @@ class BestFirst:
         value = torch.cat(pool.values, dim=1).gather(1, front).unsqueeze(-1)
         share = (best.values / self.tau).log_softmax(dim=-1).to(value.dtype)
         possible = (best.values > -torch.inf) & (depth < limit).unsqueeze(-1)
-        values = torch.where(possible, value + share - _STEP, -torch.inf).flatten(1)
+        ends = law.ends(tokens)
+        if ends is not None:
+            possible &= ~ends.unsqueeze(-1)
+        values = torch.where(possible, value + share, -torch.inf).flatten(1)
         parents = front.repeat_interleave(best.indices.shape[-1], dim=1)
         pool.add(best.indices.flatten(1), parents, depth + 1, values)
         return values
@@ -144,7 +145,9 @@ class BestFirst:
 
     def _prune(self, pool: _Pool, scored: list[Tensor], greedy: bool) -> DraftTree:
         values = torch.cat(pool.values, dim=1)
-        kept = values.topk(min(self.nodes + 1, pool.size), dim=1).indices.sort(dim=1).values
+        # A child is never worth more than its parent and stands behind it: a stable order keeps no child without its parent.
+        best = values.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes + 1]
+        kept = best.sort(dim=1).values
         place = torch.zeros_like(values, dtype=torch.long)
         place.scatter_(1, kept, torch.arange(kept.shape[1], device=kept.device).expand_as(kept))
         parents = place.gather(1, torch.cat(pool.parents, dim=1).gather(1, kept))
@@ -175,13 +178,17 @@ class BestFirst:
         self.runner.commit(seen, rest)
 
 
-def _prefixes(pool: _Pool, front: Int[Tensor, "row n"]) -> list[list[list[int]]]:
-    """Tokens after the root up to each node of the front."""
+def _prefixes(pool: _Pool, front: Int[Tensor, "row n"]) -> Paths:
+    """Tokens after the root up to each node of the front; None for candidates that cannot be."""
     tokens, parents = torch.cat(pool.tokens, dim=1).tolist(), torch.cat(pool.parents, dim=1).tolist()
-    out = []
+    possible = (torch.cat(pool.values, dim=1) > -torch.inf).tolist()
+    out: Paths = []
     for row, nodes in enumerate(front.tolist()):
-        paths = []
+        paths: list[list[int] | None] = []
         for node in nodes:
+            if not possible[row][node]:
+                paths.append(None)
+                continue
             path: list[int] = []
             while node:
                 path.append(tokens[row][node])

@@ -141,12 +141,11 @@ class LevelDrafter:
             valid=torch.ones_like(root, dtype=torch.bool).unsqueeze(1),
         )
         laws = []
-        for depth, _width in enumerate(widths):
+        for _ in widths:
             at = builder.level
             logits = self.runner.extend(builder.tokens[:, at], builder.depths[:, at], builder.level_ancestors())
             laws.append(law.draft(logits, builder.prefixes))
-            # A row at its limit draws nothing, so that a text never depends on the limits of its neighbours.
-            level = self.growth.grow(level, _within(laws[-1], limits, depth), choices)
+            level = self.growth.grow(level, _possible(laws[-1], level, law, limits), choices)
             builder.add(level.tokens, level.parents, level.valid)
             if not bool(level.valid.any()):  # the support is exhausted in every row (host sync)
                 break
@@ -170,9 +169,17 @@ class LevelDrafter:
         self.runner.commit(seen, rest)
 
 
-def _within(logp: Float[Tensor, "row n vocab"], limits: Sequence[int], depth: int) -> Float[Tensor, "row n vocab"]:
-    """The laws to draw from: nothing is possible in rows whose limit is reached."""
-    if min(limits) > depth:
-        return logp
-    ended = torch.tensor(limits, device=logp.device) <= depth
-    return logp.masked_fill(ended[:, None, None], -torch.inf)
+def _possible(
+    logp: Float[Tensor, "row n vocab"], level: Level, law: Law, limits: Sequence[int]
+) -> Float[Tensor, "row n vocab"]:
+    """The laws to draw from: nothing below a token that ends the text, nothing in a row whose limit is reached.
+
+    Limits are a row's own, so that its text never depends on its neighbours.
+    """
+    ends = law.ends(level.tokens)
+    if ends is not None:
+        logp = logp.masked_fill(ends.unsqueeze(-1), -torch.inf)
+    if min(limits) <= level.depth:
+        reached = torch.tensor(limits, device=logp.device) <= level.depth
+        logp = logp.masked_fill(reached[:, None, None], -torch.inf)
+    return logp

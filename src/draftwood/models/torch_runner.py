@@ -25,18 +25,22 @@ class TorchRunner:
     Args:
         model: a ``transformers`` causal language model in evaluation mode.
         check: run a tree of five tokens and compare it with one forward per path.
+        drafts: this is a draft model. Of texts beyond its context, and of tokens that it does not know, it may say anything:
+            there it is not asked, or its law is only worse.
 
     Raises:
         ModelError: the architecture cannot score a tree; it is named, with the reason.
     """
 
-    def __init__(self, model: Any, *, check: bool = True) -> None:
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_architecture(model)
         self.model = model
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._context = context(model.config)
         self.max_length = self._context.length if self._context is not None else None
         self.device = model.device
+        self._drafts = drafts
+        self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
         self._layers = layer_count(model.config)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -74,7 +78,8 @@ class TorchRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Float[Tensor, "row node vocab"]:
         n = tokens.shape[1]
-        self._check_length()
+        if not self._drafts:
+            self._check_length()
         self._cache.reserve(self._base + self._pad + self._seen + n)
         while self._pad - self._loaded > _CHUNK:
             self._forward_pending(_CHUNK)
@@ -126,7 +131,8 @@ class TorchRunner:
         first = torch.tensor(
             [c + len(p) - self._pad for c, p in zip(self._cached, self._pending, strict=True)], device=self.device
         )
-        return (first.unsqueeze(1) + column).clamp_(min=0)
+        last = None if self.max_length is None else self.max_length - 1
+        return (first.unsqueeze(1) + column).clamp_(min=0, max=last)
 
     def _forward_pending(self, count: int) -> None:
         columns = slice(self._loaded, self._loaded + count)
@@ -169,7 +175,7 @@ class TorchRunner:
         start = perf_counter()
         with torch.inference_mode():
             out = self.model(
-                input_ids=tokens,
+                input_ids=tokens.clamp(max=self._known_tokens - 1) if self._drafts else tokens,
                 position_ids=positions,
                 attention_mask=mask,
                 past_key_values=self._cache,
