@@ -256,6 +256,17 @@ def test_a_stateful_processor_with_its_own_vocabulary_is_found():
         decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request()], Sampling(processors=[Counts()]))
 
 
+def test_the_targets_generation_config_is_the_default_and_can_be_overruled():
+    model = tiny_gpt(VOCAB, 1)
+    model.generation_config.update(do_sample=True, temperature=0.3, top_k=4)
+    asking = Pair(model, None, Words())
+    assert asking.sampling == Sampling(temperature=0.3, top_k=4)
+    plain = asking.generate("hello", seed=1).token_ids
+    assert plain == asking.generate("hello", seed=1, sampling=Sampling(temperature=0.3, top_k=4)).token_ids
+    assert plain != asking.generate("hello", seed=1, sampling=Sampling()).token_ids
+    assert Pair(tiny_gpt(VOCAB, 1), None, Words()).sampling == Sampling()
+
+
 def test_a_missing_folder_is_no_hub_name():
     from draftwood import load
 

@@ -179,6 +179,8 @@ def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str)
 class Pair:
     """A target model, its draft model and their tokenizer, ready to generate.
 
+    Without a ``sampling`` of its own a call uses ``self.sampling``, which the target's generation config asks for.
+
     Args:
         model: the target, a ``transformers`` causal language model.
         draft_model: the draft model, or None.
@@ -194,6 +196,7 @@ class Pair:
         self.draft = TorchRunner(draft_model, drafts=True) if draft_model is not None else None
         self._in_use = Lock()
         self.eos = eos_of(model, tokenizer)
+        self.sampling = sampling_of(model)
 
     def decoder(self, method: Method | None = None, *, greedy: bool = False) -> Decoder:
         """A decoder for token ids; the pair's models serve one stream at a time."""
@@ -236,7 +239,7 @@ class Pair:
         seed: int | None = None,
     ) -> Iterator[Piece]:
         """One prompt, round by round; raises what :meth:`Decoder.stream` raises."""
-        sampling = sampling or Sampling()
+        sampling = sampling or self.sampling
         decoder = self.decoder(method, greedy=sampling.greedy)
         for pieces in decoder.stream(self.requests([prompt], limits, [seed]), sampling):
             yield from pieces
@@ -286,10 +289,17 @@ class Pair:
             seeds = [whole("seed", seed) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} prompts: give one each, or a single number")
-        sampling = sampling or Sampling()
+        sampling = sampling or self.sampling
         decoder = self.decoder(method, greedy=sampling.greedy)
         results = decoder.generate(self.requests(prompts, limits, seeds), sampling)
         return results[0] if single else results
+
+
+def sampling_of(model: Any) -> Sampling:
+    """What the target's generation config asks for, as in ``transformers``; the model's own law where it says nothing."""
+    asked = model.generation_config.to_diff_dict() if getattr(model, "generation_config", None) is not None else {}
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    return Sampling(**{n: asked[n] for n in names if asked.get("do_sample") and asked.get(n) is not None})
 
 
 def eos_of(model: Any, tokenizer: Any) -> list[int]:

@@ -113,10 +113,7 @@ def _drafter(method: Method, draft: Runner | None) -> Drafter:
         width, length = _beam(name, shape) if shape else (None, None)
         nodes = method.nodes or (width * length if width and length else DEFAULT_NODES)
         return BestFirst(
-            runner,
-            nodes=nodes,
-            width=width or max(1, min(8, nodes // 3)),
-            length=length or max(1, min(8, nodes // 2 + 1)),
+            runner, nodes=nodes, width=width or max(2, nodes // 4), length=length or max(1, min(8, 2 + nodes // 4, nodes))
         )
     if method.nodes is not None:
         raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")

@@ -99,13 +99,17 @@ class Choices(Protocol):
         ...
 
 
+_SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
+_FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
+_STEP: Final = np.uint64(_GOLDEN)
+_STREAMS: Final = np.arange(len(Stream), dtype=np.uint64)
 _Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def _mix(x: _Counters) -> _Counters:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
-    mixed: _Counters = x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> _SHIFTS[0])) * _FACTORS[0]
+    x = (x ^ (x >> _SHIFTS[1])) * _FACTORS[1]
+    mixed: _Counters = x ^ (x >> _SHIFTS[2])
     return mixed
 
 
@@ -175,26 +179,24 @@ class RoundNoise:
     def __init__(self, noise: Noise, positions: Sequence[int]) -> None:
         self._greedy = noise.greedy
         self._device = noise.device
-        golden = np.uint64(_GOLDEN)
         self._positions: _Counters = np.asarray(positions, dtype=np.uint64)[:, None]
-        streams: _Counters = np.arange(len(Stream), dtype=np.uint64)
-        seeds: _Counters = np.asarray(noise.seeds, dtype=np.uint64)[:, None] * golden
-        self._streams = _mix(seeds + streams)
-        roots: _Counters = self._positions * golden
+        seeds: _Counters = np.asarray(noise.seeds, dtype=np.uint64)[:, None] * _STEP
+        self._streams = _mix(seeds + _STREAMS)
+        roots: _Counters = self._positions * _STEP
         self._roots = _mix(self._streams + roots)  # [row, stream]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
         self._accept: Float[Tensor, "row node"] | None = None
         self._shared: Float[Tensor, "row position vocab"] | None = None
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
-        slots: _Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+        slots: _Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _STEP
         roots: _Counters = self._roots[:, stream, None]
         return self._tensor(_mix(roots + slots))
 
     def _shared_keys(self, first: int, stop: int) -> Int[Tensor, "row position 1"]:
         ahead: _Counters = np.arange(first + 1, stop + 1, dtype=np.uint64)
         stream: _Counters = self._streams[:, Stream.SHARED, None]
-        following: _Counters = (self._positions + ahead) * np.uint64(_GOLDEN)
+        following: _Counters = (self._positions + ahead) * _STEP
         return self._tensor(_mix(stream + following))
 
     def _tensor(self, keys: _Counters) -> Int[Tensor, "row slot 1"]:
@@ -260,8 +262,8 @@ class RoundNoise:
             return None
         have = 0 if self._shared is None else int(self._shared.shape[1])
         if self._shared is None or have < offset + count:
-            # Drafters ask level by level: a few positions are made ahead, because one large call is cheaper than many.
-            keys = self._shared_keys(have, max(offset + count, have + _AHEAD // vocab))
-            fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_()
+            # Drafters ask level by level: after the first, a few positions are made ahead, as one large call is cheaper.
+            keys = self._shared_keys(have, max(offset + count, have + _AHEAD // vocab if have else 0))
+            fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_().float()
             self._shared = fresh if self._shared is None else torch.cat([self._shared, fresh], dim=1)
         return self._shared[:, offset : offset + count]

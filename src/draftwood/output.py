@@ -118,28 +118,32 @@ class RowOutput:
 
     def take(self, tokens: Sequence[int]) -> tuple[int, str]:
         """Take one round's tokens; returns how many of them count and the text that is now certain."""
-        new_text = ""
-        for count, token in enumerate(tokens, start=1):
+        new_text, count = "", 0
+        for token in tokens:
+            count += 1
             self.tokens.append(token)
-            new_text += self._read(token)
+            if self.limits.stop:  # only then does the text decide where it ends
+                new_text += self._read([token])
             if self.finish_reason is None and self._ends(token):
                 self.finish_reason = "stop"
             if self.finish_reason is None and self.remaining <= 0:
                 self.finish_reason = "length"
             if self.finish_reason is not None:
-                new_text += self._flush()
-                self.text += new_text
-                return count, new_text
+                break
+        if not self.limits.stop:
+            new_text += self._read(tokens[:count])
+        if self.finish_reason is not None:
+            new_text += self._flush()
         self.text += new_text
-        return len(tokens), new_text
+        return count, new_text
 
     def _ends(self, token: int) -> bool:
         return token in self.stops or (self._criterion is not None and self._criterion(self.tokens))
 
-    def _read(self, token: int) -> str:
+    def _read(self, tokens: Sequence[int]) -> str:
         if self._words is None:
             return ""
-        self._held += self._words.push([token])
+        self._held += self._words.push(tokens)
         return self._release()
 
     def _release(self) -> str:

@@ -143,7 +143,7 @@ def test_debug_shows_where(run: Run, pair: list[str], monkeypatch: pytest.Monkey
 
 
 def test_options_left_out_by_hand_keep_their_defaults() -> None:
-    assert settings.Settings.of({}).sampling.logit_bias is None
+    assert settings.Settings.of({}, frozenset()).sampling.logit_bias is None
     assert {p.name for p in _options()} >= {"logit_bias", "min_p", "trust_remote_code"}
 
 

@@ -41,7 +41,7 @@ def run_file(settings: Settings) -> None:
         answers.write([])  # half a line of a killed run may still stand at the end
         click.echo(f"All {len(lines)} prompts are answered in {files.output} already.", err=True)
         return
-    pair, decoder = settings.open()
+    pair, decoder, sampling = settings.open()
     requests = encode(todo, str(files.input), pair, decoder, settings.limits, first_seed)
     if done:
         click.echo(f"{len(done)} of {len(lines)} prompts are answered in {files.output} already.", err=True)
@@ -50,7 +50,7 @@ def run_file(settings: Settings) -> None:
         with _progress(len(lines), len(done), files) as advance:
             for i in range(0, len(todo), files.batch_size):
                 part = slice(i, i + files.batch_size)
-                _answer(decoder, todo[part], requests[part], settings.sampling, answers, total, advance)
+                _answer(decoder, todo[part], requests[part], sampling, answers, total, advance)
     except KeyboardInterrupt:
         raise Interrupted(_how_far(settings, answers, len(done) + answers.written, len(lines), first_seed)) from None
     click.echo(f"{len(todo)} prompts, {summary(total, decoder)}, seed {first_seed}", err=True)

@@ -20,14 +20,16 @@ from draftwood.methods import Method
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT, or standard input if PROMPT is -, or every prompt of a file (--input).
 
-    Without further options the bundled pair of models is used. The text goes to standard output as it comes, and a closing
+    Without further options the bundled pair of models is used, and the sampling that a model's generation config asks for
+    (temperature 0.6 for the bundled one). The text goes to standard output as it comes, and a closing
     line with the speed to standard error (on a terminal, below the text).
 
     With --input, each line of the file is a JSON object, {"prompt": "Once", "seed": 7, "id": "a"}, of which seed and id may
     be left out; other keys are not read. A line without a seed has --seed plus its line number, counted from 0. The
     answers are JSON lines in --output or on standard output. If a run is stopped, the same command goes on where it was.
     """
-    settings = Settings.of(options)
+    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    settings = Settings.of(options, given)
     _check_together(ctx, settings, prompt)
     if prompt is None:
         from draftwood.cli.file import run_file

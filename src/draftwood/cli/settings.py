@@ -115,6 +115,7 @@ class Settings:
     seed: int | None
     files: Files
     looks: Looks
+    given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         has_draft = self.models.draft is not None or self.models.target is None
@@ -123,8 +124,8 @@ class Settings:
         list(Decoder(toy, drafter, verifier).stream([], replace(self.sampling, logit_bias=None)))
 
     @staticmethod
-    def of(options: Mapping[str, Any]) -> Settings:
-        """From the options by name."""
+    def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
+        """From the options by name, and the names of those that were given."""
 
         def pick(cls: type[T]) -> T:
             return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})  # type: ignore[arg-type]
@@ -138,6 +139,7 @@ class Settings:
             seed=pick(Seed).seed,
             files=pick(Files),
             looks=pick(Looks),
+            given=given,
         )
 
     @property
@@ -145,15 +147,20 @@ class Settings:
         """The seed, or a new one, short enough to be typed again."""
         return secrets.randbits(32) if self.seed is None else self.seed
 
-    def open(self) -> tuple[Pair, Decoder]:
-        """Load the models and build the decoder; a terminal shows a passing note, nothing else is said."""
+    def open(self) -> tuple[Pair, Decoder, Sampling]:
+        """Load the models and build the decoder; what was not given of the sampling is the target's own setting.
+
+        A terminal shows a passing note, nothing else is said.
+        """
         from rich.console import Console
 
         console = Console(stderr=True)
         with console.status("Loading models") if console.is_terminal else nullcontext():
             quiet_loading()
             pair = load(self.models.target, self.models.draft, options=self.loading)
-        return pair, pair.decoder(self.method, greedy=self.sampling.greedy)
+        own = {f.name: getattr(pair.sampling, f.name) for f in fields(Sampling) if f.name not in self.given}
+        sampling = replace(self.sampling, **own)
+        return pair, pair.decoder(self.method, greedy=sampling.greedy), sampling
 
 
 def generate_options(function: F) -> F:

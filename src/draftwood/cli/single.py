@@ -21,7 +21,8 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
-    pair, decoder = settings.open()
+    pair, decoder, sampling = settings.open()
+    settings = replace(settings, sampling=sampling)
     [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
     plain = pair.decoder(Method(method="ar"), greedy=settings.sampling.greedy) if settings.looks.compare else None
     if plain is not None:

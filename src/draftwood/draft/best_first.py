@@ -62,7 +62,7 @@ class BestFirst:
     name = "shared-noise"
     draw = Draw.SHARED_NOISE
 
-    def __init__(self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 6, tau: float = 1.0) -> None:
+    def __init__(self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 4, tau: float = 1.0) -> None:
         self.runner = runner
         self.nodes = nodes
         self.width = width
@@ -98,7 +98,10 @@ class BestFirst:
             scored.append(front)
             values = self._expand(pool, front, lineage, law, choices, depth, limit)
             best = values.topk(min(self.width, values.shape[1]), dim=1)
-            if not bool((best.values >= pool.threshold(self.nodes)).logical_and(best.values > -torch.inf).any()):
+            enter = best.values > -torch.inf
+            if pool.size > self.nodes + 1:
+                enter &= best.values >= pool.threshold(self.nodes)
+            if not bool(enter.any()):
                 break  # no child of these could enter the tree (host sync)
             front = best.indices + pool.size - values.shape[1]
             parent_at = pool.parents[-1].gather(1, best.indices)

@@ -1,0 +1,74 @@
+"""The pair that ships with the package, with its real tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import draftwood
+from draftwood.api import Pair, bundled_pairs
+from draftwood.methods import Method
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+
+PROMPTS = [
+    "Once upon a time",
+    "Question: Tom has 3 apples and buys 4 more. How many apples has he?\nAnswer:",
+    "The old king",
+]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    torch.set_num_threads(1)
+    return draftwood.load()
+
+
+def test_it_is_small_and_has_model_cards():
+    folders = bundled_pairs()["language"]
+    size = sum(f.stat().st_size for f in Path(folders["target"]).parent.rglob("*") if f.is_file())
+    assert size < 32 * 2**20
+    for folder in folders.values():
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "draftwood train" in card
+        assert "CC BY 4.0" in card
+
+
+def test_greedy_texts_are_generates_texts(pair):
+    sampling, limits = Sampling(temperature=0.0), Limits(max_new_tokens=40)
+    ours = pair.generate(PROMPTS, sampling=sampling, limits=limits)
+    for prompt, result in zip(PROMPTS, ours, strict=True):
+        ids = torch.tensor([pair.encode(prompt)])
+        with torch.no_grad():
+            plain = pair.target.model.generate(ids, max_new_tokens=40, do_sample=False)[0, ids.shape[1] :].tolist()
+        assert result.token_ids == plain
+        assert result.stats.block_efficiency > 1.5
+
+
+def test_the_same_seed_writes_the_same_text_with_and_without_the_draft(pair):
+    limits = Limits(max_new_tokens=40)
+    drafted = pair.generate(PROMPTS, seed=7, limits=limits)
+    plain = pair.generate(PROMPTS, seed=7, limits=limits, method=Method(method="ar"))
+    assert [r.text for r in drafted] == [r.text for r in plain]
+    assert [r.seed for r in drafted] == [7, 8, 9]
+    assert len({r.text for r in drafted}) == 3
+
+
+def test_streamed_pieces_make_the_text(pair):
+    pieces = list(pair.stream(PROMPTS[0], seed=3, limits=Limits(max_new_tokens=30)))
+    whole = pair.generate(PROMPTS[0], seed=3, limits=Limits(max_new_tokens=30))
+    assert "".join(p.text for p in pieces) == whole.text
+    assert [t for p in pieces for t in p.tokens] == whole.token_ids
+    assert pieces[-1].finish_reason == whole.finish_reason
+
+
+@pytest.mark.parametrize("method", ["chain", "iid", "rsd-c", "rsd-s"])
+def test_drafts_from_the_bundled_drafter_are_accepted(pair, method):
+    result = pair.generate(
+        PROMPTS[0], seed=1, method=Method(method=method), limits=Limits(max_new_tokens=60, ignore_eos=True)
+    )
+    assert result.lossless
+    assert result.stats.new_tokens == 60
+    assert result.stats.block_efficiency > 1.3
