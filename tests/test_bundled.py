@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.api import Pair, bundled_pairs
+from draftwood.api import Pair
+from draftwood.loading import bundled_pairs
 from draftwood.methods import Method
 from draftwood.output import Limits
 from draftwood.sampling import Sampling

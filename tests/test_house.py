@@ -19,6 +19,7 @@ FLOORS = [
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
     [{"methods"}],
+    [{"loading"}],
     [{"api"}],
     [{"hf"}, {"train"}, {"bench"}, {"serve"}, {"trace"}],
     [{"cli"}],

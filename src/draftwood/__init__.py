@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from draftwood._version import __version__
 
 if TYPE_CHECKING:
-    from draftwood.api import LoadOptions, Pair, load
+    from draftwood.api import Pair, load
     from draftwood.decode import Decoder, Piece, Request, Result
     from draftwood.errors import (
         CacheError,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
+    from draftwood.loading import LoadOptions
     from draftwood.methods import Method
     from draftwood.output import Limits
     from draftwood.rounds import Round, Stats, Verdict
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _HOME = {
     "load": "api",
     "Pair": "api",
-    "LoadOptions": "api",
+    "LoadOptions": "loading",
     "Decoder": "decode",
     "Piece": "decode",
     "Request": "decode",

@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 
-from draftwood.api import DTypeName, Pair
+from draftwood.api import Pair
 from draftwood.bench import config as bench_config
 from draftwood.bench.settings import BUDGETS, LENGTHS, METHODS, PLANS, Setting, node_count, plan
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
+from draftwood.loading import DTypeName
 from draftwood.methods import build
 from draftwood.output import Limits
 from draftwood.sampling import Sampling

@@ -26,7 +26,8 @@ def command(**options: Any) -> None:
 
 
 def _bench(config: BenchConfig) -> None:
-    from draftwood.api import LoadOptions, load, quiet_loading
+    from draftwood.api import load
+    from draftwood.loading import LoadOptions, quiet_loading
 
     quiet_loading()
     _measure(config, load(config.target, config.draft, options=LoadOptions(dtype=config.dtype, device=config.device)))

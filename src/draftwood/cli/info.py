@@ -13,9 +13,9 @@ import click
 import torch
 
 from draftwood._version import __version__
-from draftwood.api import bundled_pairs, choose_device, choose_dtype
 from draftwood.decode import Decoder
 from draftwood.errors import ModelError, PairingError
+from draftwood.loading import bundled_pairs, choose_device, choose_dtype
 from draftwood.methods import DEFAULT_NODES, DEFAULT_SHAPES, NEEDS_DRAFT, VERIFIERS, Method, MethodName, build, resolve
 from draftwood.models.table import TableRunner
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar, final
 import click
 import torch
 
-from draftwood.api import LoadOptions, Pair, load, quiet_loading
+from draftwood.api import Pair, load
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
+from draftwood.loading import LoadOptions, quiet_loading
 from draftwood.methods import Method, build
 from draftwood.models.table import TableRunner
 from draftwood.noise import MAX_SEED

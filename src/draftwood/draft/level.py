@@ -176,7 +176,7 @@ def _possible(
 
     Limits are a row's own, so that its text never depends on its neighbours.
     """
-    ends = law.ends(level.tokens)
+    ends = law.ends(level.tokens) if level.depth else None  # the root ended nothing
     if ends is not None:
         logp = logp.masked_fill(ends.unsqueeze(-1), -torch.inf)
     if min(limits) <= level.depth:

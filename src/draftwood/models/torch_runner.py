@@ -146,9 +146,8 @@ class TorchRunner:
         n = 0 if ancestors is None else ancestors.shape[1]
         seen = 0 if ancestors is None else ancestors.shape[2]
         if ancestors is not None and not pending and self._even:
-            bias = torch.zeros(rows, 1, n, old + seen, dtype=self.model.dtype, device=self.device)
-            bias[:, 0, :, old:].masked_fill_(~ancestors, -torch.inf)
-            return bias
+            among = torch.where(ancestors, 0.0, -torch.inf).to(self.model.dtype)
+            return torch.nn.functional.pad(among, (old, 0)).unsqueeze(1)
         visible = torch.ones(rows, pending + n, old + pending + seen, dtype=torch.bool, device=self.device)
         if min(self._cached, default=0) < self._base:
             cached = torch.tensor(self._cached, device=self.device)

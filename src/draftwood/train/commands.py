@@ -19,7 +19,7 @@ def group() -> None:
 @dataclass_options(LMConfig)
 def lm(**options: Any) -> None:
     """Train a small language model and its tokenizer from text."""
-    from draftwood.api import quiet_loading
+    from draftwood.loading import quiet_loading
     from draftwood.train.lm import train_lm
 
     quiet_loading()
@@ -30,7 +30,7 @@ def lm(**options: Any) -> None:
 @dataclass_options(DraftConfig)
 def draft(**options: Any) -> None:
     """Distil a drafter from a target, on text and on what the target writes itself."""
-    from draftwood.api import quiet_loading
+    from draftwood.loading import quiet_loading
     from draftwood.train.draft import train_draft
 
     quiet_loading()

@@ -1,0 +1,146 @@
+"""Models and tokenizers from folders or a hub: devices, number formats, and what fits together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+
+from draftwood.errors import ConfigError, ModelError, PairingError
+from draftwood.sampling import Sampling
+
+DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+_DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Where and how models are loaded."""
+
+    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
+
+
+def bundled_pairs() -> dict[str, dict[str, Path]]:
+    """The pairs that ship with the package: name -> {"target": folder, "draft": folder}."""
+    root = Path(str(files("draftwood"))) / "pairs"
+    pairs = {}
+    for folder in sorted(root.glob("*")):
+        parts = {part: folder / part for part in ("target", "draft")}
+        if all((path / "model.safetensors").is_file() for path in parts.values()):
+            pairs[folder.name] = parts
+    return pairs
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is CUDA if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.split(":")[0] == "mps":
+        raise ConfigError("device 'mps' has no float64, which the noise needs: use --device cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({first}): use --device auto or cpu") from error
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16 on accelerators and float32 on the CPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype is {name!r}: choose one of auto, {', '.join(_DTYPES)}")
+    dtype: torch.dtype = _DTYPES[name]
+    return dtype
+
+
+def load_model(name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype) -> Any:
+    """A causal language model in evaluation mode.
+
+    Raises:
+        ModelError: it cannot be loaded; says from where and why.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(name), dtype=dtype, use_safetensors=True, trust_remote_code=options.trust_remote_code
+        )
+    except Exception as error:
+        raise ModelError(_cannot_load("model", name, error)) from error
+    return model.eval().to(device)
+
+
+def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
+    except Exception as error:
+        raise ModelError(_cannot_load("tokenizer", name, error)) from error
+
+
+def check_path(name: str | Path) -> None:
+    """A path that does not exist would be taken for a hub name."""
+    text = str(name)
+    if text.startswith("~"):
+        raise ModelError(f"{text!r} begins with ~, which only a shell expands: write the whole path")
+    if (isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1) and not Path(text).is_dir():
+        raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
+
+
+def quiet_loading() -> None:
+    """For command lines: no loading bars and no advice from transformers; downloads still show their progress."""
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    enable_progress_bars()
+
+
+def _cannot_load(what: str, name: str | Path, error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return (
+        f"the {what} of {str(name)!r} cannot be loaded: {lines[0]} Give a folder made by save_pretrained (config.json, "
+        "model.safetensors, tokenizer.json) or the name of a hub model with safetensors weights"
+    )
+
+
+def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
+    """Both models must mean the same by every token id.
+
+    Raises:
+        PairingError: names the first difference.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    for token, index in sorted(theirs.items(), key=lambda item: item[1]):
+        if ours.get(token, index) != index or (token not in ours and index < len(ours)):
+            raise PairingError(
+                f"{draft_name!r} cannot draft for {target_name!r}: token {token!r} is number {index} for the draft and "
+                f"{ours.get(token, 'unknown')} for the target. Take two models with the same tokenizer"
+            )
+
+
+def sampling_of(model: Any) -> Sampling:
+    """What the target's generation config asks for, as in ``transformers``; the model's own law where it says nothing."""
+    asked = model.generation_config.to_diff_dict() if getattr(model, "generation_config", None) is not None else {}
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    return Sampling(**{n: asked[n] for n in names if asked.get("do_sample") and asked.get(n) is not None})
+
+
+def eos_of(model: Any, tokenizer: Any) -> list[int]:
+    """End-of-text tokens: the generation config's, else the model's, else the tokenizer's."""
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        found = getattr(source, "eos_token_id", None)
+        if found is not None:
+            return [int(found)] if isinstance(found, int) else [int(t) for t in found]
+    return []
