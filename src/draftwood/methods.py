@@ -26,7 +26,7 @@ VerifierName: TypeAlias = Literal["auto", "recursive", "coupled", "greedy"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise"})
 VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "coupled": Coupled, "greedy": Greedy}
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "ngram": "5"}
-DEFAULT_NODES = 14
+DEFAULT_NODES = 10
 MAX_NODES = 512
 
 _WANTED = {
