@@ -210,7 +210,16 @@ def test_a_seed_that_leaves_no_room_for_line_numbers(run: Run, pair: list[str], 
     assert "plus line number 2 is above" in result.stderr
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as on a terminal: where the tests run in the background it is ignored from the start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
+@pytest.mark.usefixtures("interruptible")
 def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str], tmp_path: Path) -> None:
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     path.write_text('{"prompt": "the fox"}\n' * 5000, encoding="utf-8")
@@ -235,6 +244,7 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written, real = Answers(tmp_path / "out.jsonl"), os.fsync
 
