@@ -23,7 +23,6 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    torch.set_num_threads(1)
     return draftwood.load()
 
 

@@ -15,7 +15,7 @@ from draftwood.errors import CacheError, ConfigError, PairingError
 from draftwood.models import Runner
 from draftwood.noise import Choices, Noise
 from draftwood.output import FinishReason, Limits, RowOutput
-from draftwood.processors import ByRow, refuse_stateful
+from draftwood.processors import check_processors
 from draftwood.rounds import STAGES, Clock, Round, Stats
 from draftwood.sampling import Law, Sampling
 from draftwood.target import Target
@@ -155,9 +155,8 @@ class Decoder:
             )
         seeds = [request.seed for request in requests]
         source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
-        for processor in sampling.processors or ():
-            for one in processor.rows if isinstance(processor, ByRow) else [processor]:
-                refuse_stateful(one, self.target.runner.vocab_size)
+        # Asked again with scores as long as they will be: a processor may have a vocabulary of its own.
+        check_processors(sampling.processors, self.target.runner.vocab_size)
         if not self._in_use.acquire(blocking=False):
             raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:

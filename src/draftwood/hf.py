@@ -31,7 +31,7 @@ from draftwood.models.support import context
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.noise import Choices, Noise
 from draftwood.output import Limits
-from draftwood.processors import ByRow, refuse_stateful
+from draftwood.processors import ByRow
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
 
@@ -101,7 +101,7 @@ class Recipe:
         draft = None if self.draft is None else _Unpadded(self._runner(self.draft), padding)
         for one in (model, self.draft):
             _check_context(one, ends.longest - min(padding))
-        sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding), target.vocab_size)
+        sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         decoder = Decoder(_Unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
         texts = self._decode(decoder, input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
@@ -247,12 +247,9 @@ class _Ends:
         return torch.tensor(rows, dtype=self._like.dtype, device=self._like.device)
 
 
-def _sampling(do_sample: bool, processors: Sequence[Any], rows: int, vocab: int) -> Sampling:
+def _sampling(do_sample: bool, processors: Sequence[Any], rows: int) -> Sampling:
     """Temperature, top-k, penalties and the like come as processors; all that is left to say is greedy or not."""
     own = [_by_row(processor, rows) for processor in processors]
-    for processor in own:
-        if not isinstance(processor, ByRow):
-            refuse_stateful(processor, vocab)
     return Sampling(temperature=1.0 if do_sample else 0.0, processors=own)
 
 

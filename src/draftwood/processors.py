@@ -21,6 +21,13 @@ class ByRow:
     rows: Sequence[Any]
 
 
+def check_processors(processors: Sequence[Any] | None, vocab: int = 64) -> None:
+    """:func:`refuse_stateful` for each of them, those of single rows among them."""
+    for processor in processors or ():
+        for one in processor.rows if isinstance(processor, ByRow) else [processor]:
+            refuse_stateful(one, vocab)
+
+
 _KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
 _ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
 _KNOWN = {

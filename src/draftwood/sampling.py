@@ -16,7 +16,7 @@ from torch import Tensor
 
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
-from draftwood.processors import ByRow, refuse_stateful
+from draftwood.processors import ByRow, check_processors
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
@@ -74,9 +74,7 @@ class Sampling:
                 number(f"logit_bias of token {token}", value)
         if self.processors is not None and not isinstance(self.processors, list | tuple):
             raise ConfigError(f"processors is {self.processors!r}: give a list of logits processors")
-        for processor in self.processors or ():
-            for one in processor.rows if isinstance(processor, ByRow) else [processor]:
-                refuse_stateful(one)
+        check_processors(self.processors)
 
     @property
     def greedy(self) -> bool:

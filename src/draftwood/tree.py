@@ -77,13 +77,6 @@ class DraftTree:
         index = torch.arange(size, device=self.tokens.device).expand(rows, -1)
         return table.scatter_(1, slot, index)[:, :-1].view(rows, size, width)
 
-    def path(self, row: int, node: int) -> list[int]:
-        """Nodes from the root to ``node``, both included."""
-        parents, path = self.parents[row].tolist(), [node]
-        while path[-1]:
-            path.append(parents[path[-1]])
-        return path[::-1]
-
     def prefixes(self) -> list[list[list[int] | None]]:
         """Tokens after the root up to each node, ``[row][node]``, for laws that depend on the text so far."""
         parts = (part.tolist() for part in (self.tokens, self.parents, self.valid))

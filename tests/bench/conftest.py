@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -14,15 +13,6 @@ from draftwood.bench.document import Writer
 from draftwood.bench.run import Bench, Log
 from draftwood.bench.settings import Setting
 from tests.bench.tiny import PROMPTS, Letters, tiny_llama
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models are faster on one thread, above all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,14 +18,6 @@ from draftwood.cli import main
 CONTEXT = 96
 Run: TypeAlias = Callable[..., Result]
 WORDS = ["the fox ran to the hill and the hen sat on the red hill", "a dog and a hen ran and sat", "once upon a time 1 2 3"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _tokenizer(bos: bool, words: list[str]) -> Any:

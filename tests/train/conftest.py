@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import lzma
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from draftwood.train.config import DraftConfig, LMConfig
 
@@ -44,15 +43,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_source(folder, name, "train", 60, packed)
         write_source(folder, name, "val", 12, packed)
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models are faster on one thread, above all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 TINY: dict[str, Any] = {

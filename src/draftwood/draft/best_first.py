@@ -153,20 +153,19 @@ class BestFirst:
         kept = best.sort(dim=1).values
         place = torch.zeros_like(values, dtype=torch.long)
         place.scatter_(1, kept, torch.arange(kept.shape[1], device=kept.device).expand_as(kept))
-        parents = place.gather(1, torch.cat(pool.parents, dim=1).gather(1, kept))
         valid = values.gather(1, kept) > -torch.inf
+        parents = torch.where(valid, place.gather(1, torch.cat(pool.parents, dim=1).gather(1, kept)), 0)
         number = torch.full_like(place, -1)
         if scored:
             seen = torch.cat(scored, dim=1)
             number.scatter_(1, seen, torch.arange(seen.shape[1], device=seen.device).expand_as(seen))
         self._seen = number.gather(1, kept).tolist()
-        depths = torch.cat(pool.depths, dim=1).gather(1, kept)
         return DraftTree(
             tokens=torch.cat(pool.tokens, dim=1).gather(1, kept),
-            parents=torch.where(valid, parents, 0),
-            depths=depths,
+            parents=parents,
+            depths=torch.cat(pool.depths, dim=1).gather(1, kept),
             valid=valid,
-            ancestors=ancestors_of(torch.where(valid, parents, 0), len(pool.tokens) - 1),
+            ancestors=ancestors_of(parents, len(pool.tokens) - 1),
             branching=self.fan,
             draw=Draw.POINT_MASS if greedy else self.draw,
         )
