@@ -27,6 +27,7 @@ from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.hf import Recipe, _Unpadded, recipe
 from draftwood.methods import Method
 from draftwood.sampling import Law
+from tests.helpers import tiny_gpt
 from tests.models.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
 
 NEW = 10
@@ -448,3 +449,13 @@ def test_the_drafts_context_counts_too():
     short = tiny("gpt2", dtype=torch.float32, max_position_embeddings=20)
     with pytest.raises(CacheError, match="make 21 tokens, but gpt2 takes 20"):
         ours(target(), recipe(short), max_new_tokens=12)
+
+
+def test_a_draft_with_a_smaller_embedding_than_the_target():
+    model, small = tiny_gpt(23, 1), tiny_gpt(15, 2, layers=1)
+    ids = torch.tensor([[1, 22, 3, 20]])
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(ids, **settings)
+    for method in ("chain", "rsd-s", "shared-noise"):
+        made = recipe(small, method=Method(method=method))
+        assert torch.equal(model.generate(ids, custom_generate=made, **settings), wanted)

@@ -98,7 +98,7 @@ class Recipe:
         padding = _padding(input_ids, model_kwargs.pop("attention_mask", None))
         _refuse_inputs(model_kwargs, input_ids.shape[1], padding)
         ends = _Ends(stopping_criteria or (), input_ids)
-        draft = None if self.draft is None else _Unpadded(self._runner(self.draft), padding)
+        draft = None if self.draft is None else _Unpadded(self._runner(self.draft, drafts=True), padding)
         for one in (model, self.draft):
             _check_context(one, ends.longest - min(padding))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
@@ -107,10 +107,10 @@ class Recipe:
         sequences = ends.rectangle(texts, config)
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
-    def _runner(self, model: Any) -> TorchRunner:
+    def _runner(self, model: Any, *, drafts: bool = False) -> TorchRunner:
         # Only the proof that a model scores trees outlives the call; a runner would keep the model and its memory alive.
         state = (model.dtype, model.training, getattr(model.config, "_attn_implementation", None))
-        runner = TorchRunner(model, check=self._proven.get(model) != state)
+        runner = TorchRunner(model, check=self._proven.get(model) != state, drafts=drafts)
         self._proven[model] = state
         return runner
 
