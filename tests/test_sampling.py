@@ -204,8 +204,10 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options):
     bound = law(Sampling(**options))
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
         bound.target(scores, lambda: [PATHS])
-    with pytest.raises(NumericsError, match="the draft model's scores"):
-        bound.draft(scores, lambda: [PATHS])
+    bound.draft(scores, lambda: [PATHS])
+    with pytest.raises(NumericsError, match="the draft model's scores"):  # asked together with the target
+        bound.target(scores_of(), lambda: [PATHS])
+    bound.target(scores_of(), lambda: [PATHS])  # and only once
 
 
 def test_a_law_without_any_possible_token_is_refused():

@@ -10,14 +10,13 @@ from draftwood.tree import Draw, TreeBuilder, ancestors_of
 def tree():
     """a -> (b -> d, c -> (e, f)), the place of f empty."""
     builder = TreeBuilder(torch.tensor([0]), 6)
-    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]), torch.tensor([[True, True]]))
-    valid = torch.tensor([[True, True, False]])
-    builder.add(torch.tensor([[3, 4, 5]]), torch.tensor([[0, 1, 1]]), valid)
+    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
+    builder.add(torch.tensor([[3, 4, -1]]), torch.tensor([[0, 1, 1]]))
     return builder.build(branching=2, draw=Draw.POINT_MASS, draft_logp=None)
 
 
 def test_children_stand_in_draw_order_and_empty_places_have_none():
-    assert tree().children.tolist() == [[[1, 2], [3, -1], [4, -1], [-1, -1], [-1, -1], [-1, -1]]]
+    assert tree().children == [[[1, 2], [3], [4], [], [], []]]
 
 
 def test_ancestors_of_the_builder_are_those_of_the_parents():

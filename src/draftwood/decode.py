@@ -275,11 +275,10 @@ class Decoder:
 
     def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
         """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
-        drafted = this_round.tree.valid.sum(1).tolist()
         for i, piece in enumerate(pieces):
             stats = self.stats[piece.row]
             stats.accepted[len(this_round.paths[i])] += 1
-            stats.drafted += drafted[i] - 1
+            stats.drafted += sum(this_round.tree.lists[2][i]) - 1
             stats.new_tokens += len(piece.tokens)
             for stage in STAGES:
                 stats.seconds[stage] += seconds[stage] / len(pieces)

@@ -85,7 +85,7 @@ class Choices(Protocol):
         ...
 
     def accept(
-        self, target: Float[Tensor, "row"], draft: Float[Tensor, "row"], node: Int[Tensor, "row"], of: int
+        self, target: Float[Tensor, "row"], draft: Float[Tensor, "row"], node: Sequence[int], of: int
     ) -> Bool[Tensor, "row"]:
         """True with probability ``min(1, target / draft)``, per row, for ``node`` of ``of``; node 0 does not ask."""
         ...
@@ -102,6 +102,7 @@ class Choices(Protocol):
 _SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
 _FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
 _STEP: Final = np.uint64(_GOLDEN)
+_DOWN_TO_52_BITS: Final = np.uint64(12)
 _STREAMS: Final = np.arange(len(Stream), dtype=np.uint64)
 _Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -151,7 +152,8 @@ def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
     """The token part of the counter; made once per vocabulary and device."""
     key = (vocab, str(device))
     if key not in _TOKEN_BASES:
-        _TOKEN_BASES[key] = torch.arange(1, vocab + 1, device=device) * _signed(_GOLDEN)
+        counters: _Counters = np.arange(1, vocab + 1, dtype=np.uint64) * _STEP
+        _TOKEN_BASES[key] = torch.from_numpy(_mix(counters).view(np.int64)).to(device)
     return _TOKEN_BASES[key]
 
 
@@ -159,13 +161,13 @@ _TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
 
 
 def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"]:
-    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters."""
+    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters, both mixed."""
     x = keys ^ bases
-    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA; the last mask drops the sign.
-    x.bitwise_xor_(x >> 33).mul_(_signed(_MIX_1))
-    x.bitwise_xor_(x >> 29).mul_(_signed(_MIX_2))
-    x.bitwise_xor_(x >> 32).bitwise_and_((1 << 52) - 1)
-    return x.double().add_(0.5).mul_(2.0**-52)
+    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA. The sign, which the last of them
+    # spreads, moves the number by half of the interval.
+    x.mul_(_signed(_MIX_1)).bitwise_xor_(x >> 29)
+    x.mul_(_signed(_MIX_2)).bitwise_right_shift_(12)
+    return x.double().mul_(2.0**-52).add_(0.5 + 2.0**-53)
 
 
 @final
@@ -185,7 +187,7 @@ class RoundNoise:
         roots: _Counters = self._positions * _STEP
         self._roots = _mix(self._streams + roots)  # [row, stream]
         self._draft: Float[Tensor, "row slot vocab"] | None = None
-        self._accept: Float[Tensor, "row node"] | None = None
+        self._accept: np.ndarray[Any, np.dtype[np.float64]] | None = None
         self._shared: Float[Tensor, "row position vocab"] | None = None
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
@@ -201,6 +203,12 @@ class RoundNoise:
 
     def _tensor(self, keys: _Counters) -> Int[Tensor, "row slot 1"]:
         return torch.from_numpy(keys.view(np.int64)).to(self._device).unsqueeze(-1)
+
+    def _uniform(self, stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """One uniform number strictly inside (0, 1) per row and slot, made on the host."""
+        slots: _Counters = np.arange(1, count + 1, dtype=np.uint64) * _STEP
+        bits: _Counters = _mix(self._roots[:, stream, None] + slots) >> _DOWN_TO_52_BITS
+        return np.ldexp(bits.astype(np.float64) + 0.5, -52)
 
     def _exponential(self, stream: Stream, first: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
         return uniform(self._keys(stream, first, count), token_bases(vocab, self._device)).log_().neg_()
@@ -230,32 +238,30 @@ class RoundNoise:
         reach = min(width, log_q.shape[-1])
         # The parent arrived with its first child, and the others follow as they would follow that child: by memorylessness
         # this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Within a row only the first
-        # ``width`` children can enter the beam.
+        # ``width`` children can enter the beam. What is impossible comes out as infinite or NaN, both last in order.
         best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
-        waits = best.values.double() / phi.double().exp().unsqueeze(-1)
-        arrived = times.unsqueeze(-1) + (waits - waits[..., :1])
-        arrived = torch.where(waits < torch.inf, arrived, torch.inf).flatten(1)
+        waits = best.values - best.values[..., :1]
+        arrived = torch.addcdiv(times.unsqueeze(-1), waits.double(), phi.double().exp_().unsqueeze(-1)).flatten(1)
         chosen = arrived.topk(min(width, arrived.shape[1]), dim=-1, largest=False)
-        phi_child = (phi.unsqueeze(-1) + log_q.gather(-1, best.indices)).flatten(1).gather(1, chosen.indices)
-        return Beam(
-            chosen.indices // reach,
-            best.indices.flatten(1).gather(1, chosen.indices),
-            torch.where(chosen.values < torch.inf, phi_child, -torch.inf),
-            chosen.values,
-        )
+        parents = chosen.indices.div(reach, rounding_mode="floor")
+        tokens = best.indices.flatten(1).gather(1, chosen.indices)
+        phi_child = log_q.flatten(1).gather(1, torch.add(tokens, parents, alpha=log_q.shape[-1])) + phi.gather(1, parents)
+        return Beam(parents, tokens, phi_child.masked_fill_(~(chosen.values < torch.inf), -torch.inf), chosen.values)
 
-    def accept(self, target: Tensor, draft: Tensor, node: Tensor, of: int) -> Tensor:
+    def accept(self, target: Tensor, draft: Tensor, node: Sequence[int], of: int) -> Tensor:
         if self._accept is None:
-            self._accept = uniform(self._keys(Stream.ACCEPT, 0, of), token_bases(1, self._device)).squeeze(-1)
-        u = self._accept.gather(1, node.unsqueeze(1)).squeeze(1)
+            self._accept = self._uniform(Stream.ACCEPT, of)
+        u = torch.from_numpy(self._accept[np.arange(len(node)), node]).to(self._device)
         accepted: Tensor = (u * draft < target) & (target > 0)
         return accepted
 
     def token(self, law: Tensor) -> Tensor:
         if self._greedy:
             return law.argmax(dim=-1)
-        race: Tensor = law / self._exponential(Stream.TOKEN, 0, 1, law.shape[-1]).squeeze(1)
-        return race.argmax(dim=-1)
+        reached = law.cumsum(dim=-1, dtype=torch.float64)
+        # Inverse of the cumulative law; it grows at possible tokens only, and u < 1 keeps the point below its end.
+        u = torch.from_numpy(self._uniform(Stream.TOKEN, 1)).to(self._device)
+        return torch.searchsorted(reached, reached[:, -1:] * u, right=True).squeeze(1)
 
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
         if self._greedy:

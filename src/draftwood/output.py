@@ -11,6 +11,7 @@ from draftwood.errors import ConfigError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 _JOIN = 6  # tokens of the prompt that decide whether the first word begins with a space
+_WINDOW = 32  # tokens that are decoded again with every new one, at most
 _HALF_CHARACTER = "\ufffd"
 
 
@@ -46,18 +47,19 @@ class Detokenizer:
         self._ids = list(before)
         self._done = len(before)  # tokens [0, done) are in the text already
         self._context = 0  # decoding starts here, so that joins between tokens come out right
+        self._before = self._decode(self._ids)  # text of the tokens [context, done)
 
     def push(self, ids: Sequence[int], *, last: bool = False) -> str:
         """The new text; with ``last`` nothing waits any longer."""
         self._ids.extend(ids)
-        before = self._decode(self._ids[self._context : self._done])
         now = self._decode(self._ids[self._context :])
         if now.endswith(_HALF_CHARACTER) and not last:
             return ""
-        if len(now) > len(before):  # tokens without text, such as special ones, would be no context
-            self._context = self._done
-        self._done = len(self._ids)
-        return now[len(before) :]
+        new = now[len(self._before) :]
+        first, self._done, self._before = self._done, len(self._ids), now
+        if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, would be no context
+            self._context, self._before = first, self._decode(self._ids[first:])
+        return new
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

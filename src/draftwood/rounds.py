@@ -47,8 +47,7 @@ class Round:
     @cached_property
     def tokens(self) -> list[list[int]]:
         """Tokens committed per row: the accepted ones and the next token (host sync)."""
-        drafted = self.tree.tokens.tolist()
-        rows = zip(drafted, self.paths, self.verdict.next_token.tolist(), strict=True)
+        rows = zip(self.tree.lists[0], self.paths, self.verdict.next_token.tolist(), strict=True)
         return [[*(row[n] for n in path), last] for row, path, last in rows]
 
 

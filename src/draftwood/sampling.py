@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.checks import number, whole
@@ -116,7 +116,7 @@ class Law:
         self.vocab = vocab
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
-        self._stop_table: Int[Tensor, "row stop"] | None = None
+        self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and laws of the draft, not yet looked at for NaN
 
     def select(self, rows: Sequence[int]) -> Law:
         """The law of some of the rows."""
@@ -129,31 +129,33 @@ class Law:
             [self.requests[r] for r in rows],
         )
 
-    def ends(self, tokens: Int[Tensor, "row node"]) -> Bool[Tensor, "row node"] | None:
-        """Which of these drafted tokens would end their row's text; None if none can."""
-        if not any(self.stops):
-            return None
-        if self._stop_table is None:
-            width = max(map(len, self.stops))
-            table = [[*sorted(stops), *[-1] * (width - len(stops))] for stops in self.stops]
-            self._stop_table = torch.tensor(table, device=tokens.device)
-        return (tokens.unsqueeze(2) == self._stop_table.unsqueeze(1)).any(-1)
-
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
-        """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking."""
+        """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking.
+
+        NaN where no token is possible: nothing is drafted there. Whether the draft's scores were NaN is asked by
+        :meth:`target`.
+        """
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        return _log_law(self._warp(logits[..., : self.vocab], prefixes), who="draft")
+        scores = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
+        logp = scores.log_softmax(dim=-1)
+        self._unasked.append((scores, logp))
+        return logp
 
     def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
         """Log-law of the target at every node; a point mass on the best token at temperature 0.
 
         Raises:
-            NumericsError: scores that are NaN, or a law without any possible token.
+            NumericsError: scores that are NaN, also those of the draft since the last call; a law without any possible
+                token.
         """
         scores = self._warp(logits, prefixes)
-        logp = _log_law(scores, who="target")
+        logp = scores.log_softmax(dim=-1)
+        asked, self._unasked = self._unasked, []
+        # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
+        if bool(torch.cat([law[..., 0] for _, law in (*asked, (scores, logp))], dim=1).isnan().any()):
+            _name_the_trouble(asked, logp)
         if not self.sampling.greedy:
             return logp
         best = scores.argmax(dim=-1, keepdim=True)  # not of the law, in which close scores may round to a tie
@@ -221,19 +223,17 @@ class Law:
         return out
 
 
-def _log_law(scores: Tensor, *, who: str) -> Tensor:
-    logp = scores.log_softmax(dim=-1)
-    # One column is enough: a NaN or an infinite score anywhere makes the whole row NaN. Host sync on an accelerator.
-    if bool(logp[..., 0].isnan().any()):
-        impossible = (scores == -torch.inf).all(dim=-1, keepdim=True)
-        logp = logp.masked_fill(impossible, -torch.inf)
-        if who == "draft" and not bool(logp[..., 0].isnan().any()):
-            return logp  # a draft without any possible token drafts nothing
-        raise NumericsError(
-            f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-            "check logit_bias and logits processors"
-        )
-    return logp
+def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target_logp: Tensor) -> None:
+    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token."""
+    for who, nan in [
+        *(("draft", law[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, law in drafted),
+        ("target", target_logp[..., 0].isnan()),
+    ]:
+        if bool(nan.any()):
+            raise NumericsError(
+                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
+                "check logit_bias and logits processors"
+            )
 
 
 def truncate(scores: Float[Tensor, "*batch vocab"], s: Sampling) -> Float[Tensor, "*batch vocab"]:

@@ -65,35 +65,36 @@ class DraftTree:
         return int(self.depths.max())
 
     @cached_property
-    def children(self) -> Int[Tensor, "row node child"]:
-        """Children of each node in draw order, -1 where there is none."""
-        rows, size, width = self.rows, self.size, max(1, self.branching)
-        real = self.valid.clone()
-        real[:, 0] = False
-        same = (self.parents.unsqueeze(2) == self.parents.unsqueeze(1)) & real.unsqueeze(1)
-        rank = same.tril(-1).sum(-1)
-        slot = torch.where(real, self.parents * width + rank, size * width)
-        table = torch.full((rows, size * width + 1), -1, dtype=torch.long, device=self.tokens.device)
-        index = torch.arange(size, device=self.tokens.device).expand(rows, -1)
-        return table.scatter_(1, slot, index)[:, :-1].view(rows, size, width)
+    def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
+        """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
+        return self.tokens.tolist(), self.parents.tolist(), self.valid.tolist()
+
+    @cached_property
+    def children(self) -> list[list[list[int]]]:
+        """Children of each node in draw order, ``[row][node]`` (host sync)."""
+        _, parents, valid = self.lists
+        table: list[list[list[int]]] = [[[] for _ in row] for row in parents]
+        for children, row, real in zip(table, parents, valid, strict=True):
+            for node in range(1, len(row)):
+                if real[node]:
+                    children[row[node]].append(node)
+        return table
 
     def prefixes(self) -> list[list[list[int] | None]]:
         """Tokens after the root up to each node, ``[row][node]``, for laws that depend on the text so far."""
-        parts = (part.tolist() for part in (self.tokens, self.parents, self.valid))
-        return [prefixes_of(*row) for row in zip(*parts, strict=True)]
+        return [prefixes_of(*row) for row in zip(*self.lists, strict=True)]
 
     def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
         """A text picture of one row's tree, one node a line."""
-        children, lines = self.children[row].tolist(), []
+        tokens, children, lines = self.lists[0][row], self.children[row], []
 
         def walk(node: int, indent: str) -> None:
-            kids = [c for c in children[node] if c >= 0]
-            for i, child in enumerate(kids):
-                last = i == len(kids) - 1
-                lines.append(f"{indent}{'└─' if last else '├─'} {decode(int(self.tokens[row, child]))}")
+            for i, child in enumerate(children[node]):
+                last = i == len(children[node]) - 1
+                lines.append(f"{indent}{'└─' if last else '├─'} {decode(tokens[child])}")
                 walk(child, indent + ("   " if last else "│  "))
 
-        lines.append(decode(int(self.tokens[row, 0])))
+        lines.append(decode(tokens[0]))
         walk(0, "")
         return "\n".join(lines)
 
@@ -127,27 +128,23 @@ class TreeBuilder:
     """
 
     def __init__(self, root: Int[Tensor, "row"], capacity: int) -> None:
-        rows, device = root.shape[0], root.device
-        self.tokens = torch.zeros(rows, capacity, dtype=torch.long, device=device)
-        self.parents = torch.zeros_like(self.tokens)
-        self.depths = torch.zeros_like(self.tokens)
-        self.valid = torch.ones(rows, capacity, dtype=torch.bool, device=device)
-        self.ancestors = torch.zeros(rows, capacity, capacity, dtype=torch.bool, device=device)
+        self.ancestors: Bool[Tensor, "row node node"] = torch.zeros(
+            root.shape[0], capacity, capacity, dtype=torch.bool, device=root.device
+        )
         self.ancestors.diagonal(dim1=1, dim2=2).fill_(True)
-        self.tokens[:, 0] = root
+        self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 where there is no node
+        self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
+        self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
         self.size = 1
         self.level = slice(0, 1)
-        self.depth = 0
 
-    def add(self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"], valid: Bool[Tensor, "row n"]) -> None:
-        """Append one level; ``parents`` number the nodes of the level before it, from 0."""
+    def add(self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"]) -> None:
+        """Append one level; -1 marks places without a node; ``parents`` number the nodes of the level before, from 0."""
         start, stop = self.size, self.size + tokens.shape[1]
-        self.depth += 1
         parents = parents + self.level.start
-        self.tokens[:, start:stop] = torch.where(valid, tokens, 0)
-        self.parents[:, start:stop] = parents
-        self.depths[:, start:stop] = self.depth
-        self.valid[:, start:stop] = valid
+        self.tokens.append(tokens)
+        self.parents.append(parents)
+        self.depths.append(torch.full_like(parents, len(self.depths)))
         above = self.ancestors[:, :start, :start]
         self.ancestors[:, start:stop, :start] = above.take_along_dim(parents.unsqueeze(-1), dim=1)
         self.size, self.level = stop, slice(start, stop)
@@ -158,17 +155,18 @@ class TreeBuilder:
 
     def prefixes(self) -> list[list[list[int] | None]]:
         """As :meth:`DraftTree.prefixes`, for the newest level only."""
-        parts = (part[:, : self.size].tolist() for part in (self.tokens, self.parents, self.valid))
-        return [prefixes_of(*row)[self.level] for row in zip(*parts, strict=True)]
+        tokens, parents = (torch.cat(part, dim=1).tolist() for part in (self.tokens, self.parents))
+        valid = [[token >= 0 for token in row] for row in tokens]
+        return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]
 
     def build(self, *, branching: int, draw: Draw, draft_logp: Float[Tensor, "row inner vocab"] | None) -> DraftTree:
         """The finished tree."""
-        n = self.size
+        n, tokens = self.size, torch.cat(self.tokens, dim=1)
         return DraftTree(
-            tokens=self.tokens[:, :n],
-            parents=self.parents[:, :n],
-            depths=self.depths[:, :n],
-            valid=self.valid[:, :n],
+            tokens=tokens.clamp(min=0),
+            parents=torch.cat(self.parents, dim=1),
+            depths=torch.cat(self.depths, dim=1),
+            valid=tokens >= 0,
             ancestors=self.ancestors[:, :n, :n],
             branching=branching,
             draw=draw,

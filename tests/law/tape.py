@@ -86,7 +86,7 @@ class TapeChoices:
 
     def accept(self, target, draft, node, of):
         out = []
-        for tape, p, q, asking in zip(self.tapes, target.tolist(), draft.tolist(), node.tolist(), strict=True):
+        for tape, p, q, asking in zip(self.tapes, target.tolist(), draft.tolist(), node, strict=True):
             if not asking:
                 out.append(False)
                 continue

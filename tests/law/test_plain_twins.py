@@ -63,8 +63,7 @@ def test_recursive_equals_its_twin(name, temperature, top_p):
         ours = verdicts(Recursive().verify(tree, logp, choices))
         for row in range(ROWS):
             def coin(node, p, q, row=row, choices=choices, size=tree.size):
-                every = torch.zeros(ROWS, dtype=torch.long)
-                every[row] = node.index
+                every = [node.index if r == row else 0 for r in range(ROWS)]
                 wide = [torch.full((ROWS,), float(x), dtype=torch.float64) for x in (p, q)]
                 return bool(choices.accept(*wide, every, size)[row])
 

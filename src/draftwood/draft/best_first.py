@@ -126,9 +126,9 @@ class BestFirst:
         value = torch.cat(pool.values, dim=1).gather(1, front).unsqueeze(-1)
         share = (best.values / self.tau).log_softmax(dim=-1).to(value.dtype)
         possible = (best.values > -torch.inf) & (depth < limit).unsqueeze(-1)
-        ends = law.ends(tokens)
-        if ends is not None:
-            possible &= ~ends.unsqueeze(-1)
+        ends = [[t in stops for t in row] for row, stops in zip(tokens.tolist(), law.stops, strict=True)]  # host sync
+        if depth > 0 and any(map(any, ends)):  # the root ends nothing
+            possible &= ~torch.tensor(ends, device=tokens.device).unsqueeze(-1)
         values = torch.where(possible, value + share, -torch.inf).flatten(1)
         parents = front.repeat_interleave(best.indices.shape[-1], dim=1)
         pool.add(best.indices.flatten(1), parents, depth + 1, values)
@@ -171,7 +171,7 @@ class BestFirst:
         )
 
     def commit(self, this_round: Round) -> None:
-        tokens = this_round.tree.tokens.tolist()
+        tokens = this_round.tree.lists[0]
         seen, rest = [], []
         for row, (path, number) in enumerate(zip(this_round.paths, self._seen, strict=True)):
             chain = [0, *path]

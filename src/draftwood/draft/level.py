@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.models import Runner
@@ -26,7 +26,8 @@ class Level:
         depth: their depth.
         first: the number of the first of them.
         of: nodes of the whole round that will be asked for children.
-        tokens, parents, valid: parents number the nodes of the level before.
+        tokens: -1 marks places without a node.
+        parents: they number the nodes of the level before.
         phi, times: log-probability of each node's path and its arrival time; None outside beams and at the root.
     """
 
@@ -35,7 +36,6 @@ class Level:
     of: int
     tokens: Int[Tensor, "row n"]
     parents: Int[Tensor, "row n"]
-    valid: Bool[Tensor, "row n"]
     phi: Float[Tensor, "row n"] | None = None
     times: Float[Tensor, "row n"] | None = None
 
@@ -43,29 +43,18 @@ class Level:
         self,
         tokens: Int[Tensor, "row m"],
         parents: Int[Tensor, "row m"],
-        valid: Bool[Tensor, "row m"],
         phi: Float[Tensor, "row m"] | None = None,
         times: Float[Tensor, "row m"] | None = None,
     ) -> Level:
         """The next level."""
         first = self.first + self.tokens.shape[1]
-        return Level(
-            depth=self.depth + 1,
-            first=first,
-            of=self.of,
-            tokens=tokens,
-            parents=parents,
-            valid=valid,
-            phi=phi,
-            times=times,
-        )
+        return Level(depth=self.depth + 1, first=first, of=self.of, tokens=tokens, parents=parents, phi=phi, times=times)
 
     def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
         """The next level from every node's children; -1 marks places without a child."""
         rows, n, count = tokens.shape
-        valid = (tokens >= 0) & self.valid.unsqueeze(-1)
         parents = torch.arange(n, device=tokens.device).repeat_interleave(count).expand(rows, -1)
-        return self.below(tokens.flatten(1), parents, valid.flatten(1))
+        return self.below(tokens.flatten(1), parents)
 
 
 @runtime_checkable
@@ -132,23 +121,17 @@ class LevelDrafter:
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         widths = self.growth.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
-        level = Level(
-            depth=0,
-            first=0,
-            of=1 + sum(widths[:-1]),
-            tokens=root.unsqueeze(1),
-            parents=torch.zeros_like(root).unsqueeze(1),
-            valid=torch.ones_like(root, dtype=torch.bool).unsqueeze(1),
-        )
+        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
+        drafted = [[0]] * len(limits)  # the root ends nothing
         laws = []
         for _ in widths:
-            at = builder.level
-            logits = self.runner.extend(builder.tokens[:, at], builder.depths[:, at], builder.level_ancestors())
+            logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             laws.append(law.draft(logits, builder.prefixes))
-            level = self.growth.grow(level, _possible(laws[-1], level, law, limits), choices)
-            builder.add(level.tokens, level.parents, level.valid)
-            if not bool(level.valid.any()):  # the support is exhausted in every row (host sync)
-                break
+            level = self.growth.grow(level, _possible(laws[-1], drafted, level.depth, law, limits), choices)
+            builder.add(level.tokens, level.parents)
+            drafted = level.tokens.tolist()  # host sync
+            if max(map(max, drafted)) < 0:
+                break  # the support is exhausted in every row
         self._evaluated = builder.level.start
         return self._finish(builder, law, laws)
 
@@ -162,7 +145,7 @@ class LevelDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        tokens = this_round.tree.tokens.tolist()
+        tokens = this_round.tree.lists[0]
         chains = [[0, *path] for path in this_round.paths]
         seen = [[n for n in chain if n < self._evaluated] for chain in chains]
         rest = [[row[n] for n in chain if n >= self._evaluated] for row, chain in zip(tokens, chains, strict=True)]
@@ -170,16 +153,15 @@ class LevelDrafter:
 
 
 def _possible(
-    logp: Float[Tensor, "row n vocab"], level: Level, law: Law, limits: Sequence[int]
+    logp: Float[Tensor, "row n vocab"], drafted: list[list[int]], depth: int, law: Law, limits: Sequence[int]
 ) -> Float[Tensor, "row n vocab"]:
-    """The laws to draw from: nothing below a token that ends the text, nothing in a row whose limit is reached.
-
-    Limits are a row's own, so that its text never depends on its neighbours.
+    """The laws to draw from: nothing below an empty place or a token that ends the text, nothing in a row whose limit is
+    reached. Limits are a row's own, so that its text never depends on its neighbours.
     """
-    ends = law.ends(level.tokens) if level.depth else None  # the root ended nothing
-    if ends is not None:
-        logp = logp.masked_fill(ends.unsqueeze(-1), -torch.inf)
-    if min(limits) <= level.depth:
-        reached = torch.tensor(limits, device=logp.device) <= level.depth
-        logp = logp.masked_fill(reached[:, None, None], -torch.inf)
+    barren = [
+        [limit <= depth or token < 0 or (depth > 0 and token in stops) for token in row]
+        for row, limit, stops in zip(drafted, limits, law.stops, strict=True)
+    ]
+    if any(map(any, barren)):
+        logp = logp.masked_fill(torch.tensor(barren, device=logp.device).unsqueeze(-1), -torch.inf)
     return logp

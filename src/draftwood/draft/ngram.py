@@ -59,7 +59,7 @@ class NGram:
         parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
         for i in range(depth):
             column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
-            builder.add(column, parents, column >= 0)
+            builder.add(column, parents)
         return builder.build(branching=1, draw=self.draw, draft_logp=None)
 
     def commit(self, this_round: Round) -> None:

@@ -36,4 +36,5 @@ class StochasticBeam:
             beam = Beam(
                 *(torch.nn.functional.pad(part, (0, missing), value=empty) for part, empty in zip(beam, _EMPTY, strict=True))
             )
-        return level.below(beam.tokens, beam.parents, beam.phi > -torch.inf, beam.phi, beam.times)
+        tokens = torch.where(beam.phi > -torch.inf, beam.tokens, -1)
+        return level.below(tokens, beam.parents, beam.phi, beam.times)

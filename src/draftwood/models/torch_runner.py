@@ -42,6 +42,7 @@ class TorchRunner:
         self._drafts = drafts
         self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
+        self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=model.dtype, device=model.device).unbind()
         self._layers = layer_count(model.config)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.start([[]])
@@ -146,7 +147,7 @@ class TorchRunner:
         n = 0 if ancestors is None else ancestors.shape[1]
         seen = 0 if ancestors is None else ancestors.shape[2]
         if ancestors is not None and not pending and self._even:
-            among = torch.where(ancestors, 0.0, -torch.inf).to(self.model.dtype)
+            among = torch.where(ancestors, self._seen_bias, self._hidden_bias)
             return torch.nn.functional.pad(among, (old, 0)).unsqueeze(1)
         visible = torch.ones(rows, pending + n, old + pending + seen, dtype=torch.bool, device=self.device)
         if min(self._cached, default=0) < self._base:

@@ -16,6 +16,7 @@ class RunConfig:
 
     data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz]"})
     out: Path = field(metadata={"help": "folder for the model; a stopped run in it is resumed"})
+    start: Path | None = field(default=None, metadata={"help": "model to start from; without it, random weights"})
     mix: str = field(default="tinystories=1", metadata={"help": "how often each source is seen: NAME=EPOCHS,..."})
     steps: int | None = field(default=None, metadata={"help": "optimizer steps; without it, one pass over the mix"})
     minutes: float | None = field(default=None, metadata={"help": "stop by then, the learning rate falling with the clock"})
@@ -27,6 +28,7 @@ class RunConfig:
     weight_decay: float = field(default=0.1, metadata={"help": "decoupled weight decay"})
     beta2: float = field(default=0.95, metadata={"help": "beta2 of AdamW (beta1 is 0.9) and momentum of Muon"})
     clip: float = field(default=1.0, metadata={"help": "largest norm of the gradient"})
+    compile: bool = field(default=False, metadata={"help": "fuse operations with torch.compile (needs a C++ compiler)"})
     seed: int = field(default=0, metadata={"help": "seed of initial weights and of the order of the data"})
     save_every: int = field(default=250, metadata={"help": "steps between checkpoints (the last two are kept)"})
     report_every: int = field(default=250, metadata={"help": "steps between reports on held-out text"})
@@ -35,7 +37,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LMConfig(RunConfig):
-    """Settings of a language model trained from scratch."""
+    """Settings of a language model: from scratch, or trained on."""
 
     vocab: int = field(default=4096, metadata={"help": "entries of the tokenizer, which is trained on the same mix"})
     tokenizer: Path | None = field(default=None, metadata={"help": "folder of a tokenizer to use; trains none"})
@@ -50,7 +52,6 @@ class DraftConfig(RunConfig):
     """Settings of a drafter distilled from a target."""
 
     target: Path = field(metadata={"help": "folder of the target model and its tokenizer"})
-    start: Path | None = field(default=None, metadata={"help": "drafter to start from; without it, random weights"})
     hidden: int = field(default=128, metadata={"help": "width of the residual stream"})
     layers: int = field(default=2, metadata={"help": "transformer layers"})
     heads: int = field(default=4, metadata={"help": "attention heads"})

@@ -59,7 +59,7 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     loop.claim(config)
     text, written, held_out = _blocks(config, documents, mix, target, tokenizer)
     dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
-    model = _drafter(config, tokenizer)
+    model = new_llama(config, tokenizer)
     subset = data.first(held_out, config.report_blocks)
     trainer = Distillation(
         target=target,
@@ -96,20 +96,6 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
     if config.context > limit:
         raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")
     return target.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
-
-
-def _drafter(config: DraftConfig, tokenizer: Any) -> Any:
-    """The drafter to train, with random weights or with those of another one of its shape."""
-    model = new_llama(config, tokenizer)
-    if config.start is not None:
-        if not (config.start / "config.json").is_file():
-            raise ModelError(f"{config.start} holds no config.json; give the folder of a saved drafter")
-        found = AutoModelForCausalLM.from_pretrained(config.start, dtype=torch.float32).state_dict()
-        shapes = {k: v.shape for k, v in model.state_dict().items()}
-        if {k: v.shape for k, v in found.items()} != shapes:
-            raise ConfigError(f"the drafter in {config.start} has other sizes than asked; give its hidden, layers, ...")
-        model.load_state_dict(found)
-    return model
 
 
 def _blocks(

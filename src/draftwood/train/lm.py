@@ -1,4 +1,4 @@
-"""A small Llama from scratch: tokenizer, training, held-out losses, samples.
+"""A small Llama, from scratch or trained on: tokenizer, training, held-out losses, samples.
 
 The architecture is Llama's (Touvron et al. 2023, arXiv 2302.13971): RMSNorm, rotary positions, SwiGLU; embeddings are
 tied. Small models of this kind tell coherent stories when the text is simple (TinyStories, arXiv 2305.07759).
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
 
-from draftwood.errors import ModelError
+from draftwood.errors import ConfigError, ModelError
 from draftwood.train import data, loop
 from draftwood.train.config import LMConfig
 from draftwood.train.tokenizer import encoder, train_tokenizer
@@ -68,7 +68,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
-    """A Llama with random weights; ``shape`` has hidden, layers, heads, intermediate, context and seed."""
+    """A Llama with the sizes in ``shape`` and the weights of ``shape.start``, or random ones from ``shape.seed``."""
     torch.manual_seed(shape.seed)
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     ids["pad_token_id"] = tokenizer.pad_token_id
@@ -85,7 +85,19 @@ def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
     )
     model = LlamaForCausalLM(settings)
     model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, **ids)
+    if shape.start is not None:
+        _start_from(model, shape.start)
     return model
+
+
+def _start_from(model: Any, folder: Path) -> None:
+    """Load the weights of a saved model of the same sizes."""
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json; give the folder of a saved model")
+    found = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in model.state_dict().items()}:
+        raise ConfigError(f"the model in {folder} has other sizes than asked; give its vocab, hidden, layers, ...")
+    model.load_state_dict(found)
 
 
 def held_out_losses(model: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, float]:

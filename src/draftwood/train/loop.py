@@ -24,7 +24,7 @@ from draftwood.train.optim import MuonAdamW
 Report = Callable[[Any], dict[str, Any]]
 """A model -> named figures."""
 
-_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "data", "out"}
+_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "compile", "data", "out"}
 
 
 def require_accelerate() -> None:
@@ -137,6 +137,7 @@ def arguments(config: RunConfig, steps: int) -> TrainingArguments:
         max_grad_norm=config.clip,
         seed=config.seed,
         bf16=True,
+        torch_compile=config.compile,
         use_cpu=not torch.cuda.is_available(),
         save_steps=config.save_every,
         save_total_limit=2,

@@ -6,6 +6,7 @@ One rule for every mix of per-child laws: child ``j`` is accepted with probabili
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
@@ -19,33 +20,42 @@ from draftwood.tree import DraftTree, Draw
 
 @final
 class SiblingLaws:
-    """The laws ``Q_1, Q_2, ...`` of the children of one node per row, in draw order."""
+    """The laws ``Q_1, Q_2, ...`` of the children of one node per row, in draw order, each up to a factor.
 
-    def __init__(self, tree: DraftTree, node: Int[Tensor, "row"]) -> None:
+    Attributes:
+        left: ``Q_j`` times ``total``.
+        total: its sum.
+    """
+
+    left: Float[Tensor, "row vocab"]
+    total: Float[Tensor, "row 1"]
+
+    def __init__(self, tree: DraftTree, nodes: Sequence[int], like: Float[Tensor, "row vocab"]) -> None:
         self._draw = tree.draw
-        self._left: Float[Tensor, "row vocab"] | None = None  # probabilities, normalised
-        if tree.draft_logp is not None:
-            inner = node.clamp(max=tree.draft_logp.shape[1] - 1)
-            self._left = tree.draft_logp.take_along_dim(inner[:, None, None], dim=1).squeeze(1).exp()
+        self._certain = tree.draw is Draw.POINT_MASS or tree.draft_logp is None
+        self.total = like.new_ones(len(like), 1)
+        if not self._certain and tree.draft_logp is not None:
+            inner = [min(node, tree.draft_logp.shape[1] - 1) for node in nodes]
+            self.left = rows_at(tree.draft_logp, inner).exp()
 
-    def law(self, token: Int[Tensor, "row"], like: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
-        """``Q_j``, where ``token`` is the j-th child."""
-        if self._draw is Draw.POINT_MASS or self._left is None:
-            return torch.zeros_like(like).scatter_(1, token.unsqueeze(1), 1.0)
-        return self._left
+    def child(self, token: Int[Tensor, "row 1"], like: Float[Tensor, "row vocab"]) -> None:
+        """The next child is about to be tried."""
+        if self._certain:
+            self.left = torch.zeros_like(like).scatter_(1, token, 1.0)
 
-    def seen(self, token: Int[Tensor, "row"]) -> None:
-        """Go on to the next child."""
-        if self._draw is Draw.WITHOUT_REPLACEMENT and self._left is not None:
-            left = self._left.scatter(1, token.unsqueeze(1), 0.0)
-            self._left = left / left.sum(-1, keepdim=True)
+    def seen(self, token: Int[Tensor, "row 1"]) -> None:
+        """It was tried, and not accepted in every row."""
+        if self._draw is Draw.WITHOUT_REPLACEMENT and not self._certain:
+            self.left.scatter_(1, token, 0.0)
+            # Summed anew: one less the drawn probability would lose every digit where the draft was almost sure.
+            self.total = self.left.sum(-1, keepdim=True)
 
 
-def residual(r: Float[Tensor, "row vocab"], q: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
-    """``norm(relu(r - q))``. Where it vanishes, rejection had probability 0 up to rounding and ``r`` itself stays."""
-    left = (r - q).relu_()
-    total = left.sum(-1, keepdim=True)
-    return torch.where(total > 0, left / total, r)
+def rows_at(values: Float[Tensor, "row node vocab"], nodes: Sequence[int]) -> Float[Tensor, "row vocab"]:
+    """One node's values per row."""
+    if len(nodes) == 1:
+        return values[:, nodes[0]]
+    return values[torch.arange(len(nodes), device=values.device), torch.tensor(nodes, device=values.device)]
 
 
 @final
@@ -57,48 +67,66 @@ class Recursive:
     draws: ClassVar[frozenset[Draw]] = frozenset({Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT, Draw.POINT_MASS})
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """At most ``depth x branching`` batched steps; stops as soon as no row walks on (one host sync a step)."""
-        node = torch.zeros(tree.rows, dtype=torch.long, device=target_logp.device)
-        walking = torch.ones_like(node, dtype=torch.bool)
+        """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""
+        node = [0] * tree.rows
+        steps: list[list[int]] = []
         r = target_logp[:, 0].exp()
-        accepted = []
-        for _ in range(tree.max_depth):
-            child, r = self._try_children(tree, node, walking, r, choices)
-            accepted.append(child)
-            walking = child >= 0
-            if not bool(walking.any()):
+        walking = [bool(children[0]) for children in tree.children]
+        while any(walking):
+            chosen, r = _try_children(tree, node, walking, r, choices)
+            steps.append(chosen)
+            if max(chosen) < 0:
                 break
-            node = torch.where(walking, child, node)
-            below = target_logp.take_along_dim(node[:, None, None], dim=1).squeeze(1).exp()
-            r = torch.where(walking.unsqueeze(1), below, r)
-        nodes = torch.stack(accepted, dim=1) if accepted else node.new_zeros(tree.rows, 0)
-        return Verdict(nodes=nodes, next_token=choices.token(r))
+            node = [max(was, new) for was, new in zip(node, chosen, strict=True)]  # a child's number is the larger one
+            r = torch.where(_column([c >= 0 for c in chosen], r), rows_at(target_logp, node).exp(), r)
+            walking = [c >= 0 and bool(tree.children[row][c]) for row, c in enumerate(chosen)]
+        taken = torch.tensor(steps, dtype=torch.long, device=r.device).reshape(len(steps), tree.rows)
+        return Verdict(nodes=taken.T, next_token=choices.token(r))
 
-    @staticmethod
-    def _try_children(
-        tree: DraftTree,
-        node: Int[Tensor, "row"],
-        walking: Bool[Tensor, "row"],
-        r: Float[Tensor, "row vocab"],
-        choices: Choices,
-    ) -> tuple[Int[Tensor, "row"], Float[Tensor, "row vocab"]]:
-        """The accepted child per row, or -1, and the law that is left."""
-        children = tree.children.take_along_dim(node[:, None, None], dim=1).squeeze(1)
-        chosen = torch.full_like(node, -1)
-        siblings = SiblingLaws(tree, node)
-        for j in range(tree.branching):
-            child = children[:, j]
-            asking = walking & (chosen < 0) & (child >= 0)
-            if not bool(asking.any()):
-                break
-            child = torch.where(asking, child, 0)  # the root is nobody's child: it stands for rows that do not ask
-            token = tree.tokens.gather(1, child.unsqueeze(1))
-            q = siblings.law(token.squeeze(1), r)
-            yes = choices.accept(r.gather(1, token).squeeze(1), q.gather(1, token).squeeze(1), child, tree.size)
-            chosen = torch.where(asking & yes, child, chosen)
-            rejected = asking & ~yes
-            if not bool(rejected.any()):
-                break
-            r = torch.where(rejected.unsqueeze(1), residual(r, q), r)
-            siblings.seen(token.squeeze(1))
-        return chosen, r
+
+def _column(values: Sequence[bool], like: Tensor) -> Bool[Tensor, "row 1"]:
+    return torch.tensor(values, device=like.device).unsqueeze(1)
+
+
+def _try_children(
+    tree: DraftTree, node: Sequence[int], walking: Sequence[bool], r: Float[Tensor, "row vocab"], choices: Choices
+) -> tuple[list[int], Float[Tensor, "row vocab"]]:
+    """The accepted child per row, or -1, and the law that is left, up to a factor.
+
+    Both ``r`` and ``Q_j`` are kept with their sums instead of being normalised at every step.
+    """
+    chosen = [-1] * tree.rows
+    siblings = SiblingLaws(tree, node, r)
+    waiting = [tree.children[row][v] if walking[row] else [] for row, v in enumerate(node)]
+    asking = list(walking)
+    total = r.new_ones(tree.rows, 1)  # the sum of r
+    for j in range(tree.branching):
+        asking = [asks and j < len(w) for asks, w in zip(asking, waiting, strict=True)]
+        if not any(asking):
+            break
+        child = [w[j] if asks else 0 for asks, w in zip(asking, waiting, strict=True)]  # the root stands for no question
+        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=r.device)
+        siblings.child(token, r)
+        odds = r.gather(1, token) * siblings.total, siblings.left.gather(1, token) * total
+        yes = choices.accept(odds[0].squeeze(1), odds[1].squeeze(1), child, tree.size)
+        for row, accepted in enumerate(yes.tolist()):  # host sync
+            if asking[row] and accepted:
+                chosen[row], asking[row] = child[row], False
+        if any(asking):
+            r, total = _rejected(r, total, siblings, _column(asking, r))
+            siblings.seen(token)
+    return chosen, r
+
+
+def _rejected(
+    r: Float[Tensor, "row vocab"],
+    total: Float[Tensor, "row 1"],
+    siblings: SiblingLaws,
+    rejected: Bool[Tensor, "row 1"],
+) -> tuple[Float[Tensor, "row vocab"], Float[Tensor, "row 1"]]:
+    """``relu(r - Q_j)`` and its sum in rows that rejected. Where it vanishes, rejection had probability 0 up to rounding and
+    ``r`` itself stays."""
+    left = torch.addcmul(r, siblings.left, total / siblings.total, value=-1).relu_()
+    rest = left.sum(-1, keepdim=True)
+    changed = rejected & (rest > 0)
+    return torch.where(changed, left, r), torch.where(changed, rest, total)
