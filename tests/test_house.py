@@ -14,7 +14,7 @@ import draftwood
 ROOT = Path(draftwood.__file__).parent
 FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
-    [{"errors", "_version", "tree", "noise", "sampling", "rounds", "options", "corpus", "checks", "processors"}],
+    [{"errors", "_version", "tree", "counters", "noise", "sampling", "rounds", "options", "corpus", "checks", "processors"}],
     [{"models"}],
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],

@@ -4,28 +4,26 @@ Nothing here keeps state, so the same request gives the same text whatever the b
 questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
 shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
 
-Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them"); the integer mixing is
-the finaliser of SplitMix64 / MurmurHash3.
+Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
+from functools import cached_property
+from typing import Final, NamedTuple, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.counters import STEP, Counters, mix, token_bases, uniform, uniform_one
 from draftwood.errors import ConfigError
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_MIX_1: Final = 0xBF58476D1CE4E5B9
-_MIX_2: Final = 0x94D049BB133111EB
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
-_AHEAD: Final = 1 << 15  # values of shared noise that are made ahead
+_AHEAD: Final = 1 << 17  # values of shared noise that are made at a time, as one large call is cheaper than many
 MAX_SEED: Final = (1 << 63) - 1
 
 
@@ -84,10 +82,8 @@ class Choices(Protocol):
         """One level of stochastic beam search below nodes with these ``phi`` and ``times``."""
         ...
 
-    def accept(
-        self, target: Float[Tensor, "row"], draft: Float[Tensor, "row"], node: Sequence[int], of: int
-    ) -> Bool[Tensor, "row"]:
-        """True with probability ``min(1, target / draft)``, per row, for ``node`` of ``of``; node 0 does not ask."""
+    def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
+        """True with probability ``min(1, target / draft)``, per row, for each row's ``node``; node 0 does not ask."""
         ...
 
     def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
@@ -99,23 +95,9 @@ class Choices(Protocol):
         ...
 
 
-_SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
-_FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
-_STEP: Final = np.uint64(_GOLDEN)
-_DOWN_TO_52_BITS: Final = np.uint64(12)
-_STREAMS: Final = np.arange(len(Stream), dtype=np.uint64)
-_Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-def _mix(x: _Counters) -> _Counters:
-    x = (x ^ (x >> _SHIFTS[0])) * _FACTORS[0]
-    x = (x ^ (x >> _SHIFTS[1])) * _FACTORS[1]
-    mixed: _Counters = x ^ (x >> _SHIFTS[2])
-    return mixed
-
-
-def _signed(x: int) -> int:
-    return x - (1 << 64) if x >= (1 << 63) else x
+def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
+    """Keys made on the host, for :func:`uniform`."""
+    return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
 
 
 @final
@@ -138,6 +120,11 @@ class Noise:
         self.seeds = list(seeds)
         self.device = torch.device(device)
         self.greedy = greedy
+        spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
+        purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
+        self.streams = mix(spread + purposes)  # [row, stream]
+        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise at hand ...
+        self._starts: Counters = np.zeros(0, dtype=np.uint64)  # ... from these text positions on
 
     def select(self, rows: Sequence[int]) -> Noise:
         """The noise of some of the rows."""
@@ -147,27 +134,30 @@ class Noise:
         """The choices of the round whose roots stand at these text positions (0-based), one per row."""
         return RoundNoise(self, positions)
 
+    def shared(self, starts: Counters, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+        """Gumbel noise of ``count`` text positions per row, from ``starts`` on. What earlier rounds made is used again: it
+        belongs to the position, not to the round."""
+        have, moved = 0, starts - self._starts if len(self._starts) else starts
+        if self._window is not None and self._window.shape[2] == vocab:
+            have = max(0, self._window.shape[1] - int(moved.max()))  # positions behind the window wrap around to huge moves
+        if self._window is None or have < count:
+            kept = [self._slide(moved, have)] if have else []
+            fresh = max(count, _AHEAD // (len(starts) * vocab)) - have
+            ahead: Counters = np.arange(have, have + fresh, dtype=np.uint64)
+            following: Counters = (starts[:, None] + ahead) * STEP
+            stream: Counters = self.streams[:, Stream.SHARED, None]
+            keys = keys_tensor(mix(stream + following), self.device)
+            made = uniform(keys, token_bases(vocab, self.device)).log_().neg_().log_().neg_().float()
+            self._window, self._starts, moved = torch.cat([*kept, made], dim=1), starts, starts - starts
+        return self._slide(moved, count)
 
-def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
-    """The token part of the counter; made once per vocabulary and device."""
-    key = (vocab, str(device))
-    if key not in _TOKEN_BASES:
-        counters: _Counters = np.arange(1, vocab + 1, dtype=np.uint64) * _STEP
-        _TOKEN_BASES[key] = torch.from_numpy(_mix(counters).view(np.int64)).to(device)
-    return _TOKEN_BASES[key]
-
-
-_TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
-
-
-def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"]:
-    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters, both mixed."""
-    x = keys ^ bases
-    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA. The sign, which the last of them
-    # spreads, moves the number by half of the interval.
-    x.mul_(_signed(_MIX_1)).bitwise_xor_(x >> 29)
-    x.mul_(_signed(_MIX_2)).bitwise_right_shift_(12)
-    return x.double().mul_(2.0**-52).add_(0.5 + 2.0**-53)
+    def _slide(self, moved: Counters, count: int) -> Float[Tensor, "row count vocab"]:
+        """``count`` positions of the window, ``moved`` from its start."""
+        window, moves = cast(Tensor, self._window), moved.tolist()
+        if len(set(moves)) == 1:
+            return window[:, moves[0] : moves[0] + count]
+        at: Int[Tensor, "row count"] = torch.tensor(moves).unsqueeze(1) + torch.arange(count)
+        return window[torch.arange(len(moves)).unsqueeze(1), at]
 
 
 @final
@@ -181,34 +171,20 @@ class RoundNoise:
     def __init__(self, noise: Noise, positions: Sequence[int]) -> None:
         self._greedy = noise.greedy
         self._device = noise.device
-        self._positions: _Counters = np.asarray(positions, dtype=np.uint64)[:, None]
-        seeds: _Counters = np.asarray(noise.seeds, dtype=np.uint64)[:, None] * _STEP
-        self._streams = _mix(seeds + _STREAMS)
-        roots: _Counters = self._positions * _STEP
-        self._roots = _mix(self._streams + roots)  # [row, stream]
+        self._noise = noise
+        self._positions: Counters = np.asarray(positions, dtype=np.uint64)
         self._draft: Float[Tensor, "row slot vocab"] | None = None
-        self._accept: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self._shared: Float[Tensor, "row position vocab"] | None = None
+
+    @cached_property
+    def _roots(self) -> Counters:
+        """Mixed keys ``[row, stream]`` of this round."""
+        spread: Counters = self._positions[:, None] * STEP
+        return mix(self._noise.streams + spread)
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
-        slots: _Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _STEP
-        roots: _Counters = self._roots[:, stream, None]
-        return self._tensor(_mix(roots + slots))
-
-    def _shared_keys(self, first: int, stop: int) -> Int[Tensor, "row position 1"]:
-        ahead: _Counters = np.arange(first + 1, stop + 1, dtype=np.uint64)
-        stream: _Counters = self._streams[:, Stream.SHARED, None]
-        following: _Counters = (self._positions + ahead) * _STEP
-        return self._tensor(_mix(stream + following))
-
-    def _tensor(self, keys: _Counters) -> Int[Tensor, "row slot 1"]:
-        return torch.from_numpy(keys.view(np.int64)).to(self._device).unsqueeze(-1)
-
-    def _uniform(self, stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """One uniform number strictly inside (0, 1) per row and slot, made on the host."""
-        slots: _Counters = np.arange(1, count + 1, dtype=np.uint64) * _STEP
-        bits: _Counters = _mix(self._roots[:, stream, None] + slots) >> _DOWN_TO_52_BITS
-        return np.ldexp(bits.astype(np.float64) + 0.5, -52)
+        slots: Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * STEP
+        roots: Counters = self._roots[:, stream, None]
+        return keys_tensor(mix(roots + slots), self._device)
 
     def _exponential(self, stream: Stream, first: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
         return uniform(self._keys(stream, first, count), token_bases(vocab, self._device)).log_().neg_()
@@ -248,28 +224,22 @@ class RoundNoise:
         phi_child = log_q.flatten(1).gather(1, torch.add(tokens, parents, alpha=log_q.shape[-1])) + phi.gather(1, parents)
         return Beam(parents, tokens, phi_child.masked_fill_(~(chosen.values < torch.inf), -torch.inf), chosen.values)
 
-    def accept(self, target: Tensor, draft: Tensor, node: Sequence[int], of: int) -> Tensor:
-        if self._accept is None:
-            self._accept = self._uniform(Stream.ACCEPT, of)
-        u = torch.from_numpy(self._accept[np.arange(len(node)), node]).to(self._device)
-        accepted: Tensor = (u * draft < target) & (target > 0)
-        return accepted
+    def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
+        keys = self._roots[:, Stream.ACCEPT].tolist()
+        rows = zip(keys, target, draft, node, strict=True)
+        return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
 
     def token(self, law: Tensor) -> Tensor:
         if self._greedy:
             return law.argmax(dim=-1)
         reached = law.cumsum(dim=-1, dtype=torch.float64)
         # Inverse of the cumulative law; it grows at possible tokens only, and u < 1 keeps the point below its end.
-        u = torch.from_numpy(self._uniform(Stream.TOKEN, 1)).to(self._device)
-        return torch.searchsorted(reached, reached[:, -1:] * u, right=True).squeeze(1)
+        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, Stream.TOKEN].tolist()], dtype=torch.float64)
+        return torch.searchsorted(reached, reached[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
         if self._greedy:
             return None
-        have = 0 if self._shared is None else int(self._shared.shape[1])
-        if self._shared is None or have < offset + count:
-            # Drafters ask level by level: after the first, a few positions are made ahead, as one large call is cheaper.
-            keys = self._shared_keys(have, max(offset + count, have + _AHEAD // vocab if have else 0))
-            fresh = uniform(keys, token_bases(vocab, self._device)).log_().neg_().log_().neg_().float()
-            self._shared = fresh if self._shared is None else torch.cat([self._shared, fresh], dim=1)
-        return self._shared[:, offset : offset + count]
+        starts: Counters = self._positions + np.uint64(1)
+        made: Tensor = self._noise.shared(starts, offset + count, vocab)
+        return made[:, offset:]

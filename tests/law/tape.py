@@ -84,15 +84,15 @@ class TapeChoices:
         times = torch.where(new_phi > -torch.inf, order, torch.inf)
         return Beam(torch.tensor(parents), torch.tensor(tokens), new_phi, times)
 
-    def accept(self, target, draft, node, of):
+    def accept(self, target, draft, node):
         out = []
-        for tape, p, q, asking in zip(self.tapes, target.tolist(), draft.tolist(), node, strict=True):
+        for tape, p, q, asking in zip(self.tapes, target, draft, node, strict=True):
             if not asking:
                 out.append(False)
                 continue
             yes = min(1.0, p / q) if q > 0 else float(p > 0)
             out.append(tape.fork([yes, 1.0 - yes]) == 0)
-        return torch.tensor(out)
+        return out
 
     def token(self, law):
         return torch.tensor([tape.fork(row) for tape, row in zip(self.tapes, law.tolist(), strict=True)])

@@ -62,10 +62,9 @@ def test_recursive_equals_its_twin(name, temperature, top_p):
         tree, logp, choices = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
         ours = verdicts(Recursive().verify(tree, logp, choices))
         for row in range(ROWS):
-            def coin(node, p, q, row=row, choices=choices, size=tree.size):
+            def coin(node, p, q, row=row, choices=choices):
                 every = [node.index if r == row else 0 for r in range(ROWS)]
-                wide = [torch.full((ROWS,), float(x), dtype=torch.float64) for x in (p, q)]
-                return bool(choices.accept(*wide, every, size)[row])
+                return choices.accept([float(p)] * ROWS, [float(q)] * ROWS, every)[row]
 
             def die(law, row=row, choices=choices):
                 return int(choices.token(torch.tensor([law] * ROWS, dtype=torch.float64))[row])

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from draftwood.counters import STEP, mix, mix_one, token_bases, uniform
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.models.table import TableRunner
-from draftwood.noise import Noise, Stream, token_bases, uniform
+from draftwood.noise import Noise, Stream
 from draftwood.sampling import Law, Sampling
 from draftwood.tree import Draw
 from draftwood.verify.plain import plain_tree, recursive
@@ -57,10 +58,10 @@ def test_acceptance_has_its_probability_and_zero_is_never_accepted():
     c = choices(samples)
     node = [1] * samples
     for p, q in ((0.3, 0.4), (0.1, 0.9), (0.5, 0.2)):
-        yes = int(c.accept(torch.full((samples,), p), torch.full((samples,), q), node, 4).sum())
+        yes = sum(c.accept([p] * samples, [q] * samples, node))
         share = min(1.0, p / q)
         assert abs(yes - samples * share) <= Z * np.sqrt(samples * share * (1 - share)) + 1e-9
-    assert not c.accept(torch.zeros(samples), torch.zeros(samples), node, 4).any()
+    assert not any(c.accept([0.0] * samples, [0.0] * samples, node))
 
 
 LAWS = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]
@@ -207,3 +208,9 @@ def test_seeds_out_of_range_are_refused():
     for seed in (-1, 1 << 63):
         with pytest.raises(ValueError, match="out of range"):
             Noise([seed])
+
+
+def test_one_counter_is_mixed_as_many_are():
+    counters = np.arange(1, 50, dtype=np.uint64) * STEP
+    assert [mix_one(int(x)) for x in counters] == mix(counters).tolist()
+    assert len(set(mix(counters).tolist())) == 49

@@ -22,11 +22,11 @@ LENGTHS = (2, 3, 4, 5)
 WIDTHS = (2, 3)
 MOST_TWOS = 3  # levels of an rsd-c tree that branch, in the fixed-length protocol
 BUDGETS = {
-    6: ("2-2", ("2x3", "3x2")),
-    10: ("2-2-1", ("2x5", "5x2")),
-    14: ("2-2-2", ("2x7", "7x2")),
-    21: ("3-2-2", ("3x7", "7x3")),
-    30: ("2-2-2-2", ("3x10", "5x6", "6x5")),
+    6: (("2-2", "2-1-1"), ("2x3", "3x2")),
+    10: (("2-2-1", "2-1-1-1-1"), ("2x5", "5x2")),
+    14: (("2-2-2", "2-2-1-1"), ("2x7", "7x2")),
+    21: (("3-2-2", "3-2-1-1"), ("3x7", "7x3")),
+    30: (("2-2-2-2", "2-2-1-1-1-1-1-1"), ("3x10", "5x6", "6x5")),
 }
 
 Place = tuple[str, int]
@@ -97,11 +97,11 @@ def fixed_length() -> Iterator[Setting]:
 
 def fixed_budget() -> Iterator[Setting]:
     """Trees of exactly as many nodes, whatever their form."""
-    for budget, (branching, beams) in BUDGETS.items():
+    for budget, (branchings, beams) in BUDGETS.items():
         place = ("budget", budget)
         yield _shaped("chain", str(budget), place)
         yield from (_shaped(method, beam, place) for method in ("iid", "rsd-s") for beam in beams)
-        yield _shaped("rsd-c", branching, place)
+        yield from (_shaped("rsd-c", branching, place) for branching in branchings)
         yield Setting(method="shared-noise", nodes=budget, places=(place,))
 
 

@@ -8,42 +8,64 @@ legal here, since the verifier only matches. At temperature 0 the noise is zero 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.models import Runner
 from draftwood.noise import Choices
 from draftwood.rounds import Round
-from draftwood.sampling import Law, Paths
-from draftwood.tree import DraftTree, Draw, ancestors_of
+from draftwood.sampling import Law
+from draftwood.tree import DraftTree, Draw
+
+_NEVER = -float("inf")
 
 
-@dataclass
-class _Pool:
-    """All candidates so far, ``[row, candidate]``; candidate 0 is the root, parents come first."""
+@final
+class Pool:
+    """One row's candidates on the host, in the order in which they came; candidate 0 is the root, parents come first.
 
-    tokens: list[Int[Tensor, "row m"]] = field(default_factory=list)
-    parents: list[Int[Tensor, "row m"]] = field(default_factory=list)
-    depths: list[Int[Tensor, "row m"]] = field(default_factory=list)
-    values: list[Float[Tensor, "row m"]] = field(default_factory=list)
-    size: int = 0
+    Attributes:
+        tokens, parents, depths: as in a tree.
+        values: log of the estimated probability that the text runs through the candidate.
+        numbers: the draft runner's number of each candidate that it has scored.
+    """
 
-    def add(self, tokens: Tensor, parents: Tensor, depth: int, values: Tensor) -> None:
-        self.tokens.append(tokens)
-        self.parents.append(parents)
-        self.depths.append(torch.full_like(tokens, depth))
-        self.values.append(values)
-        self.size += tokens.shape[1]
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents, self.depths, self.values = [root], [0], [0], [0.0]
+        self.numbers: dict[int, int] = {}
 
-    def threshold(self, budget: int) -> Float[Tensor, "row 1"]:
-        """The value that a candidate must reach to be among the ``budget`` best and the root."""
-        values = torch.cat(self.values, dim=1)
-        return values.topk(min(budget + 1, self.size), dim=1).values[:, -1:]
+    def add(self, parent: int, tokens: Sequence[int], shares: Sequence[float]) -> None:
+        """Children of a candidate, with the logs of their shares of its value; impossible ones stay out."""
+        for token, share in zip(tokens, shares, strict=True):
+            if share > _NEVER:  # neither impossible nor NaN
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.depths.append(self.depths[parent] + 1)
+                self.values.append(self.values[parent] + share)
+
+    def front(self, since: int, width: int, nodes: int) -> list[int]:
+        """The best ``width`` of the candidates that came after ``since``, if they are among the ``nodes`` best of all."""
+        enough = sorted(self.values, reverse=True)[: nodes + 1][-1]
+        new = sorted(range(since, len(self.values)), key=lambda i: -self.values[i])[:width]
+        return [i for i in new if self.values[i] >= enough]
+
+    def path(self, candidate: int) -> list[int]:
+        """From below the root to the candidate."""
+        out: list[int] = []
+        while candidate:
+            out.append(candidate)
+            candidate = self.parents[candidate]
+        return out[::-1]
+
+    def best(self, nodes: int) -> list[int]:
+        """The root and the ``nodes`` most valuable candidates, parents first: a child is never worth more than its parent,
+        and the order is stable."""
+        return sorted(sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1])
 
 
 @final
@@ -86,86 +108,70 @@ class BestFirst:
         self.runner.select(rows)
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        rows, device = root.shape[0], root.device
-        pool = _Pool()
-        zero = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        pool.add(root.unsqueeze(1), zero, 0, torch.zeros(rows, 1, device=device))
-        scored: list[Tensor] = []  # candidates in the order in which the runner saw them
-        front = zero
-        lineage = torch.ones(rows, 1, 1, dtype=torch.bool, device=device)  # over the scored candidates
-        limit = torch.tensor(limits, device=device).unsqueeze(1)
-        for depth in range(min(self.length, max(limits))):
-            scored.append(front)
-            values = self._expand(pool, front, lineage, law, choices, depth, limit)
-            best = values.topk(min(self.width, values.shape[1]), dim=1)
-            enter = best.values > -torch.inf
-            if pool.size > self.nodes + 1:
-                enter &= best.values >= pool.threshold(self.nodes)
-            if not bool(enter.any()):
-                break  # no child of these could enter the tree (host sync)
-            front = best.indices + pool.size - values.shape[1]
-            parent_at = pool.parents[-1].gather(1, best.indices)
-            lineage = self._descend(lineage, torch.cat(scored, dim=1), parent_at, front.shape[1])
-        return self._prune(pool, scored, law.sampling.greedy)
+        pools = [Pool(token) for token in root.tolist()]
+        fronts = [[0] if limit > 0 else [] for limit in limits]
+        seen = 0
+        for depth in range(self.length):
+            if not any(fronts):
+                break
+            since = [len(pool.values) for pool in pools]
+            seen = self._expand(pools, fronts, seen, law, choices, depth)
+            fronts = [
+                pool.front(first, self.width, self.nodes) if depth + 1 < limit else []
+                for pool, first, limit in zip(pools, since, limits, strict=True)
+            ]
+            for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
+                front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
+        return self._prune(pools, root.device, law.sampling.greedy)
 
-    def _expand(
-        self,
-        pool: _Pool,
-        front: Int[Tensor, "row n"],
-        lineage: Bool[Tensor, "row n seen"],
-        law: Law,
-        choices: Choices,
-        depth: int,
-        limit: Int[Tensor, "row 1"],
-    ) -> Float[Tensor, "row m"]:
-        """Score the front, put its best children into the pool and return their values."""
-        tokens = torch.cat(pool.tokens, dim=1).gather(1, front)
-        logits = self.runner.extend(tokens, torch.full_like(front, depth), lineage)
-        logp = law.draft(logits, lambda: _prefixes(pool, front))
+    def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
+        """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""
+        n, device = max(map(len, fronts)), self.runner.device
+        lineage = np.zeros((len(pools), n, seen + n), dtype=np.bool_)
+        lineage[:, range(n), range(seen, seen + n)] = True
+        for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
+            for i, candidate in enumerate(front):
+                pool.numbers[candidate] = seen + i
+                lineage[row, i, [pool.numbers[a] for a in (0, *pool.path(candidate))]] = True
+        tokens = [
+            [pool.tokens[i] for i in front] + [0] * (n - len(front)) for pool, front in zip(pools, fronts, strict=True)
+        ]
+        logits = self.runner.extend(
+            torch.tensor(tokens, device=device),
+            torch.full((len(pools), n), depth, device=device),
+            torch.from_numpy(lineage).to(device),
+        )
+        logp = law.draft(logits, lambda: _prefixes(pools, fronts, n))
         best = shared_scores(logp, choices, depth).topk(min(self.fan, logp.shape[-1]), dim=-1)
-        value = torch.cat(pool.values, dim=1).gather(1, front).unsqueeze(-1)
-        share = (best.values / self.tau).log_softmax(dim=-1).to(value.dtype)
-        possible = (best.values > -torch.inf) & (depth < limit).unsqueeze(-1)
-        ends = [[t in stops for t in row] for row, stops in zip(tokens.tolist(), law.stops, strict=True)]  # host sync
-        if depth > 0 and any(map(any, ends)):  # the root ends nothing
-            possible &= ~torch.tensor(ends, device=tokens.device).unsqueeze(-1)
-        values = torch.where(possible, value + share, -torch.inf).flatten(1)
-        parents = front.repeat_interleave(best.indices.shape[-1], dim=1)
-        pool.add(best.indices.flatten(1), parents, depth + 1, values)
-        return values
+        shares = (best.values / self.tau).log_softmax(dim=-1).tolist()  # host sync
+        children = best.indices.tolist()
+        for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
+            for i, candidate in enumerate(front):
+                pool.add(candidate, children[row][i], shares[row][i])
+        return seen + n
 
-    @staticmethod
-    def _descend(
-        lineage: Bool[Tensor, "row n seen"], scored: Int[Tensor, "row seen"], parents: Int[Tensor, "row m"], new: int
-    ) -> Bool[Tensor, "row m grown"]:
-        """Mask rows of the next front: the parent's row, the parent itself (the newest scored) and each its own column."""
-        n = lineage.shape[1]
-        newest = scored[:, -n:]
-        at = (newest.unsqueeze(1) == parents.unsqueeze(2)).long().argmax(dim=2)
-        above = lineage.take_along_dim(at.unsqueeze(-1), dim=1)
-        own = torch.eye(new, dtype=torch.bool, device=lineage.device).expand(lineage.shape[0], -1, -1)
-        return torch.cat([above, own], dim=2)
-
-    def _prune(self, pool: _Pool, scored: list[Tensor], greedy: bool) -> DraftTree:
-        values = torch.cat(pool.values, dim=1)
-        # A child is never worth more than its parent and stands behind it: a stable order keeps no child without its parent.
-        best = values.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes + 1]
-        kept = best.sort(dim=1).values
-        place = torch.zeros_like(values, dtype=torch.long)
-        place.scatter_(1, kept, torch.arange(kept.shape[1], device=kept.device).expand_as(kept))
-        valid = values.gather(1, kept) > -torch.inf
-        parents = torch.where(valid, place.gather(1, torch.cat(pool.parents, dim=1).gather(1, kept)), 0)
-        number = torch.full_like(place, -1)
-        if scored:
-            seen = torch.cat(scored, dim=1)
-            number.scatter_(1, seen, torch.arange(seen.shape[1], device=seen.device).expand_as(seen))
-        self._seen = number.gather(1, kept).tolist()
+    def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
+        kept = [pool.best(self.nodes) for pool in pools]
+        size = max(map(len, kept))
+        # Planes of numbers per node: token, parent, depth, and whether the place holds a node.
+        planes = np.zeros((4, len(pools), size), dtype=np.int64)
+        ancestors = np.zeros((len(pools), size, size), dtype=np.bool_)
+        ancestors[:, range(size), range(size)] = True
+        self._seen = []
+        for row, (pool, nodes) in enumerate(zip(pools, kept, strict=True)):
+            place = {candidate: i for i, candidate in enumerate(nodes)}
+            for i, candidate in enumerate(nodes):
+                parent = place[pool.parents[candidate]]
+                planes[:, row, i] = pool.tokens[candidate], parent, pool.depths[candidate], 1
+                ancestors[row, i] |= ancestors[row, parent]
+            self._seen.append([pool.numbers.get(candidate, -1) for candidate in nodes])
+        tokens, parents, depths, valid = torch.from_numpy(planes).to(device)
         return DraftTree(
-            tokens=torch.cat(pool.tokens, dim=1).gather(1, kept),
+            tokens=tokens,
             parents=parents,
-            depths=torch.cat(pool.depths, dim=1).gather(1, kept),
-            valid=valid,
-            ancestors=ancestors_of(parents, len(pool.tokens) - 1),
+            depths=depths,
+            valid=valid.bool(),
+            ancestors=torch.from_numpy(ancestors).to(device),
             branching=self.fan,
             draw=Draw.POINT_MASS if greedy else self.draw,
         )
@@ -180,21 +186,10 @@ class BestFirst:
         self.runner.commit(seen, rest)
 
 
-def _prefixes(pool: _Pool, front: Int[Tensor, "row n"]) -> Paths:
-    """Tokens after the root up to each node of the front; None for candidates that cannot be."""
-    tokens, parents = torch.cat(pool.tokens, dim=1).tolist(), torch.cat(pool.parents, dim=1).tolist()
-    possible = (torch.cat(pool.values, dim=1) > -torch.inf).tolist()
-    out: Paths = []
-    for row, nodes in enumerate(front.tolist()):
-        paths: list[list[int] | None] = []
-        for node in nodes:
-            if not possible[row][node]:
-                paths.append(None)
-                continue
-            path: list[int] = []
-            while node:
-                path.append(tokens[row][node])
-                node = parents[row][node]
-            paths.append(path[::-1])
-        out.append(paths)
+def _prefixes(pools: list[Pool], fronts: list[list[int]], width: int) -> list[list[list[int] | None]]:
+    """Tokens after the root up to each node of the fronts; None for places that hold no node."""
+    out: list[list[list[int] | None]] = []
+    for pool, front in zip(pools, fronts, strict=True):
+        paths: list[list[int] | None] = [[pool.tokens[i] for i in pool.path(candidate)] for candidate in front]
+        out.append(paths + [None] * (width - len(front)))
     return out

@@ -19,19 +19,21 @@ from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 
 
 def follow(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
-    """The longest path whose every token is its parent's choice, then the choice at its end. No host sync inside."""
-    matches = (tree.tokens == choice.gather(1, tree.parents)) & tree.valid
-    matches[:, 0] = True
-    reached = (matches.unsqueeze(1) | ~tree.ancestors).all(-1)
-    # Equal siblings (independent draws) may both match: the first of the deepest is kept.
-    end = torch.where(reached, tree.depths, -1).argmax(dim=1, keepdim=True)
-    on_path = tree.ancestors.take_along_dim(end.unsqueeze(-1), dim=1).squeeze(1)
-    index = torch.arange(tree.size, device=choice.device).expand_as(choice)
-    # Scatter by depth: each depth holds exactly one node of the path; everything else lands in the spare last place.
-    place = torch.where(on_path, tree.depths, tree.size)
-    steps = torch.full((tree.rows, tree.size + 1), -1, dtype=torch.long, device=choice.device)
-    nodes = steps.scatter_(1, place, index)[:, 1 : tree.max_depth + 1]
-    return Verdict(nodes=nodes, next_token=choice.gather(1, end).squeeze(1))
+    """The longest path whose every token is its parent's choice, then the choice at its end (one host sync)."""
+    picks = choice.tolist()
+    paths = [
+        _walk(tokens, kids, wanted, 0) for tokens, kids, wanted in zip(tree.lists[0], tree.children, picks, strict=True)
+    ]
+    longest = max(map(len, paths))
+    nodes = torch.tensor([path + [-1] * (longest - len(path)) for path in paths], dtype=torch.long, device=choice.device)
+    last = [wanted[path[-1] if path else 0] for path, wanted in zip(paths, picks, strict=True)]
+    return Verdict(nodes=nodes, next_token=torch.tensor(last, device=choice.device))
+
+
+def _walk(tokens: list[int], children: list[list[int]], wanted: list[int], node: int) -> list[int]:
+    """The longest matching path below a node. Equal siblings (independent draws) may both match: the first of equals."""
+    below = [[child, *_walk(tokens, children, wanted, child)] for child in children[node] if tokens[child] == wanted[node]]
+    return max(below, key=len, default=[])
 
 
 @final
@@ -47,8 +49,8 @@ class Coupled:
         noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         if noise is None:
             return follow(tree, target_logp.argmax(dim=-1))
-        at_node = noise.take_along_dim(tree.depths.unsqueeze(-1), dim=1)
-        return follow(tree, (target_logp + at_node.to(target_logp.dtype)).argmax(dim=-1))
+        row = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
+        return follow(tree, (noise[row, tree.depths].to(target_logp.dtype) + target_logp).argmax(dim=-1))
 
 
 @final

@@ -107,9 +107,9 @@ def _try_children(
         child = [w[j] if asks else 0 for asks, w in zip(asking, waiting, strict=True)]  # the root stands for no question
         token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=r.device)
         siblings.child(token, r)
-        odds = r.gather(1, token) * siblings.total, siblings.left.gather(1, token) * total
-        yes = choices.accept(odds[0].squeeze(1), odds[1].squeeze(1), child, tree.size)
-        for row, accepted in enumerate(yes.tolist()):  # host sync
+        odds = torch.cat([r.gather(1, token) * siblings.total, siblings.left.gather(1, token) * total], dim=1)
+        p, q = zip(*odds.tolist(), strict=True)  # host sync
+        for row, accepted in enumerate(choices.accept(p, q, child)):
             if asking[row] and accepted:
                 chosen[row], asking[row] = child[row], False
         if any(asking):

@@ -1,0 +1,70 @@
+"""Counters -> random bits: integer mixing that is the same on every device, and keeps no state.
+
+The mixing is the finaliser of SplitMix64 (Steele et al. 2014) on the host, and its two multiplications on the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
+_ALL: Final = (1 << 64) - 1
+_SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
+_FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
+STEP: Final = np.uint64(_GOLDEN)
+"""Counters are spread by this odd number before they are mixed."""
+Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def mix(x: Counters) -> Counters:
+    """64 mixed bits from a spread counter."""
+    x = (x ^ (x >> _SHIFTS[0])) * _FACTORS[0]
+    x = (x ^ (x >> _SHIFTS[1])) * _FACTORS[1]
+    mixed: Counters = x ^ (x >> _SHIFTS[2])
+    return mixed
+
+
+def mix_one(x: int) -> int:
+    """:func:`mix` of a single counter, spread or not."""
+    x &= _ALL
+    x = ((x ^ (x >> 30)) * _MIX_1) & _ALL
+    x = ((x ^ (x >> 27)) * _MIX_2) & _ALL
+    return x ^ (x >> 31)
+
+
+def uniform_one(key: int, slot: int) -> float:
+    """One uniform number strictly inside (0, 1), 52 bits."""
+    return ((mix_one(key + (slot + 1) * _GOLDEN) >> 12) + 0.5) * 2.0**-52
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= (1 << 63) else x
+
+
+def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
+    """The token part of the counter; made once per vocabulary and device."""
+    key = (vocab, str(device))
+    if key not in _TOKEN_BASES:
+        counters: Counters = np.arange(1, vocab + 1, dtype=np.uint64) * STEP
+        _TOKEN_BASES[key] = torch.from_numpy(mix(counters).view(np.int64)).to(device)
+    return _TOKEN_BASES[key]
+
+
+_TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
+
+
+def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"]:
+    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters, both mixed."""
+    x = keys ^ bases
+    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA. The sign, which the last of them
+    # spreads, moves the number by half of the interval.
+    x.mul_(_signed(_MIX_1)).bitwise_xor_(x >> 29)
+    x.mul_(_signed(_MIX_2)).bitwise_right_shift_(12)
+    return x.double().mul_(2.0**-52).add_(0.5 + 2.0**-53)
