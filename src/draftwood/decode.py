@@ -275,8 +275,12 @@ class Decoder:
 
     def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
         """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
+        expected = this_round.verdict.expected
+        means = None if expected is None else expected.tolist()
         for i, piece in enumerate(pieces):
             stats = self.stats[piece.row]
+            if means is not None:
+                stats.expected = (stats.expected or 0.0) + means[i]
             stats.accepted[len(this_round.paths[i])] += 1
             stats.drafted += sum(this_round.tree.lists[2][i]) - 1
             stats.new_tokens += len(piece.tokens)

@@ -20,11 +20,12 @@ from draftwood.models import Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
 
 MethodName: TypeAlias = Literal["auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "shared-noise", "ngram"]
-VerifierName: TypeAlias = Literal["auto", "recursive", "coupled", "greedy"]
+VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy"]
 NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise"})
-VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "coupled": Coupled, "greedy": Greedy}
+VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy}
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "ngram": "5"}
 DEFAULT_NODES = 10
 MAX_NODES = 512

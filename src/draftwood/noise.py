@@ -34,6 +34,7 @@ class Stream(IntEnum):
     ACCEPT = 1
     TOKEN = 2
     SHARED = 3
+    PATH = 4
 
 
 class Beam(NamedTuple):
@@ -88,6 +89,10 @@ class Choices(Protocol):
 
     def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
         """One token per row from probabilities that need not be normalised; never one of probability zero."""
+        ...
+
+    def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
+        """One place per row with probability in proportion to its weight; never one of weight zero."""
         ...
 
     def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"] | None:
@@ -232,9 +237,15 @@ class RoundNoise:
     def token(self, law: Tensor) -> Tensor:
         if self._greedy:
             return law.argmax(dim=-1)
-        reached = law.cumsum(dim=-1, dtype=torch.float64)
-        # Inverse of the cumulative law; it grows at possible tokens only, and u < 1 keeps the point below its end.
-        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, Stream.TOKEN].tolist()], dtype=torch.float64)
+        return self._one_of(law, Stream.TOKEN)
+
+    def path(self, weights: Tensor) -> Tensor:
+        return weights.argmax(dim=-1) if self._greedy else self._one_of(weights, Stream.PATH)
+
+    def _one_of(self, weights: Tensor, stream: Stream) -> Tensor:
+        """Inverse of the cumulative law: it grows at possible places only, and u < 1 keeps the point below its end."""
+        reached = weights.cumsum(dim=-1, dtype=torch.float64)
+        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
         return torch.searchsorted(reached, reached[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:

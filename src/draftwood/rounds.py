@@ -24,10 +24,12 @@ class Verdict:
     Attributes:
         nodes: the accepted nodes in order, the root excluded, -1 after the last.
         next_token: the token that follows the last accepted node; it becomes the next root.
+        expected: how many drafted tokens were to be accepted in the mean, given the tree, where the verifier knows.
     """
 
     nodes: Int[Tensor, "row step"]
     next_token: Int[Tensor, "row"]
+    expected: Float[Tensor, "row"] | None = None
 
 
 @final
@@ -62,6 +64,7 @@ class Stats:
     Attributes:
         accepted: how many rounds accepted 0, 1, 2, ... drafted tokens (one count per row and round).
         drafted: drafted nodes scored by the target, over all rows and rounds.
+        expected: accepted drafted tokens in the mean, given the trees, summed over rounds; None where no verifier says.
         new_tokens: tokens that were output (a stop inside a block cuts the rest of it).
         seconds: wall time; ``draft`` and ``target`` are the two models' forwards, ``verify`` the verifier, ``other`` all
             else. On an accelerator the stages are launch times unless the clock is synchronised; ``total`` is always true.
@@ -69,6 +72,7 @@ class Stats:
 
     accepted: Counter[int] = field(default_factory=Counter)
     drafted: int = 0
+    expected: float | None = None
     new_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
@@ -88,6 +92,11 @@ class Stats:
         return 1 + sum(k * n for k, n in self.accepted.items()) / max(1, self.rounds)
 
     @property
+    def expected_block_efficiency(self) -> float | None:
+        """Its mean given the trees: the same in the long run, without the noise of the verifier's own draws."""
+        return None if self.expected is None else 1 + self.expected / max(1, self.rounds)
+
+    @property
     def total_seconds(self) -> float:
         return sum(self.seconds.values())
 
@@ -105,15 +114,19 @@ class Stats:
         """Take the rounds of another request into account."""
         self.accepted.update(other.accepted)
         self.drafted += other.drafted
+        if other.expected is not None:
+            self.expected = (self.expected or 0.0) + other.expected
         self.new_tokens += other.new_tokens
         for stage in STAGES:
             self.seconds[stage] += other.seconds[stage]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        expected = self.expected_block_efficiency
         return {
             "rounds": self.rounds,
             "block_efficiency": round(self.block_efficiency, 4),
+            "expected_block_efficiency": None if expected is None else round(expected, 4),
             "accepted": self.histogram,
             "drafted": self.drafted,
             "new_tokens": self.new_tokens,

@@ -97,6 +97,9 @@ class TapeChoices:
     def token(self, law):
         return torch.tensor([tape.fork(row) for tape, row in zip(self.tapes, law.tolist(), strict=True)])
 
+    def path(self, weights):
+        return self.token(weights)
+
     def shared(self, offset, count, vocab):
         if self.shared_noise is None:
             return None

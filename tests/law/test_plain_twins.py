@@ -15,8 +15,9 @@ from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
 from draftwood.sampling import Law, Sampling
 from draftwood.verify.coupled import Coupled, Greedy
-from draftwood.verify.plain import match, plain_tree, recursive
+from draftwood.verify.plain import match, plain_tree, recursive, traversal
 from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
 
 ROWS, VOCAB = 64, 7
 
@@ -75,6 +76,40 @@ def test_recursive_equals_its_twin(name, temperature, top_p):
     assert len(seen) >= 3  # rejected at once, half way, and through
 
 
+@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid"])
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
+def test_traversal_equals_its_twin(name, temperature, top_p):
+    seen = set()
+    for seed in range(4):
+        tree, logp, choices = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
+        verdict = Traversal().verify(tree, logp, choices)
+        for row in range(ROWS):
+            means = []
+
+            def pick(stops, row=row, choices=choices):
+                return int(choices.path(torch.tensor([stops] * ROWS, dtype=torch.float64))[row])
+
+            def die(law, row=row, choices=choices):
+                return int(choices.token(torch.tensor([law] * ROWS, dtype=torch.float64))[row])
+
+            depths = [node.depth for node in leaves_first(plain_tree(tree, logp, row))]
+
+            def mean(stops, depths=depths, means=means):
+                means.append(sum(p * d for p, d in zip(stops, depths, strict=True)))
+                return 0
+
+            theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die)
+            assert verdicts(verdict)[row] == theirs
+            seen.add(len(theirs[0]))
+            traversal(plain_tree(tree, logp, row), tree.draw, mean, die)
+            assert means[0] == pytest.approx(float(verdict.expected[row]), abs=1e-9)
+    assert len(seen) >= 3
+
+
+def leaves_first(node):
+    return [*(n for child in node.children for n in leaves_first(child)), node]
+
+
 @pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid", "shared", "best-first"])
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_matching_equals_its_twin(name, temperature):
@@ -100,3 +135,6 @@ def test_control_a_twin_on_other_noise_differs():
     ours = verdicts(Recursive().verify(tree, logp, choices))
     other = verdicts(Recursive().verify(tree, logp, Noise(range(1, ROWS + 1)).at([2] * ROWS)))
     assert ours != other
+    assert verdicts(Traversal().verify(tree, logp, choices)) != verdicts(
+        Traversal().verify(tree, logp, Noise(range(1, ROWS + 1)).at([2] * ROWS))
+    )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import pytest
 
 from draftwood.tree import Draw
-from draftwood.verify.plain import PlainNode, match, recursive
+from draftwood.verify.plain import PlainNode, match, recursive, traversal
 
 V = 3
 F = Fraction
@@ -144,7 +145,7 @@ def beam(script, width, length):
     return root, texts
 
 
-def output_law(tree, draw, tamper=None):
+def output_law(tree, draw, tamper=None, verifier="recursive"):
     """The law of the first two tokens: what a round leaves open is filled in by the target."""
 
     def run(script):
@@ -156,7 +157,8 @@ def output_law(tree, draw, tamper=None):
             yes = min(F(1), F(p) / q) if q else F(int(p > 0))
             return script.fork([yes, 1 - yes]) == 0
 
-        path, token = recursive(root, draw, coin, script.fork)
+        verify = partial(recursive, coin=coin) if verifier == "recursive" else partial(traversal, pick=script.fork)
+        path, token = verify(root, draw, die=script.fork)
         text = [*(texts[path[-1]] if path else ()), token]
         while len(text) < 2:
             text.append(script.fork(target_law(text)))
@@ -172,27 +174,33 @@ def distance(law):
     return sum(abs(law.get(k, F(0)) - v) for k, v in EXPECTED.items()) / 2
 
 
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 SHAPES = [(1,), (2,), (3,), (1, 1), (2, 1), (1, 2), (2, 2), (3, 1)]
 
 
+@BOTH
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_rsd_c_is_exact(shape):
-    assert distance(output_law(lambda s: grow(s, shape, without_replacement), Draw.WITHOUT_REPLACEMENT)) == 0
+def test_rsd_c_is_exact(shape, verifier):
+    tree = lambda s: grow(s, shape, without_replacement)  # noqa: E731
+    assert distance(output_law(tree, Draw.WITHOUT_REPLACEMENT, verifier=verifier)) == 0
 
 
+@BOTH
 @pytest.mark.parametrize("shape", [(1,), (2,), (3,), (2, 1)], ids=str)
-def test_independent_draws_are_exact(shape):
-    assert distance(output_law(lambda s: grow(s, shape, independent), Draw.INDEPENDENT)) == 0
+def test_independent_draws_are_exact(shape, verifier):
+    assert distance(output_law(lambda s: grow(s, shape, independent), Draw.INDEPENDENT, verifier=verifier)) == 0
 
 
+@BOTH
 @pytest.mark.parametrize("shape", [(1,), (2,), (3,), (2, 2)], ids=str)
-def test_point_masses_are_exact(shape):
-    assert distance(output_law(lambda s: grow(s, shape, likeliest), Draw.POINT_MASS)) == 0
+def test_point_masses_are_exact(shape, verifier):
+    assert distance(output_law(lambda s: grow(s, shape, likeliest), Draw.POINT_MASS, verifier=verifier)) == 0
 
 
+@BOTH
 @pytest.mark.parametrize(("width", "length"), [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
-def test_rsd_s_is_exact(width, length):
-    assert distance(output_law(lambda s: beam(s, width, length), Draw.WITHOUT_REPLACEMENT)) == 0
+def test_rsd_s_is_exact(width, length, verifier):
+    assert distance(output_law(lambda s: beam(s, width, length), Draw.WITHOUT_REPLACEMENT, verifier=verifier)) == 0
 
 
 def test_greedy_match_gives_the_greedy_text():
@@ -221,18 +229,70 @@ def drop_unlikely(root):
     root.children = [c for c in root.children if root.draft[c.token] > F(1, 4)]
 
 
+@BOTH
 @pytest.mark.parametrize("tamper", [reverse, sort_by_draft, drop_unlikely])
-def test_control_siblings_out_of_draw_order_or_dropped_are_seen(tamper):
+def test_control_siblings_out_of_draw_order_or_dropped_are_seen(tamper, verifier):
     tree = lambda s: grow(s, (2, 1), without_replacement)  # noqa: E731
-    assert distance(output_law(tree, Draw.WITHOUT_REPLACEMENT, tamper)) > F(1, 1000)
+    assert distance(output_law(tree, Draw.WITHOUT_REPLACEMENT, tamper, verifier)) > F(1, 1000)
 
 
+@BOTH
 @pytest.mark.parametrize(("sampler", "draw"), [
     (without_replacement, Draw.INDEPENDENT), (independent, Draw.WITHOUT_REPLACEMENT), (likeliest, Draw.WITHOUT_REPLACEMENT),
 ])  # fmt: skip
-def test_control_a_wrong_law_of_siblings_is_seen(sampler, draw):
-    assert distance(output_law(lambda s: grow(s, (2,), sampler), draw)) > F(1, 1000)
+def test_control_a_wrong_law_of_siblings_is_seen(sampler, draw, verifier):
+    assert distance(output_law(lambda s: grow(s, (2,), sampler), draw, verifier=verifier)) > F(1, 1000)
 
 
-def test_control_a_beam_sorted_by_probability_is_seen():
-    assert distance(output_law(lambda s: beam(s, 2, 2), Draw.WITHOUT_REPLACEMENT, sort_by_draft)) > F(1, 1000)
+@BOTH
+def test_control_a_beam_sorted_by_probability_is_seen(verifier):
+    assert distance(output_law(lambda s: beam(s, 2, 2), Draw.WITHOUT_REPLACEMENT, sort_by_draft, verifier)) > F(1, 1000)
+
+
+def block_verification(root):
+    """The law of the number of accepted tokens of a chain, in the letters of Block Verification (arXiv 2403.10444): the
+    target is ``M_b``, the draft ``M_s``, and the last accepted place the largest ``i`` with ``eta_i <= h_i``."""
+    node, p_i, h = root, F(1), []
+    while node.children:
+        m_b, m_s, (child,) = node.target, node.draft, node.children
+        if node is not root:
+            s_i = sum(max(p_i * b - s, 0) for b, s in zip(m_b, m_s, strict=True))
+            h.append(s_i / (s_i + 1 - p_i))
+        p_i = min(p_i * m_b[child.token] / m_s[child.token], F(1))
+        node = child
+    h.append(p_i)
+    law, above = [], F(1)
+    for h_i in reversed(h):
+        law.append(above * h_i)
+        above *= 1 - h_i
+    return [above, *reversed(law)]
+
+
+def test_on_a_chain_traversal_is_block_verification():
+    def run(script):
+        root, _ = grow(script, (1, 1), without_replacement)
+        expected = block_verification(root)
+        got = enumerate_exactly(lambda s: len(traversal(root, Draw.WITHOUT_REPLACEMENT, s.fork, s.fork)[0]))
+        assert [got.get(n, 0) for n in range(3)] == expected
+        return tuple(expected)
+
+    assert len(enumerate_exactly(run)) > 3  # chains that differ were seen
+
+
+def accepted(tree, draw, verifier):
+    """Mean number of accepted tokens."""
+
+    def run(script):
+        root, _ = tree(script)
+        coin = lambda _n, p, q: script.fork([min(F(1), F(p) / q), 1 - min(F(1), F(p) / q)]) == 0  # noqa: E731
+        if verifier == "recursive":
+            return len(recursive(root, draw, coin, script.fork)[0])
+        return len(traversal(root, draw, script.fork, script.fork)[0])
+
+    return sum(n * p for n, p in enumerate_exactly(run).items())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 2)], ids=str)
+def test_traversal_accepts_more_than_recursion_on_the_same_trees(shape):
+    tree = lambda s: grow(s, shape, without_replacement)  # noqa: E731
+    assert accepted(tree, Draw.WITHOUT_REPLACEMENT, "traversal") > accepted(tree, Draw.WITHOUT_REPLACEMENT, "recursive")

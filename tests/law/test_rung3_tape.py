@@ -20,6 +20,7 @@ from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
 from tests.helpers import decoder, tiny_runner
 from tests.law.tape import TapeSource, enumerate_law, total_variation
 
@@ -84,16 +85,21 @@ CASES = [
 ]
 
 
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+
+
+@BOTH
 @pytest.mark.parametrize(("method", "shape", "vocab", "length"), CASES)
-def test_recursive_rejection_gives_the_targets_joint_law(method, shape, vocab, length):
+def test_drawn_trees_give_the_targets_joint_law(method, shape, vocab, length, verifier):
     target, draft = runners(vocab)
-    engine = decoder(target, draft, method, shape, "recursive")
+    engine = decoder(target, draft, method, shape, verifier)
     law = engine_law(engine, length, Sampling())
     assert total_variation(law, reference_law(target.model, length, at_temperature(1.0))) < EXACT
 
 
+@BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2")])
-def test_law_under_temperature_and_top_p(method, shape):
+def test_law_under_temperature_and_top_p(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(temperature=0.7, top_p=0.8)
 
@@ -105,12 +111,13 @@ def test_law_under_temperature_and_top_p(method, shape):
         out[order[kept]] = law[order[kept]]
         return out / out.sum()
 
-    law = engine_law(decoder(target, draft, method, shape), 3, sampling)
+    law = engine_law(decoder(target, draft, method, shape, verifier), 3, sampling)
     assert total_variation(law, reference_law(target.model, 3, warped)) < EXACT
 
 
+@BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")])
-def test_penalties_see_every_nodes_own_prefix(method, shape):
+def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
 
@@ -124,14 +131,15 @@ def test_penalties_see_every_nodes_own_prefix(method, shape):
             scores[token] -= 0.4
         return scores.softmax(-1)
 
-    law = engine_law(decoder(target, draft, method, shape), 3, sampling)
+    law = engine_law(decoder(target, draft, method, shape, verifier), 3, sampling)
     assert total_variation(law, reference_law(target.model, 3, penalised)) < EXACT
 
 
+@BOTH
 @pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1")])
-def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape):
+def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
     target, draft = runners(3)
-    engine = decoder(target, draft, method, shape, eos=(2,))
+    engine = decoder(target, draft, method, shape, verifier, eos=(2,))
     law = engine_law(engine, 4 if method == "chain" else 3, Sampling())
     expected = reference_law(target.model, 4 if method == "chain" else 3, at_temperature(1.0), eos=2)
     assert total_variation(law, expected) < EXACT
@@ -208,14 +216,15 @@ def other_temperature(tree):
     return tree if tree.draft_logp is None else replace(tree, draft_logp=(tree.draft_logp * 0.7).log_softmax(-1))
 
 
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
 @pytest.mark.parametrize("tamper", [sort_siblings, drop_unlikely, other_temperature])
-def test_control_tampering_with_drawn_trees_is_seen(tamper):
+def test_control_tampering_with_drawn_trees_is_seen(tamper, verifier):
     target, draft = runners(3)
     inner = LevelDrafter(draft, ConstantBranching((2,)))
-    honest = Decoder(target, inner, Recursive())
+    honest = Decoder(target, inner, verifier())
     expected = reference_law(target.model, 2, at_temperature(1.0))
     assert total_variation(engine_law(honest, 2, Sampling()), expected) < EXACT
-    assert total_variation(engine_law(Decoder(target, Wrapped(inner, tamper), Recursive()), 2, Sampling()), expected) > WRONG
+    assert total_variation(engine_law(Decoder(target, Wrapped(inner, tamper), verifier()), 2, Sampling()), expected) > WRONG
 
 
 def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():

@@ -47,11 +47,14 @@ METHODS = [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
     ("shared-noise", "2-2", None), ("shared-noise", "1x4", 24),
 ])  # fmt: skip
+@pytest.mark.parametrize("verifier", ["auto", "traversal"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.6])
-def test_the_target_as_its_own_drafter_accepts_every_token(method, shape, nodes, temperature):
+def test_the_target_as_its_own_drafter_accepts_every_token(method, shape, nodes, temperature, verifier):
     """It sees every error of cache, mask and position: every round of every row goes to full depth."""
     sampling = Sampling(temperature=temperature)
-    engine = decoder(runner(1), tiny_runner(VOCAB, 1), method, shape, nodes=nodes, greedy=sampling.greedy)
+    if method == "shared-noise" and verifier == "traversal":
+        pytest.skip("shared noise is matched, never accepted by chance")
+    engine = decoder(runner(1), tiny_runner(VOCAB, 1), method, shape, verifier, nodes=nodes, greedy=sampling.greedy)
     full = {"3": 3, "2x3": 3, "2-2-1": 3, "3x3": 3, "2-2": 2, "1x4": 4}[shape]
     results = engine.generate(requests(), sampling)
     for request, result in zip(requests(), results, strict=True):
@@ -73,10 +76,12 @@ def test_control_a_drafter_that_forgets_a_token_is_seen():
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)
+@pytest.mark.parametrize("verifier", ["auto", "traversal"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature):
+def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature, verifier):
     sampling = Sampling(temperature=temperature, top_p=0.9, repetition_penalty=1.1)
-    engine = decoder(runner(1), runner(2, 1), method, shape, nodes=nodes, greedy=sampling.greedy)
+    verifier = "auto" if method == "shared-noise" else verifier
+    engine = decoder(runner(1), runner(2, 1), method, shape, verifier, nodes=nodes, greedy=sampling.greedy)
     together = texts(engine, sampling)
     alone = [engine.generate([request], sampling)[0].token_ids for request in requests()]
     assert together == alone
@@ -103,8 +108,8 @@ def test_coupled_text_does_not_depend_on_the_draft(method, shape, nodes):
 def test_greedy_text_does_not_depend_on_the_draft_or_the_verifier(method, shape, nodes):
     sampling = Sampling(temperature=0.0)
     plain = texts(decoder(runner(1), None, "ar", greedy=True), sampling)
-    for verifier in ("greedy", "coupled", "recursive"):
-        if method == "shared-noise" and verifier == "recursive":
+    for verifier in ("greedy", "coupled", "recursive", "traversal"):
+        if method == "shared-noise" and verifier in ("recursive", "traversal"):
             continue  # refused when it is built, whatever the temperature
         assert texts(decoder(runner(1), runner(2, 1), method, shape, verifier, nodes=nodes, greedy=True), sampling) == plain
 

@@ -70,6 +70,60 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
         node = child
 
 
+def traversal(root: PlainNode, draw: Draw, pick: Die, die: Die) -> tuple[list[int], int]:
+    """Traversal verification (arXiv 2505.12398): accepted nodes and the next token.
+
+    ``pick`` gets the probabilities to stop at each node, children before their parents. Letters of ``docs/papers.md``: ``w``
+    is a node's weight, ``r`` what is left of the target's law.
+    """
+    own, left, parents = traversal_weights(root, draw)
+    order: list[int] = []
+
+    def visit(node: PlainNode) -> None:
+        for child in node.children:
+            visit(child)
+        order.append(node.index)
+
+    visit(root)
+    stops, going = [], 1
+    for index in order:
+        stops.append(own[index] * going)
+        going = going * (1 - own[index])
+    end = order[pick(stops)]
+    path: list[int] = []
+    node = end
+    while node != root.index:
+        path.append(node)
+        node = parents[node]
+    return path[::-1], die(left[end])
+
+
+def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], dict[int, list[Number]], dict[int, int]]:
+    """Per node: the probability to stop there if no node before it was taken, the law of the token then, its parent."""
+    own: dict[int, Number] = {}
+    left: dict[int, list[Number]] = {}
+    parents: dict[int, int] = {}
+
+    def descend(node: PlainNode, w: Number) -> None:
+        r, q = list(node.target), None if node.draft is None else list(node.draft)
+        for child in node.children:
+            x = child.token
+            q_j = _law_of_child(q, x, draw, len(r))
+            parents[child.index] = node.index
+            descend(child, w * r[x] / q_j[x] if w * r[x] < q_j[x] else int(w * r[x] > 0))
+            d = [max(w * a - b, 0) for a, b in zip(r, q_j, strict=True)]
+            s = sum(d)
+            w = s / (s + (1 - w)) if s > 0 else 0
+            r = _norm(d) or r
+            if q is not None and draw is Draw.WITHOUT_REPLACEMENT:
+                q[x] = q[x] * 0
+        own[node.index], left[node.index] = w, r
+
+    descend(root, 1)
+    own[root.index] = 1
+    return own, left, parents
+
+
 def _law_of_child(p: list[Number] | None, x: int, draw: Draw, vocab: int) -> list[Number]:
     if p is None or draw is Draw.POINT_MASS:
         return [int(y == x) for y in range(vocab)]

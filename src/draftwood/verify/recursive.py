@@ -10,52 +10,13 @@ from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from draftwood.noise import Choices
 from draftwood.rounds import Verdict
 from draftwood.tree import DraftTree, Draw
-
-
-@final
-class SiblingLaws:
-    """The laws ``Q_1, Q_2, ...`` of the children of one node per row, in draw order, each up to a factor.
-
-    Attributes:
-        left: ``Q_j`` times ``total``.
-        total: its sum.
-    """
-
-    left: Float[Tensor, "row vocab"]
-    total: Float[Tensor, "row 1"]
-
-    def __init__(self, tree: DraftTree, nodes: Sequence[int], like: Float[Tensor, "row vocab"]) -> None:
-        self._draw = tree.draw
-        self._certain = tree.draw is Draw.POINT_MASS or tree.draft_logp is None
-        self.total = like.new_ones(len(like), 1)
-        if not self._certain and tree.draft_logp is not None:
-            inner = [min(node, tree.draft_logp.shape[1] - 1) for node in nodes]
-            self.left = rows_at(tree.draft_logp, inner).exp()
-
-    def child(self, token: Int[Tensor, "row 1"], like: Float[Tensor, "row vocab"]) -> None:
-        """The next child is about to be tried."""
-        if self._certain:
-            self.left = torch.zeros_like(like).scatter_(1, token, 1.0)
-
-    def seen(self, token: Int[Tensor, "row 1"]) -> None:
-        """It was tried, and not accepted in every row."""
-        if self._draw is Draw.WITHOUT_REPLACEMENT and not self._certain:
-            self.left.scatter_(1, token, 0.0)
-            # Summed anew: one less the drawn probability would lose every digit where the draft was almost sure.
-            self.total = self.left.sum(-1, keepdim=True)
-
-
-def rows_at(values: Float[Tensor, "row node vocab"], nodes: Sequence[int]) -> Float[Tensor, "row vocab"]:
-    """One node's values per row."""
-    if len(nodes) == 1:
-        return values[:, nodes[0]]
-    return values[torch.arange(len(nodes), device=values.device), torch.tensor(nodes, device=values.device)]
+from draftwood.verify.siblings import SiblingLaws, laws_at
 
 
 @final
@@ -68,7 +29,7 @@ class Recursive:
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""
-        node = [0] * tree.rows
+        rows, node = range(tree.rows), [0] * tree.rows
         steps: list[list[int]] = []
         r = target_logp[:, 0].exp()
         walking = [bool(children[0]) for children in tree.children]
@@ -78,7 +39,7 @@ class Recursive:
             if max(chosen) < 0:
                 break
             node = [max(was, new) for was, new in zip(node, chosen, strict=True)]  # a child's number is the larger one
-            r = torch.where(_column([c >= 0 for c in chosen], r), rows_at(target_logp, node).exp(), r)
+            r = torch.where(_column([c >= 0 for c in chosen], r), laws_at(target_logp, rows, node), r)
             walking = [c >= 0 and bool(tree.children[row][c]) for row, c in enumerate(chosen)]
         taken = torch.tensor(steps, dtype=torch.long, device=r.device).reshape(len(steps), tree.rows)
         return Verdict(nodes=taken.T, next_token=choices.token(r))
@@ -96,7 +57,7 @@ def _try_children(
     Both ``r`` and ``Q_j`` are kept with their sums instead of being normalised at every step.
     """
     chosen = [-1] * tree.rows
-    siblings = SiblingLaws(tree, node, r)
+    siblings = SiblingLaws(tree, range(tree.rows), node, r)
     waiting = [tree.children[row][v] if walking[row] else [] for row, v in enumerate(node)]
     asking = list(walking)
     total = r.new_ones(tree.rows, 1)  # the sum of r
@@ -106,7 +67,7 @@ def _try_children(
             break
         child = [w[j] if asks else 0 for asks, w in zip(asking, waiting, strict=True)]  # the root stands for no question
         token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=r.device)
-        siblings.child(token, r)
+        siblings.child(token)
         odds = torch.cat([r.gather(1, token) * siblings.total, siblings.left.gather(1, token) * total], dim=1)
         p, q = zip(*odds.tolist(), strict=True)  # host sync
         for row, accepted in enumerate(choices.accept(p, q, child)):
