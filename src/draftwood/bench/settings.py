@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, cast, final
 from draftwood.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftwood.methods import Method, MethodName
+    from draftwood.methods import Method, MethodName, VerifierName
 
-OURS = ("ar", "chain", "iid", "rsd-c", "rsd-s", "shared-noise", "ngram")
+TRAVERSED = ("chain", "rsd-c", "rsd-s")  # methods whose trees are measured under traversal verification too
+OURS = ("ar", "chain", "iid", "rsd-c", "rsd-s", *(f"{name}+traversal" for name in TRAVERSED), "shared-noise", "ngram")
 PEERS = ("generate", "assisted", "prompt-lookup")
 METHODS = OURS + PEERS
-DRAFTING = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise", "assisted"})
+DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {"assisted"}
 
 LENGTHS = (2, 3, 4, 5)
 WIDTHS = (2, 3)
@@ -39,7 +40,7 @@ class Setting:
     """One way to generate, measured at every temperature.
 
     Attributes:
-        method: one of ``METHODS``.
+        method: one of ``METHODS``; ``+traversal`` names the verifier, otherwise it is the method's own.
         shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
         nodes: tokens drafted in a full round.
         places: where it competes with other settings.
@@ -69,7 +70,13 @@ class Setting:
         from draftwood.methods import Method
 
         nodes = self.nodes if self.method == "shared-noise" else None
-        return Method(method=cast("MethodName", self.method), shape=self.shape, nodes=nodes)
+        method, _, verifier = self.method.partition("+")
+        return Method(
+            method=cast("MethodName", method),
+            verifier=cast("VerifierName", verifier or "auto"),
+            shape=self.shape,
+            nodes=nodes,
+        )
 
 
 def node_count(shape: str) -> int:
@@ -88,20 +95,24 @@ def fixed_length() -> Iterator[Setting]:
     """Trees of equal depth, whatever they cost the target."""
     for length in LENGTHS:
         place = ("length", length)
-        yield _shaped("chain", str(length), place)
-        for method in ("iid", "rsd-s", "shared-noise"):
+        yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal"))
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "shared-noise"):
             yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
-            yield _shaped("rsd-c", "-".join(["2"] * twos + ["1"] * (length - twos)), place)
+            shape = "-".join(["2"] * twos + ["1"] * (length - twos))
+            yield from (_shaped(method, shape, place) for method in ("rsd-c", "rsd-c+traversal"))
 
 
 def fixed_budget() -> Iterator[Setting]:
     """Trees of exactly as many nodes, whatever their form."""
     for budget, (branchings, beams) in BUDGETS.items():
         place = ("budget", budget)
-        yield _shaped("chain", str(budget), place)
-        yield from (_shaped(method, beam, place) for method in ("iid", "rsd-s") for beam in beams)
-        yield from (_shaped("rsd-c", branching, place) for branching in branchings)
+        for method in ("chain", "chain+traversal"):
+            yield _shaped(method, str(budget), place)
+        for method in ("iid", "rsd-s", "rsd-s+traversal"):
+            yield from (_shaped(method, beam, place) for beam in beams)
+        for method in ("rsd-c", "rsd-c+traversal"):
+            yield from (_shaped(method, branching, place) for branching in branchings)
         yield Setting(method="shared-noise", nodes=budget, places=(place,))
 
 
@@ -135,6 +146,9 @@ PEER_SHAPES = {
     "iid": ("2x2", "2x3", "3x3", "2x4"),
     "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
     "rsd-s": ("2x2", "2x3", "3x3", "2x4"),
+    "chain+traversal": ("3", "4", "5", "6"),
+    "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
+    "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
     "ngram": ("2", "3", "5", "8"),
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),

@@ -1,20 +1,22 @@
 """Best-first shared-noise trees: the most valuable nodes under a budget, with one draft forward per level.
 
-The value of a child estimates the probability that the target's choice falls on it, given the shared noise: the softmax of
-its perturbed score among its siblings, sharpened by ``tau``; a node's value is the product along its path. Any tree is
-legal here, since the verifier only matches. At temperature 0 the noise is zero and the rule is EAGLE-2's (arXiv 2406.16858).
+The value of a child estimates the probability that the target's choice falls on it, given the shared noise
+(:class:`Foresight`, learnt from round to round); a node's value is the product along its path. Any tree is legal here,
+since the verifier only matches. At temperature 0 the noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft's
+probability itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.draft.foresight import Foresight
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.models import Runner
 from draftwood.noise import Choices
@@ -25,6 +27,14 @@ from draftwood.tree import DraftTree, Draw
 _NEVER = -float("inf")
 
 
+class Grown(NamedTuple):
+    """The best children of a candidate: tokens, perturbed log-probabilities, and the entropy of the draft's law."""
+
+    tokens: list[int]
+    scores: list[float]
+    entropy: float
+
+
 @final
 class Pool:
     """One row's candidates on the host, in the order in which they came; candidate 0 is the root, parents come first.
@@ -33,11 +43,13 @@ class Pool:
         tokens, parents, depths: as in a tree.
         values: log of the estimated probability that the text runs through the candidate.
         numbers: the draft runner's number of each candidate that it has scored.
+        grown: what was known of a candidate's children when they were made.
     """
 
     def __init__(self, root: int) -> None:
         self.tokens, self.parents, self.depths, self.values = [root], [0], [0], [0.0]
         self.numbers: dict[int, int] = {}
+        self.grown: dict[int, Grown] = {}
 
     def add(self, parent: int, tokens: Sequence[int], shares: Sequence[float]) -> None:
         """Children of a candidate, with the logs of their shares of its value; impossible ones stay out."""
@@ -78,20 +90,20 @@ class BestFirst:
         width: nodes expanded per level.
         length: the depth budget.
         fan: candidates considered per node.
-        tau: sharpness of the value; smaller trusts the draft's first choice more.
     """
 
     name = "shared-noise"
     draw = Draw.SHARED_NOISE
 
-    def __init__(self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 4, tau: float = 1.0) -> None:
+    def __init__(self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 6) -> None:
         self.runner = runner
         self.nodes = nodes
         self.width = width
         self.length = length
         self.fan = fan
-        self.tau = tau
-        self._seen: list[list[int]] = []  # per row, the runner's number of each tree node, -1 if it was not scored
+        self.foresight = Foresight(fan)
+        self._pools: list[Pool] = []
+        self._kept: list[list[int]] = []  # per row, the candidate that each tree node is
 
     @property
     def max_length(self) -> int | None:
@@ -143,28 +155,31 @@ class BestFirst:
         )
         logp = law.draft(logits, lambda: _prefixes(pools, fronts, n))
         best = shared_scores(logp, choices, depth).topk(min(self.fan, logp.shape[-1]), dim=-1)
-        shares = (best.values / self.tau).log_softmax(dim=-1).tolist()  # host sync
-        children = best.indices.tolist()
+        entropy = torch.special.entr(logp.exp()).sum(-1, keepdim=True)
+        found = torch.cat([best.values, entropy], dim=-1).double().flatten(0, 1).cpu().numpy()  # host sync
+        children, scores = best.indices.tolist(), found[:, :-1]
+        shares = self.foresight.log_shares(scores, found[:, -1])[:, :-1].tolist()
         for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
             for i, candidate in enumerate(front):
-                pool.add(candidate, children[row][i], shares[row][i])
+                at = row * n + i
+                pool.grown[candidate] = Grown(children[row][i], scores[at].tolist(), float(found[at, -1]))
+                pool.add(candidate, children[row][i], shares[at])
         return seen + n
 
     def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
         kept = [pool.best(self.nodes) for pool in pools]
+        self._pools, self._kept = pools, kept
         size = max(map(len, kept))
         # Planes of numbers per node: token, parent, depth, and whether the place holds a node.
         planes = np.zeros((4, len(pools), size), dtype=np.int64)
         ancestors = np.zeros((len(pools), size, size), dtype=np.bool_)
         ancestors[:, range(size), range(size)] = True
-        self._seen = []
         for row, (pool, nodes) in enumerate(zip(pools, kept, strict=True)):
             place = {candidate: i for i, candidate in enumerate(nodes)}
             for i, candidate in enumerate(nodes):
                 parent = place[pool.parents[candidate]]
                 planes[:, row, i] = pool.tokens[candidate], parent, pool.depths[candidate], 1
                 ancestors[row, i] |= ancestors[row, parent]
-            self._seen.append([pool.numbers.get(candidate, -1) for candidate in nodes])
         tokens, parents, depths, valid = torch.from_numpy(planes).to(device)
         return DraftTree(
             tokens=tokens,
@@ -178,11 +193,21 @@ class BestFirst:
 
     def commit(self, this_round: Round) -> None:
         tokens = this_round.tree.lists[0]
-        seen, rest = [], []
-        for row, (path, number) in enumerate(zip(this_round.paths, self._seen, strict=True)):
+        seen, rest, revealed = [], [], []
+        for row, (path, pool, kept) in enumerate(zip(this_round.paths, self._pools, self._kept, strict=True)):
             chain = [0, *path]
-            seen.append([number[n] for n in chain if number[n] >= 0])
-            rest.append([tokens[row][n] for n in chain if number[n] < 0])
+            numbers = [pool.numbers.get(kept[node], -1) for node in chain]
+            seen.append([number for number in numbers if number >= 0])
+            rest.append([tokens[row][node] for node, number in zip(chain, numbers, strict=True) if number < 0])
+            for node, choice in zip(chain, this_round.tokens[row], strict=True):
+                if (grown := pool.grown.get(kept[node])) is not None:
+                    revealed.append((grown, grown.tokens.index(choice) if choice in grown.tokens else len(grown.tokens)))
+        if revealed:
+            self.foresight.learn(
+                np.array([grown.scores for grown, _ in revealed]),
+                np.array([grown.entropy for grown, _ in revealed]),
+                np.array([float(choice) for _, choice in revealed]),
+            )
         self.runner.commit(seen, rest)
 
 

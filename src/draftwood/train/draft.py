@@ -32,17 +32,22 @@ class Distillation(Trainer):  # type: ignore[misc]
 
     def __init__(self, *, target: nn.Module, loss: str, tvd_weight: float, **settings: Any) -> None:
         super().__init__(**settings)
-        self.target, self.distance, self.tvd_weight = target, DISTANCES[loss], tvd_weight
+        self.name, self.tvd_weight = loss, tvd_weight
+        fuse = torch.compile if self.args.torch_compile else lambda function: function
+        self.target, self.distance = fuse(target), fuse(self._distance)
+
+    def _distance(self, draft_logits: Tensor, target_logits: Tensor, tokens: Tensor) -> Tensor:
+        draft_logp, target_logp, labels = log_law(draft_logits), log_law(target_logits), tokens[:, 1:]
+        loss = DISTANCES[self.name](target_logp, draft_logp, labels)
+        return loss + self.tvd_weight * tvd(target_logp, draft_logp, labels) if self.tvd_weight else loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
         """Mean distance over positions; see Trainer."""
         tokens = inputs["input_ids"]
         outputs = model(input_ids=tokens, use_cache=False)
-        draft_logp, target_logp = log_law(outputs), target_law(self.target, tokens)
-        labels = tokens[:, 1:]
-        loss = self.distance(target_logp, draft_logp, labels)
-        if self.tvd_weight:
-            loss = loss + self.tvd_weight * tvd(target_logp, draft_logp, labels)
+        with torch.no_grad():
+            target_logits = self.target(input_ids=tokens, use_cache=False).logits
+        loss = self.distance(outputs.logits, target_logits, tokens)
         return (loss, outputs) if return_outputs else loss
 
 
@@ -124,16 +129,9 @@ def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
     return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
 
 
-def log_law(outputs: Any) -> Tensor:
+def log_law(logits: Tensor) -> Tensor:
     """Log-probabilities float32 [row, position, vocab] of every token that has a successor in the block."""
-    logp: Tensor = outputs.logits[:, :-1].float().log_softmax(-1)
-    return logp
-
-
-def target_law(target: Any, tokens: Tensor) -> Tensor:
-    """The same for the target, without a gradient."""
-    with torch.no_grad():
-        return log_law(target(input_ids=tokens, use_cache=False))
+    return logits[:, :-1].float().log_softmax(-1)
 
 
 def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, Any]]:
@@ -147,7 +145,7 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
     for name, blocks in held_out.items():
         accepted, same, loss = [], [], []
         for tokens in loop.batches(blocks, batch, target.device):
-            draft_logp, target_logp = log_law(model(input_ids=tokens, use_cache=False)), target_law(target, tokens)
+            draft_logp, target_logp = (log_law(m(input_ids=tokens, use_cache=False).logits) for m in (model, target))
             accepted.append(acceptance(target_logp, draft_logp).cpu())
             same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
             loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())
