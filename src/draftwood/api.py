@@ -10,6 +10,7 @@ from typing import Any, final, overload
 
 from draftwood.checks import several, whole
 from draftwood.decode import Decoder, Piece, Request, Result
+from draftwood.draft import Drafter
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
@@ -27,6 +28,7 @@ from draftwood.methods import Method, build
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
+from draftwood.verify import Verifier
 
 
 def load(
@@ -86,6 +88,7 @@ class Pair:
         self.target = TorchRunner(model)
         self.draft = TorchRunner(draft_model, drafts=True) if draft_model is not None else None
         self._in_use = Lock()
+        self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self.eos = eos_of(model, tokenizer)
         self.sampling = sampling_of(model)
 
@@ -99,8 +102,14 @@ class Pair:
         return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
 
     def decoder(self, method: Method | None = None, *, greedy: bool = False) -> Decoder:
-        """A decoder for token ids; the pair's models serve one stream at a time."""
-        drafter, verifier = build(method or Method(), self.draft, greedy=greedy)
+        """A decoder for token ids; the pair's models serve one stream at a time.
+
+        Decoders of the same method share what their drafter has learnt about the pair and the machine.
+        """
+        key = method or Method(), greedy
+        if key not in self._built:
+            self._built[key] = build(key[0], self.draft, greedy=greedy)
+        drafter, verifier = self._built[key]
         return Decoder(self.target, drafter, verifier, tokenizer=self.tokenizer, eos=self.eos, in_use=self._in_use)
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:

@@ -251,7 +251,7 @@ class Decoder:
             target_logp = law.target(logits, tree.prefixes)
             with clock.stage("verify"):
                 verdict = self.verifier.verify(tree, target_logp, choices)
-        return Round(tree=tree, target_logp=target_logp, verdict=verdict)
+        return Round(tree=tree, target_logp=target_logp, verdict=verdict, seconds=clock.elapsed)
 
     def _limit(self, output: RowOutput) -> int:
         """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""

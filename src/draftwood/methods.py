@@ -12,6 +12,7 @@ from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import Growth, LevelDrafter
 from draftwood.draft.ngram import NGram
 from draftwood.draft.none import NoDraft
+from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
@@ -27,7 +28,7 @@ VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "
 NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise"})
 VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy}
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "ngram": "5"}
-DEFAULT_NODES = 10
+PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 6, 8  # the most that a tree may grow to which grows as it pays
 MAX_NODES = 512
 
 _WANTED = {
@@ -48,7 +49,7 @@ class Method:
     Attributes:
         method, verifier: names; ``auto`` picks what fits the temperature and the models at hand.
         shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
-        nodes: the node budget of a shared-noise tree.
+        nodes: the node budget of a shared-noise tree; without one (and without a shape) it grows as far as it pays.
     """
 
     method: MethodName = field(default="auto", metadata={"help": "how the draft is made"})
@@ -111,14 +112,19 @@ def _drafter(method: Method, draft: Runner | None) -> Drafter:
         return NGram(sum(_branching(name, shape)))
     runner = cast(Runner, draft)
     if name == "shared-noise" and (shape is None or "x" in shape):
-        width, length = _beam(name, shape) if shape else (None, None)
-        nodes = method.nodes or (width * length if width and length else DEFAULT_NODES)
-        return BestFirst(
-            runner, nodes=nodes, width=width or max(2, nodes // 4), length=length or max(1, min(8, 2 + nodes // 4, nodes))
-        )
+        return _best_first(runner, method.nodes, _beam(name, shape) if shape else None)
     if method.nodes is not None:
         raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")
     return LevelDrafter(runner, _growth(name, shape))
+
+
+def _best_first(runner: Runner, nodes: int | None, beam: tuple[int, int] | None) -> BestFirst:
+    if nodes is None and beam is None:
+        return BestFirst(runner, nodes=PACED_NODES, width=PACED_WIDTH, length=PACED_LENGTH, pace=Pace())
+    if beam is not None:
+        return BestFirst(runner, nodes=nodes or beam[0] * beam[1], width=beam[0], length=beam[1])
+    count = cast(int, nodes)
+    return BestFirst(runner, nodes=count, width=max(2, count // 4), length=max(1, min(8, 2 + count // 4, count)))
 
 
 def _growth(name: str, shape: str | None) -> Growth:

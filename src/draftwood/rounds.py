@@ -35,11 +35,16 @@ class Verdict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round: the tree, the target's log-laws at its nodes and the verdict; all that is fed back."""
+    """One round: the tree, the target's log-laws at its nodes and the verdict; all that is fed back.
+
+    Attributes:
+        seconds: wall time from its beginning to the verdict.
+    """
 
     tree: DraftTree
     target_logp: Float[Tensor, "row node vocab"]
     verdict: Verdict
+    seconds: float = 0.0
 
     @cached_property
     def paths(self) -> list[list[int]]:
@@ -155,8 +160,13 @@ class Clock:
         """Time that a runner measured itself."""
         self.seconds[name] += seconds
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the clock was made."""
+        return perf_counter() - self._start
+
     def stop(self) -> dict[str, float]:
         """Seconds per stage since the clock was made."""
         claimed = sum(self.seconds[s] for s in STAGES[:-1])
-        self.seconds["other"] = max(0.0, perf_counter() - self._start - claimed)
+        self.seconds["other"] = max(0.0, self.elapsed - claimed)
         return self.seconds

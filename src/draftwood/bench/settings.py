@@ -42,7 +42,7 @@ class Setting:
     Attributes:
         method: one of ``METHODS``; ``+traversal`` names the verifier, otherwise it is the method's own.
         shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
-        nodes: tokens drafted in a full round.
+        nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
         places: where it competes with other settings.
     """
 
@@ -54,12 +54,13 @@ class Setting:
     @property
     def name(self) -> str:
         """Unique within a run."""
-        return self.method if not self.nodes else f"{self.method} {self.label}"
+        return f"{self.method} {self.label}".rstrip()
 
     @property
     def label(self) -> str:
         """The shape in short."""
-        return self.shape or (f"{self.nodes} nodes" if self.nodes else "")
+        free = "paced" if self.method == "shared-noise" else ""
+        return self.shape or (f"{self.nodes} nodes" if self.nodes else free)
 
     @property
     def is_peer(self) -> bool:
@@ -69,7 +70,7 @@ class Setting:
         """What Draftwood builds for it."""
         from draftwood.methods import Method
 
-        nodes = self.nodes if self.method == "shared-noise" else None
+        nodes = self.nodes or None if self.method == "shared-noise" else None
         method, _, verifier = self.method.partition("+")
         return Method(
             method=cast("MethodName", method),
@@ -153,7 +154,7 @@ PEER_SHAPES = {
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
 }
-PEER_NODES = (4, 6, 10, 14)
+PEER_NODES = (0, 6, 10, 14)
 
 
 def peers() -> Iterator[Setting]:

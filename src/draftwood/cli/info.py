@@ -16,7 +16,7 @@ from draftwood._version import __version__
 from draftwood.decode import Decoder
 from draftwood.errors import ModelError, PairingError
 from draftwood.loading import bundled_pairs, choose_device, choose_dtype
-from draftwood.methods import DEFAULT_NODES, DEFAULT_SHAPES, NEEDS_DRAFT, VERIFIERS, Method, MethodName, build, resolve
+from draftwood.methods import DEFAULT_SHAPES, NEEDS_DRAFT, PACED_NODES, VERIFIERS, Method, MethodName, build, resolve
 from draftwood.models.table import TableRunner
 
 
@@ -59,13 +59,14 @@ def gather() -> dict[str, Any]:
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """Per method: whether it needs a draft model, its default shape, and the verifiers that are exact for it."""
+    """Per method: whether it needs a draft model, its default shape or the most nodes that it drafts by default, and the
+    verifiers that are exact for it."""
     names = [name for name in get_args(MethodName) if name != "auto"]
     return {
         name: {
             "needs_draft": name in NEEDS_DRAFT,
             "shape": DEFAULT_SHAPES.get(name),
-            "nodes": DEFAULT_NODES if name == "shared-noise" else None,
+            "nodes": PACED_NODES if name == "shared-noise" else None,
             "verifiers": [verifier for verifier in VERIFIERS if _fits(name, verifier)],
         }
         for name in names
@@ -120,7 +121,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines.append("  none: name models with --target and --draft")
     lines += ["", "Methods         draft model   default    exact verifiers"]
     for name, method in facts["methods"].items():
-        size = f"{method['nodes']} nodes" if method["nodes"] else method["shape"] or "-"
+        size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or "-"
         needs = "needed" if method["needs_draft"] else "-"
         lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
     lines += ["", "Method auto is"]

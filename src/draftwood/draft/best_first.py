@@ -8,7 +8,9 @@ probability itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from time import perf_counter
 from typing import NamedTuple, final
 
 import numpy as np
@@ -17,6 +19,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.draft.foresight import Foresight
+from draftwood.draft.pace import Pace
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.models import Runner
 from draftwood.noise import Choices
@@ -74,15 +77,17 @@ class Pool:
             candidate = self.parents[candidate]
         return out[::-1]
 
-    def best(self, nodes: int) -> list[int]:
-        """The root and the ``nodes`` most valuable candidates, parents first: a child is never worth more than its parent,
-        and the order is stable."""
-        return sorted(sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1])
+    def best(self, nodes: int, least: float) -> list[int]:
+        """The root and the ``nodes`` most valuable candidates worth at least ``least``, parents first: a child is never
+        worth more than its parent, and the order is stable."""
+        order = sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1]
+        return sorted(i for i in order if i == 0 or math.exp(self.values[i]) >= least)
 
 
 @final
 class BestFirst:
-    """Keeps the ``nodes`` most valuable nodes of a tree grown ``width`` nodes a level down to ``length``.
+    """Keeps the ``nodes`` most valuable nodes of a tree grown ``width`` nodes a level down to ``length``, and with a pace
+    only as much of it as pays: fewer nodes, fewer levels, or no draft at all.
 
     Args:
         runner: the draft model.
@@ -90,18 +95,24 @@ class BestFirst:
         width: nodes expanded per level.
         length: the depth budget.
         fan: candidates considered per node.
+        pace: what drafting costs and brings; without one the budgets are filled every round.
     """
 
     name = "shared-noise"
     draw = Draw.SHARED_NOISE
 
-    def __init__(self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 6) -> None:
+    def __init__(
+        self, runner: Runner, *, nodes: int, width: int, length: int, fan: int = 6, pace: Pace | None = None
+    ) -> None:
         self.runner = runner
         self.nodes = nodes
         self.width = width
         self.length = length
         self.fan = fan
         self.foresight = Foresight(fan)
+        self.pace = pace
+        self._drafting = 0.0  # seconds of this round
+        self._reading = True  # the first round reads the prompt and says nothing about costs
         self._pools: list[Pool] = []
         self._kept: list[list[int]] = []  # per row, the candidate that each tree node is
 
@@ -115,26 +126,40 @@ class BestFirst:
 
     def start(self, texts: Sequence[Sequence[int]]) -> None:
         self.runner.start(texts)
+        self._reading = True
 
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+        start = perf_counter()
         pools = [Pool(token) for token in root.tolist()]
         fronts = [[0] if limit > 0 else [] for limit in limits]
         seen = 0
         for depth in range(self.length):
-            if not any(fronts):
+            if not any(fronts) or not self._pays(pools, fronts, depth):
                 break
             since = [len(pool.values) for pool in pools]
+            began = perf_counter()
             seen = self._expand(pools, fronts, seen, law, choices, depth)
+            self._learn_cost(pools, fronts, since, depth, perf_counter() - began)
             fronts = [
                 pool.front(first, self.width, self.nodes) if depth + 1 < limit else []
                 for pool, first, limit in zip(pools, since, limits, strict=True)
             ]
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
-        return self._prune(pools, root.device, law.sampling.greedy)
+        tree = self._prune(pools, root.device, law.sampling.greedy)
+        self._drafting = perf_counter() - start
+        return tree
+
+    def _pays(self, pools: list[Pool], fronts: list[list[int]], depth: int) -> bool:
+        return self.pace is None or self.pace.worth(depth, _worth(pools, fronts))
+
+    def _learn_cost(self, pools: list[Pool], fronts: list[list[int]], since: list[int], depth: int, seconds: float) -> None:
+        if self.pace is not None and not self._reading:
+            new = [pool.front(first, self.nodes, self.nodes) for pool, first in zip(pools, since, strict=True)]
+            self.pace.grew(depth, _worth(pools, fronts), _worth(pools, new), seconds)
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""
@@ -167,7 +192,8 @@ class BestFirst:
         return seen + n
 
     def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
-        kept = [pool.best(self.nodes) for pool in pools]
+        least = 0.0 if self.pace is None else self.pace.least_value()
+        kept = [pool.best(self.nodes, least) for pool in pools]
         self._pools, self._kept = pools, kept
         size = max(map(len, kept))
         # Planes of numbers per node: token, parent, depth, and whether the place holds a node.
@@ -209,6 +235,15 @@ class BestFirst:
                 np.array([float(choice) for _, choice in revealed]),
             )
         self.runner.commit(seen, rest)
+        if self.pace is not None and not self._reading:
+            tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
+            self.pace.finished(tree.size, new_tokens, self._drafting, this_round.seconds)
+        self._reading = False
+
+
+def _worth(pools: list[Pool], fronts: list[list[int]]) -> float:
+    """Tokens that these candidates are expected to bring, over all rows."""
+    return math.fsum(math.exp(pool.values[i]) for pool, front in zip(pools, fronts, strict=True) for i in front)
 
 
 def _prefixes(pools: list[Pool], fronts: list[list[int]], width: int) -> list[list[list[int] | None]]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from draftwood.options import dataclass_options
-from draftwood.train.config import DraftConfig, LMConfig
+from draftwood.train.config import AverageConfig, DraftConfig, LMConfig
 
 
 @click.group(name="train")
@@ -35,3 +35,14 @@ def draft(**options: Any) -> None:
 
     quiet_loading()
     train_draft(DraftConfig(**options))
+
+
+@group.command(name="average")
+@dataclass_options(AverageConfig)
+def average(**options: Any) -> None:
+    """Average the weights of models of one training."""
+    from draftwood.loading import quiet_loading
+    from draftwood.train import average
+
+    quiet_loading()
+    average.average(AverageConfig(**options))

@@ -62,3 +62,13 @@ class DraftConfig(RunConfig):
     sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document that a written block starts with"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageConfig:
+    """Settings of the mean of several models."""
+
+    models: tuple[Path, ...] = field(default=(), metadata={"help": "folder of a saved model; give it several times"})
+    data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz], for held-out losses"})
+    out: Path = field(metadata={"help": "folder for the mean"})
+    batch: int = field(default=8, metadata={"help": "held-out blocks at a time"})

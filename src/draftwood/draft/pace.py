@@ -1,0 +1,80 @@
+"""How far drafting pays, from what rounds cost on this machine and what they bring.
+
+Tokens per second are a ratio of sums, so a step of the draft pays exactly when the tokens that it is expected to bring
+exceed the current speed times its seconds (Dinkelbach 1967). That decides whether another level is drafted, whether a node
+is shown to the target, and whether anything is drafted at all. Only the speed depends on it, never the text.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+_FORGET = 0.9  # weight of the past in running means, per round
+_FORGET_COSTS = 0.97
+_LONGEST_PAUSE = 64  # rounds without a draft before it is tried again
+
+
+@final
+class Pace:
+    """Running means of a drafter's costs and gains.
+
+    Attributes:
+        speed: tokens per second of recent rounds, over all rows.
+        level: seconds per drafted level.
+    """
+
+    def __init__(self) -> None:
+        self.speed = 0.0
+        self.level = 0.0
+        self._tokens = self._seconds = 0.0
+        self._catch = [1.0]  # by depth: what a level's new nodes were worth, as a share of the nodes above them
+        self._fit = [0.0] * 5  # weighted sums for target seconds against nodes: 1, n, n n, t, n t
+        self._pause = self._waited = 0
+
+    @property
+    def node(self) -> float:
+        """Seconds that one more node costs the target: the slope of a line through recent rounds, damped."""
+        one, n, nn, t, nt = self._fit
+        if not one:
+            return 0.0
+        spread = nn - n * n / one + 4.0 * one  # as if the nodes of a round had always varied a little
+        return max(0.0, (nt - n * t / one) / spread)
+
+    def worth(self, depth: int, above: float) -> bool:
+        """Whether a level is expected to pay that grows below nodes of this value, summed over the rows."""
+        if not self.speed or not self.level:
+            return True  # nothing is known yet
+        pays = self._catch[min(depth, len(self._catch) - 1)] * above >= self.speed * self.level
+        return pays if depth else self._try(pays)
+
+    def _try(self, pays: bool) -> bool:
+        """A draft that does not pay is tried again after pauses that double: the text may have become easier."""
+        if pays:
+            self._pause = self._waited = 0
+        elif self._waited < self._pause:
+            self._waited += 1
+            return False
+        else:
+            self._pause, self._waited = min(_LONGEST_PAUSE, 2 * self._pause + 1), 0
+        return True
+
+    def least_value(self) -> float:
+        """The value below which a node costs the target more than it brings."""
+        return self.speed * self.node
+
+    def grew(self, depth: int, above: float, brought: float, seconds: float) -> None:
+        """A level was drafted: the value of the nodes above it, of the new ones, and its time."""
+        while len(self._catch) <= depth:
+            self._catch.append(self._catch[-1])
+        if above > 0:
+            self._catch[depth] += (1 - _FORGET) * (brought / above - self._catch[depth])
+        self.level += (seconds - self.level) * (1 - _FORGET if self.level else 1.0)
+
+    def finished(self, nodes: int, tokens: int, drafting: float, seconds: float) -> None:
+        """A round is over: nodes per row shown to the target, new tokens of all rows, its drafting and its whole time."""
+        self._tokens = _FORGET * self._tokens + tokens
+        self._seconds = _FORGET * self._seconds + seconds
+        self.speed = self._tokens / self._seconds if self._seconds else 0.0
+        target = max(0.0, seconds - drafting)
+        new = (1.0, nodes, nodes * nodes, target, nodes * target)
+        self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]

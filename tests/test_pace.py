@@ -1,0 +1,60 @@
+"""How far drafting pays: decisions from costs and gains that are told, not timed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from draftwood.draft.pace import Pace
+
+LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
+
+
+def lived(acceptance: float, rounds: int = 60, levels: int = 3, pace: Pace | None = None) -> tuple[Pace, list[int]]:
+    """A pace that has seen a draft of this acceptance, and the levels that it drafted in each round."""
+    pace, drafted, rng = pace or Pace(), [], random.Random(5)
+    for _ in range(rounds):
+        depth, above = 0, 1.0
+        while depth < levels and pace.worth(depth, above):
+            pace.grew(depth, above, above * acceptance, LEVEL)
+            above, depth = above * acceptance, depth + 1
+        accepted = next((d for d in range(depth) if rng.random() > acceptance), depth)
+        nodes, drafting = 1 + 3 * depth, depth * LEVEL
+        pace.finished(nodes, 1 + accepted, drafting, drafting + TARGET + NODE * nodes)
+        drafted.append(depth)
+    return pace, drafted
+
+
+def test_a_good_draft_is_followed_to_the_end_and_a_bad_one_hardly_asked():
+    assert set(lived(0.9)[1]) == {3}
+    _, drafted = lived(0.02, rounds=300)
+    assert sum(drafted[100:]) / 200 < 0.05
+    assert sum(drafted[100:]) > 0  # now and then it is tried again
+
+
+def test_levels_stop_where_a_level_costs_more_than_it_brings():
+    _, drafted = lived(0.5, levels=12)
+    assert 0 < drafted[-1] < 6
+
+
+def test_a_draft_that_gets_better_is_found_again():
+    pace, before = lived(0.02, rounds=300)
+    _, after = lived(0.9, rounds=600, pace=pace)
+    assert sum(before[100:]) < 20
+    assert set(after[-100:]) == {3}
+
+
+def test_the_cost_of_a_node_is_the_slope_of_the_targets_time():
+    pace = Pace()
+    for nodes in (4, 12, 7, 20, 9, 15, 3, 18) * 6:
+        pace.finished(nodes, 3, LEVEL, LEVEL + TARGET + NODE * nodes)
+    assert pace.node == pytest.approx(NODE, rel=0.15)  # damped
+    assert pace.least_value() == pytest.approx(pace.speed * pace.node)
+
+
+def test_a_round_of_one_size_says_nothing_about_the_cost_of_a_node():
+    pace = Pace()
+    for _ in range(50):
+        pace.finished(10, 3, LEVEL, LEVEL + TARGET)
+    assert pace.node == pytest.approx(0.0, abs=1e-9)
