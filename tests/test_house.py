@@ -21,7 +21,7 @@ FLOORS = [
     [{"methods"}],
     [{"loading"}],
     [{"api"}],
-    [{"hf"}, {"train"}, {"bench"}, {"serve"}, {"trace"}],
+    [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"serve"}, {"trace"}],
     [{"cli"}],
 ]
 PLACE = {name: (floor, room) for floor, rooms in enumerate(FLOORS) for room, names in enumerate(rooms) for name in names}

@@ -1,4 +1,4 @@
-"""The command line: ``draftwood generate``, ``info``, ``bench`` and ``train``. No torch work before a command runs."""
+"""The command line. No torch work before a command runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from draftwood.cli.group import Commands
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "bench": ("draftwood.bench.commands:command", "Measure methods against plain decoding."),
+        "check": ("draftwood.exactness.commands:command", "Judge whether the output follows the target's law."),
         "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

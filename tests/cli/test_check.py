@@ -1,0 +1,34 @@
+"""``draftwood check`` on a tiny pair."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize("options", [(), ("--method", "rsd-s", "--verifier", "traversal", "--shape", "2x3")])
+def test_a_sound_method_is_called_exact(run, pair, options):
+    result = run("check", *pair, "--prompt", "the fox", "--samples", "40", "--new-tokens", "16", *options)
+    assert result.exit_code == 0, result.output
+    assert ": exact. 640 tokens in the target's own law" in result.stdout
+
+
+def test_json_and_temperature_0(run, pair):
+    result = run("check", *pair, "--temperature", "0", "--samples", "3", "--new-tokens", "10", "--json")
+    found = json.loads(result.stdout)
+    assert found["exact"]
+    assert found["tokens"] == 30
+    assert found["method"] == "shared-noise + greedy"
+    assert found["p_value"] is None
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--samples", "2"), "say nothing: give 640 tokens or more"),
+    (("--samples", "0"), "samples is 0: give 1 or more"),
+    (("--method", "shared-noise", "--verifier", "traversal"), "verifier 'traversal' is not exact"),
+])  # fmt: skip
+def test_what_cannot_be_checked_is_told(run, pair, options, message):
+    result = run("check", *pair, *options)
+    assert result.exit_code != 0
+    assert message in result.stderr
