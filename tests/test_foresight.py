@@ -8,63 +8,63 @@ import pytest
 from draftwood.draft.foresight import Foresight
 
 FAN = 4
-TRUE = np.array([2.5, -0.1, -1.5, 0.2])
+TRUE = [2.5, -0.1, -1.5, 0.4]
 
 
-def world(nodes, seed=0, weights=TRUE):
-    """Nodes whose choices follow a model with these weights."""
+def world(nodes, seed=0):
+    """Nodes whose choices follow a model with the true weights."""
     rng = np.random.default_rng(seed)
-    scores = -np.sort(rng.exponential(1.0, (nodes, FAN)).cumsum(axis=1))
-    entropy = rng.uniform(0.5, 4.0, nodes)
     truth = Foresight(FAN)
-    truth.weights = np.array(weights)
-    law = np.exp(truth.log_shares(scores, entropy))
-    choice = np.array([rng.choice(FAN + 1, p=p) for p in law])
-    return scores, entropy, choice.astype(float)
+    truth.weights = list(TRUE)
+    out = []
+    for _ in range(nodes):
+        scores, doubt = (-np.sort(rng.exponential(1.0, FAN).cumsum())).tolist(), float(rng.uniform(0.1, 3.0))
+        law = np.exp(truth.log_shares(scores, doubt))
+        out.append((scores, doubt, int(rng.choice(FAN + 1, p=law / law.sum()))))
+    return out
 
 
-def surprise(model, scores, entropy, choice):
-    return -model.log_shares(scores, entropy)[np.arange(len(choice)), choice.astype(int)].mean()
+def surprise(model, nodes):
+    return -np.mean([model.log_shares(scores, doubt)[choice] for scores, doubt, choice in nodes])
 
 
-def taught(nodes, seed=0):
+def taught(nodes):
     model = Foresight(FAN)
-    scores, entropy, choice = world(nodes, seed)
-    for at in range(0, nodes, 3):
-        model.learn(scores[at : at + 3], entropy[at : at + 3], choice[at : at + 3])
+    for scores, doubt, choice in nodes:
+        model.learn(scores, doubt, choice)
     return model
 
 
 def test_shares_are_a_law_and_fall_with_gap_and_rank():
-    scores = np.array([[0.0, -0.5, -0.5, -4.0], [0.0, -1.0, -np.inf, -np.inf]])
-    shares = np.exp(Foresight(FAN).log_shares(scores, np.array([1.0, 3.0])))
-    assert shares.sum(axis=1) == pytest.approx([1.0, 1.0])
-    assert shares[0, 0] > shares[0, 1] > shares[0, 2] > shares[0, 3] > 0
-    assert (shares[1, 2:4] == 0).all()
-    assert shares[1, 4] > shares[0, 4]  # an uncertain draft foresees less
+    model = Foresight(FAN)
+    full = np.exp(model.log_shares([0.0, -0.5, -0.5, -4.0], 0.5))
+    cut = np.exp(model.log_shares([0.0, -1.0, -np.inf, -np.inf], 2.5))
+    assert [full.sum(), cut.sum()] == pytest.approx([1.0, 1.0])
+    assert full[0] > full[1] > full[2] > full[3] > 0
+    assert (cut[2:4] == 0).all()
+    assert cut[4] > full[4]  # an uncertain draft foresees less
+    for impossible in (-np.inf, np.nan):
+        assert model.log_shares([impossible] * FAN, 1.0) == [-np.inf] * FAN + [0.0]
 
 
 def test_it_learns_the_law_that_the_rounds_reveal():
-    held_out = world(4_000, seed=9)
-    start, learnt = surprise(Foresight(FAN), *held_out), surprise(taught(6_000), *held_out)
+    held_out = world(2_000, seed=9)
     truth = Foresight(FAN)
-    truth.weights = TRUE
-    best = surprise(truth, *held_out)
+    truth.weights = list(TRUE)
+    start, learnt, best = (surprise(m, held_out) for m in (Foresight(FAN), taught(world(4_000)), truth))
     assert start - best > 0.05
     assert learnt - best < 0.1 * (start - best)
 
 
 def test_the_first_rounds_do_no_harm():
-    held_out = world(4_000, seed=9)
-    start = surprise(Foresight(FAN), *held_out)
+    held_out = world(2_000, seed=9)
+    start = surprise(Foresight(FAN), held_out)
     for seed in range(5):
-        assert surprise(taught(12, seed), *held_out) < start + 0.02
+        assert surprise(taught(world(12, seed)), held_out) < start + 0.02
 
 
 def test_control_choices_that_were_shuffled_teach_something_else():
-    model, (scores, entropy, choice) = Foresight(FAN), world(6_000)
-    shuffled = np.random.default_rng(1).permutation(choice)
-    for at in range(0, len(choice), 3):
-        model.learn(scores[at : at + 3], entropy[at : at + 3], shuffled[at : at + 3])
-    held_out = world(4_000, seed=9)
-    assert surprise(model, *held_out) > surprise(taught(6_000), *held_out) + 0.05
+    nodes, held_out = world(4_000), world(2_000, seed=9)
+    choices = np.random.default_rng(1).permutation([choice for *_, choice in nodes])
+    shuffled = [(scores, doubt, int(choice)) for (scores, doubt, _), choice in zip(nodes, choices, strict=True)]
+    assert surprise(taught(shuffled), held_out) > surprise(taught(nodes), held_out) + 0.05

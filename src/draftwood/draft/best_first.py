@@ -31,11 +31,11 @@ _NEVER = -float("inf")
 
 
 class Grown(NamedTuple):
-    """The best children of a candidate: tokens, perturbed log-probabilities, and the entropy of the draft's law."""
+    """The best children of a candidate: tokens, perturbed log-probabilities, and the doubt of the draft."""
 
     tokens: list[int]
     scores: list[float]
-    entropy: float
+    doubt: float
 
 
 @final
@@ -56,7 +56,7 @@ class Pool:
 
     def add(self, parent: int, tokens: Sequence[int], shares: Sequence[float]) -> None:
         """Children of a candidate, with the logs of their shares of its value; impossible ones stay out."""
-        for token, share in zip(tokens, shares, strict=True):
+        for token, share in zip(tokens, shares, strict=False):  # the last share is that of no child at all
             if share > _NEVER:  # neither impossible nor NaN
                 self.tokens.append(token)
                 self.parents.append(parent)
@@ -180,15 +180,11 @@ class BestFirst:
         )
         logp = law.draft(logits, lambda: _prefixes(pools, fronts, n))
         best = shared_scores(logp, choices, depth).topk(min(self.fan, logp.shape[-1]), dim=-1)
-        entropy = torch.special.entr(logp.exp()).sum(-1, keepdim=True)
-        found = torch.cat([best.values, entropy], dim=-1).double().flatten(0, 1).cpu().numpy()  # host sync
-        children, scores = best.indices.tolist(), found[:, :-1]
-        shares = self.foresight.log_shares(scores, found[:, -1])[:, :-1].tolist()
+        tokens, scores, surest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
         for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
             for i, candidate in enumerate(front):
-                at = row * n + i
-                pool.grown[candidate] = Grown(children[row][i], scores[at].tolist(), float(found[at, -1]))
-                pool.add(candidate, children[row][i], shares[at])
+                grown = pool.grown[candidate] = Grown(tokens[row][i], scores[row][i], -surest[row][i])
+                pool.add(candidate, grown.tokens, self.foresight.log_shares(grown.scores, grown.doubt))
         return seen + n
 
     def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
@@ -219,7 +215,7 @@ class BestFirst:
 
     def commit(self, this_round: Round) -> None:
         tokens = this_round.tree.lists[0]
-        seen, rest, revealed = [], [], []
+        seen, rest = [], []
         for row, (path, pool, kept) in enumerate(zip(this_round.paths, self._pools, self._kept, strict=True)):
             chain = [0, *path]
             numbers = [pool.numbers.get(kept[node], -1) for node in chain]
@@ -227,13 +223,8 @@ class BestFirst:
             rest.append([tokens[row][node] for node, number in zip(chain, numbers, strict=True) if number < 0])
             for node, choice in zip(chain, this_round.tokens[row], strict=True):
                 if (grown := pool.grown.get(kept[node])) is not None:
-                    revealed.append((grown, grown.tokens.index(choice) if choice in grown.tokens else len(grown.tokens)))
-        if revealed:
-            self.foresight.learn(
-                np.array([grown.scores for grown, _ in revealed]),
-                np.array([grown.entropy for grown, _ in revealed]),
-                np.array([float(choice) for _, choice in revealed]),
-            )
+                    at = grown.tokens.index(choice) if choice in grown.tokens else len(grown.tokens)
+                    self.foresight.learn(grown.scores, grown.doubt, at)
         self.runner.commit(seen, rest)
         if self.pace is not None and not self._reading:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
