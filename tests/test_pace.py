@@ -21,7 +21,7 @@ def lived(acceptance: float, rounds: int = 60, levels: int = 3, pace: Pace | Non
             above, depth = above * acceptance, depth + 1
         accepted = next((d for d in range(depth) if rng.random() > acceptance), depth)
         nodes, drafting = 1 + 3 * depth, depth * LEVEL
-        pace.finished(nodes, 1 + accepted, drafting, drafting + TARGET + NODE * nodes)
+        pace.finished(nodes, 1.0 + accepted, drafting, drafting + TARGET + NODE * nodes)
         drafted.append(depth)
     return pace, drafted
 
@@ -48,13 +48,31 @@ def test_a_draft_that_gets_better_is_found_again():
 def test_the_cost_of_a_node_is_the_slope_of_the_targets_time():
     pace = Pace()
     for nodes in (4, 12, 7, 20, 9, 15, 3, 18) * 6:
-        pace.finished(nodes, 3, LEVEL, LEVEL + TARGET + NODE * nodes)
-    assert pace.node == pytest.approx(NODE, rel=0.15)  # damped
+        pace.finished(nodes, 3.0, LEVEL, LEVEL + TARGET + NODE * nodes)
+    assert pace.node == pytest.approx(NODE, rel=0.15)
     assert pace.least_value() == pytest.approx(pace.speed * pace.node)
 
 
-def test_a_round_of_one_size_says_nothing_about_the_cost_of_a_node():
+def test_rounds_of_one_size_leave_the_guess_about_a_node():
     pace = Pace()
     for _ in range(50):
-        pace.finished(10, 3, LEVEL, LEVEL + TARGET)
-    assert pace.node == pytest.approx(0.0, abs=1e-9)
+        pace.finished(10, 3.0, LEVEL, LEVEL + TARGET)
+    assert pace.node == pytest.approx(0.02 * TARGET)
+
+
+def test_a_level_that_was_refused_is_tried_again():
+    pace = Pace()
+    for _ in range(20):
+        pace.grew(0, 1.0, 0.9, LEVEL)
+        pace.grew(1, 0.9, 0.01, LEVEL)
+        pace.finished(4, 2.0, 2 * LEVEL, 2 * LEVEL + TARGET)
+    asked = [pace.worth(1, 0.9) for _ in range(100)]
+    assert not asked[0]
+    assert any(asked)
+
+
+def test_reading_text_is_no_cost_of_a_level():
+    pace = Pace()
+    pace.grew(0, 1.0, 0.9, LEVEL)
+    pace.grew(0, 1.0, 0.9, None)
+    assert pace.level == LEVEL

@@ -139,22 +139,22 @@ class Noise:
         """The choices of the round whose roots stand at these text positions (0-based), one per row."""
         return RoundNoise(self, positions)
 
-    def shared(self, starts: Counters, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
-        """Gumbel noise of ``count`` text positions per row, from ``starts`` on. What earlier rounds made is used again: it
-        belongs to the position, not to the round."""
+    def shared(self, starts: Counters, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+        """Gumbel noise of ``count`` text positions per row, from ``starts + offset`` on. What earlier rounds made is used
+        again: it belongs to the position, not to the round."""
         have, moved = 0, starts - self._starts if len(self._starts) else starts
         if self._window is not None and self._window.shape[2] == vocab:
             have = max(0, self._window.shape[1] - int(moved.max()))  # positions behind the window wrap around to huge moves
-        if self._window is None or have < count:
+        if self._window is None or have < offset + count:
             kept = [self._slide(moved, have)] if have else []
-            fresh = max(count, _AHEAD // (len(starts) * vocab)) - have
+            fresh = max(offset + count, _AHEAD // (len(starts) * vocab)) - have
             ahead: Counters = np.arange(have, have + fresh, dtype=np.uint64)
             following: Counters = (starts[:, None] + ahead) * STEP
             stream: Counters = self.streams[:, Stream.SHARED, None]
             keys = keys_tensor(mix(stream + following), self.device)
             made = uniform(keys, token_bases(vocab, self.device)).log_().neg_().log_().neg_().float()
             self._window, self._starts, moved = torch.cat([*kept, made], dim=1), starts, starts - starts
-        return self._slide(moved, count)
+        return self._slide(moved + np.uint64(offset), count)
 
     def _slide(self, moved: Counters, count: int) -> Float[Tensor, "row count vocab"]:
         """``count`` positions of the window, ``moved`` from its start."""
@@ -252,5 +252,5 @@ class RoundNoise:
         if self._greedy:
             return None
         starts: Counters = self._positions + np.uint64(1)
-        made: Tensor = self._noise.shared(starts, offset + count, vocab)
-        return made[:, offset:]
+        made: Tensor = self._noise.shared(starts, offset, count, vocab)
+        return made

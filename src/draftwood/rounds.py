@@ -117,10 +117,12 @@ class Stats:
 
     def add(self, other: Stats) -> None:
         """Take the rounds of another request into account."""
+        if other.expected is None or (self.expected is None and self.rounds > 0):
+            self.expected = None  # known of some rounds only
+        else:
+            self.expected = (self.expected or 0.0) + other.expected
         self.accepted.update(other.accepted)
         self.drafted += other.drafted
-        if other.expected is not None:
-            self.expected = (self.expected or 0.0) + other.expected
         self.new_tokens += other.new_tokens
         for stage in STAGES:
             self.seconds[stage] += other.seconds[stage]

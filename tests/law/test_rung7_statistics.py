@@ -19,7 +19,7 @@ from draftwood.noise import Noise, RoundNoise, Stream
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from tests.helpers import decoder
-from tests.law.test_rung3_tape import Wrapped, other_temperature
+from tests.law.test_rung3_tape import Wrapped
 
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
 METHODS = [
@@ -44,7 +44,11 @@ def test_texts_of_the_bundled_pair_follow_the_target(pair, method, shape, verifi
 
 def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
     honest = pair.decoder(Method(method="chain", shape="3"))
-    lying = Decoder(pair.target, Wrapped(honest.drafter, other_temperature), honest.verifier, tokenizer=pair.tokenizer)
+
+    def flatter(tree):
+        return tree if tree.draft_logp is None else replace(tree, draft_logp=(tree.draft_logp * 0.3).log_softmax(-1))
+
+    lying = Decoder(pair.target, Wrapped(honest.drafter, flatter), honest.verifier, tokenizer=pair.tokenizer)
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
 
 

@@ -55,13 +55,12 @@ class Pool:
         self.grown: dict[int, Grown] = {}
 
     def add(self, parent: int, tokens: Sequence[int], shares: Sequence[float]) -> None:
-        """Children of a candidate, with the logs of their shares of its value; impossible ones stay out."""
+        """Children of a candidate, with the logs of their shares of its value."""
         for token, share in zip(tokens, shares, strict=False):  # the last share is that of no child at all
-            if share > _NEVER:  # neither impossible nor NaN
-                self.tokens.append(token)
-                self.parents.append(parent)
-                self.depths.append(self.depths[parent] + 1)
-                self.values.append(self.values[parent] + share)
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1)
+            self.values.append(self.values[parent] + share)
 
     def front(self, since: int, width: int, nodes: int) -> list[int]:
         """The best ``width`` of the candidates that came after ``since``, if they are among the ``nodes`` best of all."""
@@ -112,7 +111,8 @@ class BestFirst:
         self.foresight = Foresight(fan)
         self.pace = pace
         self._drafting = 0.0  # seconds of this round
-        self._reading = True  # the first round reads the prompt and says nothing about costs
+        self._reading = True  # the first round reads the prompt, which says nothing about costs
+        self._behind = True  # the draft has text to read that was committed while nothing was drafted
         self._pools: list[Pool] = []
         self._kept: list[list[int]] = []  # per row, the candidate that each tree node is
 
@@ -126,7 +126,7 @@ class BestFirst:
 
     def start(self, texts: Sequence[Sequence[int]]) -> None:
         self.runner.start(texts)
-        self._reading = True
+        self._reading = self._behind = True
 
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
@@ -157,9 +157,11 @@ class BestFirst:
         return self.pace is None or self.pace.worth(depth, _worth(pools, fronts))
 
     def _learn_cost(self, pools: list[Pool], fronts: list[list[int]], since: list[int], depth: int, seconds: float) -> None:
-        if self.pace is not None and not self._reading:
+        if self.pace is not None:
             new = [pool.front(first, self.nodes, self.nodes) for pool, first in zip(pools, since, strict=True)]
-            self.pace.grew(depth, _worth(pools, fronts), _worth(pools, new), seconds)
+            gain = _worth(pools, new, self.pace.least_value())
+            self.pace.grew(depth, _worth(pools, fronts), gain, None if self._behind else seconds)
+        self._behind = False
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""
@@ -183,8 +185,11 @@ class BestFirst:
         tokens, scores, surest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
         for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
             for i, candidate in enumerate(front):
-                grown = pool.grown[candidate] = Grown(tokens[row][i], scores[row][i], -surest[row][i])
-                pool.add(candidate, grown.tokens, self.foresight.log_shares(grown.scores, grown.doubt))
+                possible = sum(score > _NEVER for score in scores[row][i])  # neither -inf nor NaN, and those stand last
+                if possible:
+                    grown = Grown(tokens[row][i][:possible], scores[row][i][:possible], -surest[row][i])
+                    pool.grown[candidate] = grown
+                    pool.add(candidate, grown.tokens, self.foresight.log_shares(grown.scores, grown.doubt))
         return seen + n
 
     def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
@@ -228,13 +233,14 @@ class BestFirst:
         self.runner.commit(seen, rest)
         if self.pace is not None and not self._reading:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-            self.pace.finished(tree.size, new_tokens, self._drafting, this_round.seconds)
-        self._reading = False
+            self.pace.finished(tree.size, new_tokens / tree.rows, self._drafting, this_round.seconds)
+        self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
 
 
-def _worth(pools: list[Pool], fronts: list[list[int]]) -> float:
-    """Tokens that these candidates are expected to bring, over all rows."""
-    return math.fsum(math.exp(pool.values[i]) for pool, front in zip(pools, fronts, strict=True) for i in front)
+def _worth(pools: list[Pool], fronts: list[list[int]], less: float = 0.0) -> float:
+    """Tokens that these candidates are expected to bring beyond ``less`` each, in the mean over the rows."""
+    values = (math.exp(pool.values[i]) for pool, front in zip(pools, fronts, strict=True) for i in front)
+    return math.fsum(max(0.0, value - less) for value in values) / len(pools)
 
 
 def _prefixes(pools: list[Pool], fronts: list[list[int]], width: int) -> list[list[list[int] | None]]:

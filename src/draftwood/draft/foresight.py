@@ -15,7 +15,6 @@ from typing import final
 _START = (1.0, -0.4, -3.0, 0.9)  # weights of: minus the gap, log rank, none of these, doubt in "none of these"
 _PRIOR = 30.0  # as many squared gradients as were already seen at the start; the more, the slower the first steps
 _RATE = 0.3
-_NEVER = -math.inf
 
 
 @final
@@ -35,14 +34,11 @@ class Foresight:
         """Log-probabilities of each candidate of a node and, last, of none of them.
 
         Args:
-            scores: perturbed log-probabilities, the best first; -inf where there is no candidate, NaN for a law without any.
+            scores: finite perturbed log-probabilities of at least one candidate, the best first.
             doubt: minus the log-probability of the draft's likeliest token.
         """
-        best = scores[0]
-        if not best > _NEVER:
-            return [_NEVER] * len(scores) + [0.0]
         gap, rank, none, spread = self.weights
-        logits = [rank * log_rank - gap * (best - s) for s, log_rank in zip(scores, self._log_rank, strict=False)]
+        logits = [rank * log_rank - gap * (scores[0] - s) for s, log_rank in zip(scores, self._log_rank, strict=False)]
         logits.append(none + spread * doubt)
         top = max(logits)
         total = top + math.log(math.fsum(math.exp(x - top) for x in logits))
@@ -52,10 +48,10 @@ class Foresight:
         """One step for a node at which the target's choice has come out: a candidate's index, or one more for none."""
         error = [-math.exp(share) for share in self.log_shares(scores, doubt)]
         error[choice] += 1.0
-        gaps = [scores[0] - s if s > _NEVER else 0.0 for s in scores]
+        candidates = list(zip(error, scores, self._log_rank, strict=False))
         gradient = (
-            -math.fsum(e * gap for e, gap in zip(error, gaps, strict=False)),
-            math.fsum(e * log_rank for e, log_rank in zip(error, self._log_rank[: len(scores)], strict=False)),
+            -math.fsum(e * (scores[0] - s) for e, s, _ in candidates),
+            math.fsum(e * log_rank for e, _, log_rank in candidates),
             error[-1],
             error[-1] * doubt,
         )

@@ -11,15 +11,17 @@ from typing import final
 
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
+_DRIFT = 0.02
+_DOUBT, _GUESS = 4.0, 0.02
 _LONGEST_PAUSE = 64  # rounds without a draft before it is tried again
 
 
 @final
 class Pace:
-    """Running means of a drafter's costs and gains.
+    """Running means of a drafter's costs and gains; tokens and values are means over the rows of a batch.
 
     Attributes:
-        speed: tokens per second of recent rounds, over all rows.
+        speed: tokens per second and row of recent rounds.
         level: seconds per drafted level.
     """
 
@@ -33,18 +35,22 @@ class Pace:
 
     @property
     def node(self) -> float:
-        """Seconds that one more node costs the target: the slope of a line through recent rounds, damped."""
+        """Seconds that one more node costs the target: the slope of a line through recent rounds, and a guess where they
+        were all of one size."""
         one, n, nn, t, nt = self._fit
         if not one:
             return 0.0
-        spread = nn - n * n / one + 4.0 * one  # as if the nodes of a round had always varied a little
-        return max(0.0, (nt - n * t / one) / spread)
+        doubt = _DOUBT * one  # as if the nodes of a round had also varied by so much, at the guessed cost
+        return max(0.0, (nt - n * t / one + doubt * _GUESS * t / one) / (nn - n * n / one + doubt))
 
     def worth(self, depth: int, above: float) -> bool:
-        """Whether a level is expected to pay that grows below nodes of this value, summed over the rows."""
+        """Whether a level is expected to pay that grows below nodes of this value."""
         if not self.speed or not self.level:
             return True  # nothing is known yet
-        pays = self._catch[min(depth, len(self._catch) - 1)] * above >= self.speed * self.level
+        at = min(depth, len(self._catch) - 1)
+        pays = self._catch[at] * above >= self.speed * self.level
+        if depth and not pays:
+            self._catch[at] += _DRIFT * (1.0 - self._catch[at])  # so that it is tried again some time
         return pays if depth else self._try(pays)
 
     def _try(self, pays: bool) -> bool:
@@ -62,16 +68,18 @@ class Pace:
         """The value below which a node costs the target more than it brings."""
         return self.speed * self.node
 
-    def grew(self, depth: int, above: float, brought: float, seconds: float) -> None:
-        """A level was drafted: the value of the nodes above it, of the new ones, and its time."""
+    def grew(self, depth: int, above: float, brought: float, seconds: float | None) -> None:
+        """A level was drafted: the value of the nodes above it, what the new ones bring beyond their cost to the target, and
+        its time; None where the draft also had to read text that it had not seen."""
         while len(self._catch) <= depth:
             self._catch.append(self._catch[-1])
         if above > 0:
             self._catch[depth] += (1 - _FORGET) * (brought / above - self._catch[depth])
-        self.level += (seconds - self.level) * (1 - _FORGET if self.level else 1.0)
+        if seconds is not None:
+            self.level += (seconds - self.level) * (1 - _FORGET if self.level else 1.0)
 
-    def finished(self, nodes: int, tokens: int, drafting: float, seconds: float) -> None:
-        """A round is over: nodes per row shown to the target, new tokens of all rows, its drafting and its whole time."""
+    def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
+        """A round has its verdict: nodes shown to the target, new tokens, the time of its draft and of all until then."""
         self._tokens = _FORGET * self._tokens + tokens
         self._seconds = _FORGET * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0

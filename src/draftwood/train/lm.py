@@ -53,8 +53,9 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
 
 def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
     """The tokenizer of this run: the one asked for, or else one that is trained if the folder has none yet."""
-    if config.tokenizer is not None:
-        return load_tokenizer(config.tokenizer)
+    given = config.tokenizer or config.start  # weights mean nothing without the tokenizer that they were trained with
+    if given is not None:
+        return load_tokenizer(given)
     if not (config.out / "tokenizer.json").is_file():
         train_tokenizer(documents, config.vocab, config.context).save_pretrained(config.out)
     return AutoTokenizer.from_pretrained(config.out)

@@ -32,8 +32,13 @@ def follow(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
 
 def _walk(tokens: list[int], children: list[list[int]], wanted: list[int], node: int) -> list[int]:
     """The longest matching path below a node. Equal siblings (independent draws) may both match: the first of equals."""
-    below = [[child, *_walk(tokens, children, wanted, child)] for child in children[node] if tokens[child] == wanted[node]]
-    return max(below, key=len, default=[])
+    path: list[int] = []
+    while matching := [child for child in children[node] if tokens[child] == wanted[node]]:
+        if len(matching) > 1:
+            return path + max(([child, *_walk(tokens, children, wanted, child)] for child in matching), key=len)
+        node = matching[0]
+        path.append(node)
+    return path
 
 
 @final
