@@ -34,3 +34,13 @@ def decoder(
 ) -> Decoder:  # fmt: skip
     drafter, chosen = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), draft, greedy=greedy)
     return Decoder(target, drafter, chosen, eos=eos)
+
+
+def ancestors_of(parents, depth):
+    """The ancestor matrix of trees no deeper than ``depth``, by repeated squaring."""
+    size = parents.shape[1]
+    reach = torch.eye(size, device=parents.device).expand(parents.shape[0], -1, -1).contiguous()
+    reach.scatter_(2, parents.unsqueeze(-1), 1.0)
+    for _ in range(max(0, depth - 1).bit_length()):
+        reach = (reach @ reach).clamp_(max=1.0)
+    return reach > 0

@@ -38,7 +38,7 @@ def test_it_is_small_and_has_model_cards():
 
 def test_greedy_texts_are_generates_texts(pair):
     sampling, limits = Sampling(temperature=0.0), Limits(max_new_tokens=40)
-    ours = pair.generate(PROMPTS, sampling=sampling, limits=limits)
+    ours = pair.generate(PROMPTS, sampling=sampling, limits=limits, method=Method(method="shared-noise", nodes=10))
     for prompt, result in zip(PROMPTS, ours, strict=True):
         ids = torch.tensor([pair.encode(prompt)])
         with torch.no_grad():

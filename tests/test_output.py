@@ -208,6 +208,19 @@ def test_a_character_split_over_tokens_comes_whole():
     assert pieces == ["a", "", "é", "", "", "€", "", "", "", "🙂", "b"]
 
 
+def test_long_texts_are_read_in_windows():
+    text, words = "Straße à la 🙂 " * 40, Detokenizer(Bytes())
+    longest = 0
+    decode = words._tokenizer.decode
+    def measured(ids, **settings):
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return decode(ids, **settings)
+    words._tokenizer.decode = measured
+    assert "".join(words.push([b]) for b in text.encode()) == text
+    assert longest < 80  # and not all 720 bytes again and again
+
+
 def test_half_a_character_at_the_end_is_given_out_broken():
     output = row(Bytes(), max_new_tokens=2)
     assert feed(output, [[97, 0xE2]]) == "a\ufffd"
@@ -220,7 +233,7 @@ def test_a_stop_string_of_split_characters():
 
 
 @calm
-@given(st.binary(max_size=24), st.integers(1, 5))
+@given(st.binary(max_size=120), st.integers(1, 5))
 def test_incremental_text_is_the_whole_text_even_for_broken_bytes(data, size):
     words, text = Detokenizer(Bytes()), ""
     for at in range(0, len(data), size):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from draftwood.tree import Draw, TreeBuilder, ancestors_of
+from draftwood.tree import Draw, TreeBuilder
+from tests.helpers import ancestors_of
 
 
 def tree():

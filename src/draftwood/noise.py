@@ -1,7 +1,7 @@
 """Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
 
-Nothing here keeps state, so the same request gives the same text whatever the batch, the device or the order of the
-questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
+No answer depends on earlier ones, so the same request gets the same numbers whatever the batch, the device or the order of
+the questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
 shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
 
 Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").

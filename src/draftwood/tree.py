@@ -108,16 +108,6 @@ def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> lis
     return out
 
 
-def ancestors_of(parents: Int[Tensor, "row node"], depth: int) -> Bool[Tensor, "row node node"]:
-    """The ancestor matrix of trees no deeper than ``depth``, by repeated squaring."""
-    size = parents.shape[1]
-    reach = torch.eye(size, device=parents.device).expand(parents.shape[0], -1, -1).contiguous()
-    reach.scatter_(2, parents.unsqueeze(-1), 1.0)
-    for _ in range(max(0, depth - 1).bit_length()):
-        reach = (reach @ reach).clamp_(max=1.0)
-    return reach > 0
-
-
 @final
 class TreeBuilder:
     """A tree under construction, level by level.

@@ -34,7 +34,7 @@ def test_json_holds_versions_pairs_and_methods(run: Run, bundled: dict[str, dict
         "needs_draft": True,
         "shape": "3x4",
         "nodes": None,
-        "verifiers": ["recursive", "coupled", "greedy"],
+        "verifiers": ["recursive", "traversal", "coupled", "greedy"],
     }
     assert facts["auto"]["without_draft"]["method"] == "ngram"
 

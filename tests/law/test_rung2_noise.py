@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from draftwood import noise
 from draftwood.counters import STEP, mix, mix_one, token_bases, uniform
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
@@ -186,6 +187,17 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
     earlier, later = Noise([6]).at([4]), Noise([6]).at([5])
     assert torch.equal(earlier.shared(1, 1, 11), later.shared(0, 1, 11))
     assert not torch.equal(earlier.ordered(log_q[:1], 11, 0, 2), later.ordered(log_q[:1], 11, 0, 2))
+
+
+def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
+    monkeypatch.setattr(noise, "_AHEAD", 60)
+    kept = Noise([5, 6, 7])
+    rounds = [([3, 9, 4], 11), ([4, 12, 4], 11), ([6, 12, 9], 11), ([6, 12, 9], 7), ([8, 14, 11], 11), ([1, 2, 3], 11)]
+    for positions, vocab in rounds:  # ragged, standing still, another vocabulary, and back to the beginning
+        choices = kept.at(positions)
+        for offset, count in ((0, 1), (1, 1), (2, 1), (0, 4)):
+            fresh = Noise([5, 6, 7]).at(positions).shared(0, offset + count, vocab)
+            assert torch.equal(choices.shared(offset, count, vocab), fresh[:, offset:])
 
 
 def test_uniforms_are_uniform_and_independent_over_neighbouring_counters():

@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from draftwood.decode import Decoder, Request
+from draftwood.draft.best_first import BestFirst
 from draftwood.draft.level import LevelDrafter
+from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.noise import Noise, RoundNoise
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
+from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.helpers import decoder, tiny_runner
 
@@ -86,6 +89,33 @@ def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature, verif
     alone = [engine.generate([request], sampling)[0].token_ids for request in requests()]
     assert together == alone
     assert len({tuple(t) for t in together}) == len(together)
+
+
+class Fickle(Pace):
+    """Decisions that differ from round to round: no draft, one level, many levels, and some or no pruning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = self.rounds = 0
+
+    def worth(self, depth: int, above: float) -> bool:
+        self.asked += 1
+        self.rounds += depth == 0
+        return self.rounds % 4 > 0 if depth == 0 else self.asked % 5 > 0
+
+    def least_value(self) -> float:
+        return (0.0, 0.05, 0.3)[self.asked % 3]
+
+
+def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text():
+    plain = texts(decoder(runner(1), None, "ar"), Sampling())
+    for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
+        drafter = BestFirst(draft, nodes=9, width=3, length=5, pace=Fickle())
+        engine = Decoder(runner(1), drafter, Coupled())
+        assert texts(engine, Sampling()) == plain
+        sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
+        assert 1 in sizes  # rounds without a draft, whose tokens the drafter reads later
+        assert len(sizes) > 2
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)

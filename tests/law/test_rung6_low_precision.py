@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftwood.decode import Decoder
 from draftwood.models.table import TableRunner
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.sampling import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.law.tape import total_variation
-from tests.law.test_rung3_tape import at_temperature, engine_law, reference_law
+from tests.law.test_rung3_tape import Wrapped, at_temperature, engine_law, other_temperature, reference_law
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 TREES = pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x1")])
@@ -49,3 +50,6 @@ def test_a_bfloat16_model_keeps_its_law_up_to_the_rounding_of_its_forwards(metho
     distance = total_variation(law, own)
     record_property("total_variation", distance)
     assert distance < 4e-3  # half a unit in the last place of a score near 1 is 2e-3
+    engine = decoder(target, draft, method, shape, verifier)
+    control = Decoder(target, Wrapped(engine.drafter, other_temperature), engine.verifier)
+    assert total_variation(engine_law(control, 2, Sampling(), batch=64), own) > 4e-3

@@ -83,7 +83,7 @@ def test_the_report_knows_how_small_a_distance_it_finds():
 
 # ---- many rounds, two tokens, and a draft that wants the opposite ----
 
-LENGTH, ROWS = 10, 6_000
+LENGTH, ROWS = 8, 2_000
 TARGET = torch.tensor([[1.2, -0.3], [-0.6, 0.9]], dtype=torch.float64)
 REVERSED = -TARGET
 
@@ -153,7 +153,7 @@ class Stuck(OneNoise):
 def test_control_noise_that_is_used_twice_is_seen(source):
     engine = decoder(TableRunner(TARGET), TableRunner(TARGET * 0.3), "chain", "2", "recursive")
     assert abs(far_off(texts(engine))) < 5
-    assert abs(far_off(texts(engine, source))) > 20
+    assert abs(far_off(texts(engine, source))) > 10
 
 
 def test_single_uniform_numbers_are_uniform():

@@ -10,7 +10,7 @@ import torch
 from draftwood.models import Runner
 from draftwood.models.table import TableRunner
 from draftwood.models.torch_runner import TorchRunner
-from draftwood.tree import ancestors_of
+from tests.helpers import ancestors_of
 from tests.models.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
 
 

@@ -24,10 +24,11 @@ def test_training_goes_on_from_a_model_and_the_mean_of_both_is_half_way(
     lm_config: Callable[..., LMConfig], trained: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
 ) -> None:
     begun, metrics = trained
-    later = lm_config(tmp_path / "later", start=begun, tokenizer=begun, learning_rate=2e-3, steps=20)
+    later = lm_config(tmp_path / "later", start=begun, mix="woods=1,farm=4", learning_rate=2e-3, steps=20)
     started_at = train_lm(later)["history"][0]["report"]
     for name, loss in metrics["held_out_loss"].items():
         assert started_at[name] == pytest.approx(loss, abs=0.1)  # not where random weights begin
+    assert (later.out / "tokenizer.json").read_text() == (begun / "tokenizer.json").read_text()  # not one of the new mix
     figures = average(AverageConfig(models=(begun, later.out), data=corpus, out=tmp_path / "mean"))
     a, b, mean = weights(begun), weights(later.out), weights(tmp_path / "mean")
     assert any(not torch.equal(a[name], b[name]) for name in a)

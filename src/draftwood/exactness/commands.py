@@ -82,7 +82,7 @@ def _told(report: Report, name: str) -> str:
     if report.gap is not None:
         return (
             f"{name}: {verdict}. {report.tokens} tokens at temperature 0, {report.differing} below the target's best "
-            f"score, by {report.gap:.2g} at most (0.001 is allowed for rounding)"
+            f"score, by {report.gap:.2g} at most ({report.allowed:.2g} is allowed for rounding)"
         )
     return (
         f"{name}: {verdict}. {report.tokens} tokens in the target's own law: total variation {report.total_variation:.4f}, "

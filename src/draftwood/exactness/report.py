@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import torch
@@ -35,7 +35,8 @@ class Report:
     Attributes:
         tokens: new tokens that were judged.
         differing: at temperature 0, tokens that are not the target's best at their own prefix.
-        gap: at temperature 0, the largest distance by which such a token's score lies below the best one.
+        gap: at temperature 0, the largest distance by which such a token's log-probability lies below the best one.
+        allowed: at temperature 0, the gap that rounding may make in the target's number format.
         total_variation: distance of the places' histogram from the uniform one, None at temperature 0.
         expected: what chance alone gives for it.
         detectable: the distance that would be found nine times in ten.
@@ -46,6 +47,7 @@ class Report:
     tokens: int
     differing: int | None
     gap: float | None
+    allowed: float | None
     total_variation: float | None
     expected: float | None
     detectable: float | None
@@ -69,6 +71,9 @@ def check(
         raise ConfigError(
             f"{samples} samples of {new_tokens} tokens say nothing: give {20 * BINS} tokens or more altogether"
         )
+    # At temperature 0 the law is a point mass; how far a token lies below the best one is seen at temperature 1.
+    flat = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    judge = flat if sampling.greedy else sampling
     generator = torch.Generator().manual_seed(seed)
     places: list[Tensor] = []
     gaps: list[Tensor] = []
@@ -78,13 +83,12 @@ def check(
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
         for prompt, result in zip(chosen, decoder.generate(requests, sampling), strict=True):
             ids = result.token_ids
-            scores, law = _alone(pair.target.model, prompt, ids, sampling)
+            law = _target_law(pair, prompt, ids, judge)
             if sampling.greedy:
-                token = torch.tensor(ids)
-                gaps.append(scores.amax(-1) - scores.gather(1, token.unsqueeze(1)).squeeze(1))
+                gaps.append(law.amax(-1) - law.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
             else:
-                places.append(_places(law.exp(), _order(pair, prompt, ids, sampling, law), ids, generator))
-    return _greedy(torch.cat(gaps)) if sampling.greedy else judged(torch.cat(places))
+                places.append(_places(law.exp(), _order(pair, prompt, ids, judge, law), ids, generator))
+    return _greedy(torch.cat(gaps), pair.target.model.dtype) if sampling.greedy else judged(torch.cat(places))
 
 
 def judged(places: Float[Tensor, "token"]) -> Report:
@@ -93,12 +97,13 @@ def judged(places: Float[Tensor, "token"]) -> Report:
     counts = torch.histc(places.double(), BINS, 0.0, 1.0)
     chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
     p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
-    # Nine times in ten a shift of noncentrality 60 is significant at 1e-4 with 31 degrees of freedom; it is reached soonest
-    # by places that move between two halves, sum (d_i)^2 / (1 / BINS) = (2 tv)^2.
+    # Nine times in ten a shift of noncentrality 60 is significant at 1e-4 with 31 degrees of freedom. Of all shifts of one
+    # total variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
     return Report(
         tokens=n,
         differing=None,
         gap=None,
+        allowed=None,
         total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
         expected=math.sqrt(BINS / (2 * math.pi * n)),
         detectable=math.sqrt(60 / n) / 2,
@@ -107,40 +112,48 @@ def judged(places: Float[Tensor, "token"]) -> Report:
     )
 
 
-def _greedy(gaps: Float[Tensor, "token"]) -> Report:
+def _greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
     """At temperature 0 every token must be the best one, up to the rounding of two forwards of different shape."""
-    worst, rounding = float(gaps.max()), 1e-3
+    worst, allowed = float(gaps.max()), max(1e-3, 64 * torch.finfo(dtype).eps)
     return Report(
         tokens=len(gaps),
         differing=int((gaps > 0).sum()),
         gap=worst,
+        allowed=allowed,
         total_variation=None,
         expected=None,
         detectable=None,
         p_value=None,
-        exact=worst < rounding,
+        exact=worst < allowed,
     )
 
 
-def _alone(
-    model: Any, prompt: list[int], ids: list[int], sampling: Sampling
-) -> tuple[Float[Tensor, "token vocab"], Float[Tensor, "token vocab"]]:
-    """Scores and log-laws of a model at every new token's own prefix, by one forward over the text."""
+def _scores(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
+    """Scores at the prefixes of the last ``new`` tokens, by one forward over the text."""
     with torch.inference_mode():
-        text = torch.tensor([[*prompt, *ids[:-1]]], device=model.device)
-        scores = model(input_ids=text, use_cache=False).logits[0, len(prompt) - 1 :].float().cpu()
-        law = Law(sampling, [prompt], [len(prompt)], scores.shape[-1])
-        return scores, law.target(scores.unsqueeze(0), lambda: [[ids[:i] for i in range(len(ids))]])[0]
+        known = int(model.get_input_embeddings().weight.shape[0])
+        text = torch.tensor([ids[:-1]], device=model.device).clamp(max=known - 1)
+        scores: Tensor = model(input_ids=text, use_cache=False).logits[:, -new:].float().cpu()
+        return scores
+
+
+def _law(pair: Pair, prompt: list[int], sampling: Sampling) -> Law:
+    return Law(sampling, [prompt], [len(prompt)], pair.target.vocab_size)
+
+
+def _target_law(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
+    scores = _scores(pair.target.model, prompt + ids, len(ids))
+    return _law(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]])[0]
 
 
 def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, law: Tensor) -> Tensor:
-    """What tokens are sorted by: the draft's law over the target's; without a draft the target's own."""
-    if pair.draft is None:
+    """What tokens are sorted by: the draft's law over the target's; the target's own where the draft cannot be asked."""
+    longest = None if pair.draft is None else pair.draft.max_length
+    if pair.draft is None or (longest is not None and len(prompt) + len(ids) > longest):
         return law
-    draft = _alone(pair.draft.model, prompt, ids, sampling)[1]
-    missing = law.shape[-1] - draft.shape[-1]
-    draft = torch.nn.functional.pad(draft, (0, max(0, missing)), value=-torch.inf)[:, : law.shape[-1]]
-    return (draft - law).nan_to_num(0.0)
+    scores = _scores(pair.draft.model, prompt + ids, len(ids))
+    draft = _law(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]])[0]
+    return torch.nan_to_num(draft - law, 0.0)
 
 
 def _places(

@@ -39,7 +39,7 @@ class Traversal:
     draws: ClassVar[frozenset[Draw]] = frozenset({Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT, Draw.POINT_MASS})
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """``depth x branching`` batched steps without a host sync between them; one draw for the path, one for the token."""
+        """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""
         own = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
         left: dict[tuple[int, int], Tensor] = {}  # what remains of the target's law at inner nodes, up to a factor
         for parents in _levels(tree):
