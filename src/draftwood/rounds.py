@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 from typing import Any, final
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -56,6 +57,12 @@ class Round:
         """Tokens committed per row: the accepted ones and the next token (host sync)."""
         rows = zip(self.tree.lists[0], self.paths, self.verdict.next_token.tolist(), strict=True)
         return [[*(row[n] for n in path), last] for row, path, last in rows]
+
+
+def path_table(paths: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "row step"]:
+    """Paths of accepted nodes as :class:`Verdict` holds them, -1 after the last."""
+    longest = max(map(len, paths))
+    return torch.tensor([[*path, *[-1] * (longest - len(path))] for path in paths], dtype=torch.long, device=device)
 
 
 STAGES = ("draft", "target", "verify", "other")

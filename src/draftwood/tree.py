@@ -23,6 +23,7 @@ class Draw(StrEnum):
 
 
 ALL_DRAWS = frozenset(Draw)
+DRAWS_WITH_LAWS = ALL_DRAWS - {Draw.SHARED_NOISE}  # a child has a law of its own, and may be accepted by chance
 
 
 @final

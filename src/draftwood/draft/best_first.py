@@ -143,6 +143,7 @@ class BestFirst:
             began = perf_counter()
             seen = self._expand(pools, fronts, seen, law, choices, depth)
             self._learn_cost(pools, fronts, since, depth, perf_counter() - began)
+            self._behind = False
             fronts = [
                 pool.front(first, self.width, self.nodes) if depth + 1 < limit else []
                 for pool, first, limit in zip(pools, since, limits, strict=True)
@@ -161,7 +162,6 @@ class BestFirst:
             new = [pool.front(first, self.nodes, self.nodes) for pool, first in zip(pools, since, strict=True)]
             gain = _worth(pools, new, self.pace.least_value())
             self.pace.grew(depth, _worth(pools, fronts), gain, None if self._behind else seconds)
-        self._behind = False
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""

@@ -39,8 +39,10 @@ class RunConfig:
 class LMConfig(RunConfig):
     """Settings of a language model: from scratch, or trained on."""
 
-    vocab: int = field(default=4096, metadata={"help": "entries of the tokenizer, which is trained on the same mix"})
-    tokenizer: Path | None = field(default=None, metadata={"help": "folder of a tokenizer to use; trains none"})
+    vocab: int = field(default=4096, metadata={"help": "entries of the tokenizer, where one is trained"})
+    tokenizer: Path | None = field(
+        default=None, metadata={"help": "folder of a tokenizer; else that of --start, or a new one"}
+    )
     hidden: int = field(default=320, metadata={"help": "width of the residual stream"})
     layers: int = field(default=8, metadata={"help": "transformer layers"})
     heads: int = field(default=5, metadata={"help": "attention heads"})

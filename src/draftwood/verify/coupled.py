@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict
+from draftwood.rounds import Verdict, path_table
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 
 
@@ -24,10 +24,8 @@ def follow(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
     paths = [
         _walk(tokens, kids, wanted, 0) for tokens, kids, wanted in zip(tree.lists[0], tree.children, picks, strict=True)
     ]
-    longest = max(map(len, paths))
-    nodes = torch.tensor([path + [-1] * (longest - len(path)) for path in paths], dtype=torch.long, device=choice.device)
     last = [wanted[path[-1] if path else 0] for path, wanted in zip(paths, picks, strict=True)]
-    return Verdict(nodes=nodes, next_token=torch.tensor(last, device=choice.device))
+    return Verdict(nodes=path_table(paths, choice.device), next_token=torch.tensor(last, device=choice.device))
 
 
 def _walk(tokens: list[int], children: list[list[int]], wanted: list[int], node: int) -> list[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from draftwood.noise import Choices
 from draftwood.rounds import Verdict
-from draftwood.tree import DraftTree, Draw
+from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
 
@@ -25,7 +25,7 @@ class Recursive:
 
     name: ClassVar[str] = "recursive"
     lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = frozenset({Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT, Draw.POINT_MASS})
+    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LAWS
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""

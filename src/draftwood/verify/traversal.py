@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.tree import DraftTree, Draw
+from draftwood.rounds import Verdict, path_table
+from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
 
@@ -36,7 +36,7 @@ class Traversal:
 
     name: ClassVar[str] = "traversal"
     lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = frozenset({Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT, Draw.POINT_MASS})
+    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LAWS
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""
@@ -56,7 +56,7 @@ class Traversal:
             left[row, end] if (row, end) in left else target_logp[row, end].exp() for row, end in enumerate(ends)
         ])  # fmt: skip
         return Verdict(
-            nodes=_paths(tree, ends).to(own.device),
+            nodes=path_table([_path(parents, end) for parents, end in zip(tree.lists[1], ends, strict=True)], own.device),
             next_token=choices.token(laws),
             expected=(stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1),
         )
@@ -138,14 +138,10 @@ def _leaves_first(children: Sequence[Sequence[int]]) -> list[int]:
     return out
 
 
-def _paths(tree: DraftTree, ends: Sequence[int]) -> Tensor:
-    """``[row, step]``: the nodes from below the root to each end, -1 after it."""
-    paths = []
-    for parents, end in zip(tree.lists[1], ends, strict=True):
-        path = []
-        while end:
-            path.append(end)
-            end = parents[end]
-        paths.append(path[::-1])
-    longest = max(map(len, paths))
-    return torch.tensor([path + [-1] * (longest - len(path)) for path in paths], dtype=torch.long)
+def _path(parents: Sequence[int], end: int) -> list[int]:
+    """The nodes from below the root to ``end``."""
+    path = []
+    while end:
+        path.append(end)
+        end = parents[end]
+    return path[::-1]
