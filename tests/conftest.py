@@ -13,9 +13,17 @@ import torch
 from jaxtyping import install_import_hook
 
 install_import_hook(
-    [f"draftwood.{part}" for part in ("noise", "tree", "sampling", "rounds", "target", "draft", "verify", "models")],
+    [f"draftwood.{part}" for part in ("noise", "tree", "sampling", "rounds", "target", "draft", "verify", "models", "tune")],
     "beartype.beartype",
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was tuned on this machine has no say in tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTWOOD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,14 +14,19 @@ import draftwood
 ROOT = Path(draftwood.__file__).parent
 FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
-    [{"errors", "_version", "tree", "counters", "noise", "sampling", "rounds", "options", "corpus", "checks", "processors"}],
+    [
+        {
+            *("errors", "_version", "options", "checks", "corpus", "machine"),
+            *("laws", "tree", "counters", "noise", "sampling", "processors", "rounds"),
+        }
+    ],
     [{"models"}],
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
     [{"methods"}],
-    [{"loading"}],
+    [{"loading"}, {"profile"}],
     [{"api"}],
-    [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"serve"}, {"trace"}],
+    [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"tune"}, {"serve"}, {"trace"}],
     [{"cli"}],
 ]
 PLACE = {name: (floor, room) for floor, rooms in enumerate(FLOORS) for room, names in enumerate(rooms) for name in names}

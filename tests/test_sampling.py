@@ -48,7 +48,7 @@ def law(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> L
 
 
 def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
-    return law(sampling).target(scores, lambda: [paths])
+    return law(sampling).target(scores, lambda: [paths]).logp
 
 
 def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
@@ -110,7 +110,7 @@ def test_penalties_count_each_nodes_own_path():
     scores = scores_of()
     nodes = target(sampling, scores)
     for i, path in enumerate(PATHS):
-        alone = law(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]])
+        alone = law(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).logp
         assert torch.allclose(nodes[:, i], alone[:, 0], atol=1e-6)
     assert not torch.allclose(nodes[:, 4], target(sampling, scores, [[]] * len(PATHS))[:, 4])  # the path matters
 
@@ -130,7 +130,7 @@ def test_penalties_are_those_of_vllm(generated, presence, frequency, repetition)
         expected[token] -= frequency * count
         expected[token] -= presence * (count > 0)
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
-    got = law(sampling, prompt + generated).target(scores, lambda: [[[]]])
+    got = law(sampling, prompt + generated).target(scores, lambda: [[[]]]).logp
     assert torch.allclose(got[0, 0], torch.tensor(expected).log_softmax(-1), atol=1e-5)
 
 
@@ -149,10 +149,10 @@ def test_rows_keep_their_own_text_and_processor_when_others_leave():
     )
     whole = Law(sampling, [[1, 2], [3], [4, 4, 4]], [1, 1, 1], VOCAB)
     scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
-    everyone = whole.target(scores, lambda: paths)
-    some = whole.select([2, 0]).target(scores[[2, 0]], lambda: [paths[2], paths[0]])
+    everyone = whole.target(scores, lambda: paths).logp
+    some = whole.select([2, 0]).target(scores[[2, 0]], lambda: [paths[2], paths[0]]).logp
     assert torch.equal(some, everyone[[2, 0]])
-    last = whole.select([2, 0]).select([0]).target(scores[[2]], lambda: [paths[2]])
+    last = whole.select([2, 0]).select([0]).target(scores[[2]], lambda: [paths[2]]).logp
     assert torch.equal(last, everyone[[2]])
     assert everyone[:, 0].argmax(-1).tolist() == [0, 1, 2]
 
@@ -169,14 +169,14 @@ def test_logit_bias_is_added():
 def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
     scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
     greedy = Law(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
-    assert greedy.target(scores, lambda: [[[], [1]]]).exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
-    assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]), scores.log_softmax(-1))  # a ranking, not cut
+    assert greedy.target(scores, lambda: [[[], [1]]]).logp.exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
+    assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).logp, scores.log_softmax(-1))  # a ranking, not cut
 
 
 def test_scores_that_round_to_one_law_are_still_told_apart():
     scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
     assert scores.log_softmax(-1).unique().numel() == 1
-    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]])
+    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).logp
     assert best.exp().tolist() == [[[0, 1, 0]]]
 
 
@@ -188,7 +188,7 @@ def test_low_precision_scores_become_float32_and_float64_stays():
 @pytest.mark.parametrize("scored", [VOCAB - 3, VOCAB, VOCAB + 4])
 def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
     scores = scores_of(vocab=scored)
-    got = law(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS])
+    got = law(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS]).logp
     assert got.shape[-1] == VOCAB
     assert torch.allclose(got.exp().sum(-1), torch.ones(()))
     assert (got[..., scored:] == -torch.inf).all()

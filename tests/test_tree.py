@@ -13,7 +13,7 @@ def tree():
     builder = TreeBuilder(torch.tensor([0]), 6)
     builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
     builder.add(torch.tensor([[3, 4, -1]]), torch.tensor([[0, 1, 1]]))
-    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_logp=None)
+    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_laws=None)
 
 
 def test_children_stand_in_draw_order_and_empty_places_have_none():

@@ -24,9 +24,10 @@ from draftwood.loading import (
     load_tokenizer,
     sampling_of,
 )
-from draftwood.methods import Method, build
+from draftwood.methods import Method, build, resolve
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
+from draftwood.profile import Profile, Subject, find, subject_of
 from draftwood.sampling import Sampling
 from draftwood.verify import Verifier
 
@@ -39,10 +40,11 @@ def load(
 ) -> Pair:
     """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
 
-    Without a target the bundled language pair is loaded.
+    Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
+    used, unless ``options.profile`` says otherwise.
 
     Raises:
-        ConfigError: an unknown device or dtype, a draft without a target.
+        ConfigError: an unknown device or dtype, a draft without a target, a profile that was named and does not fit.
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: two models that do not speak the same tokens.
     """
@@ -65,7 +67,8 @@ def load(
     if draft is not None:
         draft_model = load_model(draft, options, device, dtype)
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-    return Pair(model, draft_model, tokenizer)
+    subject = subject_of(target, draft, dtype, device)
+    return Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject))
 
 
 @final
@@ -78,13 +81,25 @@ class Pair:
         model: the target, a ``transformers`` causal language model.
         draft_model: the draft model, or None.
         tokenizer: the tokenizer of both.
+        subject: what a profile has to be measured for, where the models' files are known.
+        profile: what was found to be fastest; method ``auto`` takes it.
 
     Raises:
         ModelError: a model that cannot score a tree.
     """
 
-    def __init__(self, model: Any, draft_model: Any, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        draft_model: Any,
+        tokenizer: Any,
+        *,
+        subject: Subject | None = None,
+        profile: Profile | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.subject = subject
+        self.profile = profile
         self.target = TorchRunner(model)
         self.draft = TorchRunner(draft_model, drafts=True) if draft_model is not None else None
         self._in_use = Lock()
@@ -101,12 +116,23 @@ class Pair:
 
         return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
 
-    def decoder(self, method: Method | None = None, *, greedy: bool = False) -> Decoder:
-        """A decoder for token ids; the pair's models serve one stream at a time.
+    def method(self, method: Method | None = None, *, temperature: float = 1.0) -> Method:
+        """What is drafted and how it is verified at a temperature, every ``auto`` replaced.
+
+        Where nothing at all is asked for, the profile decides, if there is one, for the whole text.
+        """
+        method = method or Method()
+        if method == Method() and self.profile is not None:
+            method = self.profile.choose(temperature)
+        return resolve(method, has_draft=self.draft is not None, greedy=temperature == 0)
+
+    def decoder(self, method: Method | None = None, *, temperature: float = 1.0) -> Decoder:
+        """A decoder for token ids, for texts of this temperature; the pair's models serve one stream at a time.
 
         Decoders of the same method share what their drafter has learnt about the pair and the machine.
         """
-        key = method or Method(), greedy
+        greedy = temperature == 0
+        key = self.method(method, temperature=temperature), greedy
         if key not in self._built:
             self._built[key] = build(key[0], self.draft, greedy=greedy)
         drafter, verifier = self._built[key]
@@ -149,7 +175,7 @@ class Pair:
     ) -> Iterator[Piece]:
         """One prompt, round by round; raises what :meth:`Decoder.stream` raises."""
         sampling = sampling or self.sampling
-        decoder = self.decoder(method, greedy=sampling.greedy)
+        decoder = self.decoder(method, temperature=sampling.temperature)
         for pieces in decoder.stream(self.requests([prompt], limits, [seed]), sampling):
             yield from pieces
 
@@ -199,6 +225,6 @@ class Pair:
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} prompts: give one each, or a single number")
         sampling = sampling or self.sampling
-        decoder = self.decoder(method, greedy=sampling.greedy)
+        decoder = self.decoder(method, temperature=sampling.temperature)
         results = decoder.generate(self.requests(prompts, limits, seeds), sampling)
         return results[0] if single else results

@@ -60,11 +60,15 @@ def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
 _TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
 
 
-def uniform(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"]) -> Float[Tensor, "*batch n"]:
-    """Uniform numbers strictly inside (0, 1), float64, 52 bits, from 64-bit keys and per-token counters, both mixed."""
+def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"], dtype: torch.dtype) -> Float[Tensor, "*batch n"]:
+    """Exponential numbers of mean 1 in a floating-point type, finite, from 64-bit keys and per-token counters, both mixed.
+
+    63 random bits make a uniform number whose small values keep all digits of the type, and with it the first arrivals. The
+    bits are the same on every device, their logarithms up to its rounding.
+    """
     x = keys ^ bases
-    # Arithmetic shifts stand for logical ones: torch has no unsigned 64-bit shift on CUDA. The sign, which the last of them
-    # spreads, moves the number by half of the interval.
+    # An arithmetic shift stands for a logical one: torch has no unsigned 64-bit shift on CUDA.
     x.mul_(_signed(_MIX_1)).bitwise_xor_(x >> 29)
-    x.mul_(_signed(_MIX_2)).bitwise_right_shift_(12)
-    return x.double().mul_(2.0**-52).add_(0.5 + 2.0**-53)
+    bits = x.mul_(_signed(_MIX_2)).bitwise_and_((1 << 63) - 1)
+    below_one = 1 - torch.finfo(dtype).eps / 2  # the largest number that is not 1
+    return bits.to(dtype).mul_(-below_one * 2.0**-63).log1p_().neg_()

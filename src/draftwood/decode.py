@@ -20,6 +20,7 @@ from draftwood.rounds import STAGES, Clock, Round, Stats
 from draftwood.sampling import Law, Sampling
 from draftwood.target import Target
 from draftwood.verify import Verifier
+from draftwood.verify.union import verify
 
 
 @runtime_checkable
@@ -248,10 +249,10 @@ class Decoder:
             before = self.target.forward_seconds
             logits = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_logp = law.target(logits, tree.prefixes)
+            target_laws = law.target(logits, tree.prefixes)
             with clock.stage("verify"):
-                verdict = self.verifier.verify(tree, target_logp, choices)
-        return Round(tree=tree, target_logp=target_logp, verdict=verdict, seconds=clock.elapsed)
+                verdict = verify(self.verifier, tree, target_laws, choices)
+        return Round(tree=tree, target_laws=target_laws, verdict=verdict, seconds=clock.elapsed)
 
     def _limit(self, output: RowOutput) -> int:
         """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""

@@ -24,6 +24,10 @@ class LoadOptions:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
+    profile: str = field(
+        default="auto",
+        metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
+    )
 
 
 def bundled_pairs() -> dict[str, dict[str, Path]]:

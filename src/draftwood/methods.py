@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast, final, get_args
 
+from draftwood.checks import number
 from draftwood.draft import Drafter
 from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import DrawnFan, Fan, SharedFan
+from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import Growth, LevelDrafter
 from draftwood.draft.ngram import NGram
@@ -23,20 +26,28 @@ from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 
-MethodName: TypeAlias = Literal["auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "shared-noise", "ngram"]
+MethodName: TypeAlias = Literal["auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "ngram"]
 VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy"]
-NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "shared-noise"})
+NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"})
 VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy}
-DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "ngram": "5"}
+DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "hybrid": "3x4", "ngram": "5"}
+LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
 PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 6, 8  # the most that a tree may grow to which grows as it pays
+NODES = 14  # of a dynamic tree
+SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
 MAX_NODES = 512
 
+_VERIFIED_BY: dict[str, VerifierName] = {
+    "ar": "coupled", "shared-noise": "coupled", "ngram": "coupled", "dynamic": "traversal"
+}  # fmt: skip
 _WANTED = {
     "chain": "a length such as 4",
     "ngram": "a length such as 5",
     "iid": "width x length such as 3x4",
     "rsd-c": "branching such as 2-2-2",
     "rsd-s": "width x length such as 3x4",
+    "hybrid": "width x length such as 3x4, or branching such as 2-2-1",
+    "dynamic": "width x length of the part that is drafted, such as 4x8",
     "shared-noise": "branching such as 2-2-2, or width x length such as 4x6 with --nodes",
 }
 
@@ -49,13 +60,20 @@ class Method:
     Attributes:
         method, verifier: names; ``auto`` picks what fits the temperature and the models at hand.
         shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
-        nodes: the node budget of a shared-noise tree; without one (and without a shape) it grows as far as it pays.
+        nodes: the node budget of a dynamic or shared-noise tree; without one (and without a shape) a shared-noise tree
+            grows as far as it pays, and a dynamic one has 14 nodes.
+        least: of a drawn tree (chain, iid, rsd-c, rsd-s, hybrid), accepted tokens that another level must be expected to
+            bring, from 0 to 1; without it, every tree has its full shape.
     """
 
     method: MethodName = field(default="auto", metadata={"help": "how the draft is made"})
     verifier: VerifierName = field(default="auto", metadata={"help": "how it is verified"})
     shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
-    nodes: int | None = field(default=None, metadata={"help": "node budget of a shared-noise tree"})
+    nodes: int | None = field(default=None, metadata={"help": "node budget of a dynamic or shared-noise tree"})
+    least: float | None = field(
+        default=None,
+        metadata={"help": "stop drafting where another level is expected to bring fewer accepted tokens than this (0 to 1)"},
+    )
 
     def __post_init__(self) -> None:
         for name, value, kind in (("method", self.method, MethodName), ("verifier", self.verifier, VerifierName)):
@@ -63,9 +81,19 @@ class Method:
                 raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(get_args(kind))}")
         if self.nodes is not None and not 1 <= self.nodes <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
-        if self.nodes is not None and self.method not in ("auto", "shared-noise"):
+        if self.nodes is not None and self.method not in ("auto", "dynamic", "shared-noise"):
             raise ConfigError(
-                f"nodes is a budget for method 'shared-noise'; the tree of method {self.method!r} is given by its shape"
+                f"nodes is a budget for methods 'dynamic' and 'shared-noise'; the tree of method {self.method!r} is given "
+                "by its shape"
+            )
+        if self.least is not None and not 0 <= number("least", self.least) <= 1:
+            raise ConfigError(
+                f"least is {self.least}: a level brings at most one accepted token, so give a number from 0 to 1"
+            )
+        if self.least is not None and self.method not in LEVELLED:
+            raise ConfigError(
+                f"least is {self.least}, but method {self.method!r} does not draw its tree level by level: choose one of "
+                f"{', '.join(LEVELLED)}, or leave it out"
             )
 
 
@@ -87,8 +115,8 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool) -> Method:
     verifier: VerifierName = method.verifier
     if verifier == "auto":
         # Plain decoding is coupled too: then the same seed gives the same text with and without a draft.
-        verifier = "greedy" if greedy else "coupled" if name in ("ar", "shared-noise", "ngram") else "recursive"
-    return Method(method=name, verifier=verifier, shape=method.shape or DEFAULT_SHAPES.get(name), nodes=method.nodes)
+        verifier = "greedy" if greedy else _VERIFIED_BY.get(name, "recursive")
+    return replace(method, method=name, verifier=verifier, shape=method.shape or DEFAULT_SHAPES.get(name))
 
 
 def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafter, Verifier]:
@@ -99,10 +127,10 @@ def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafte
         PairingError: a method that needs a draft model without one.
     """
     chosen = resolve(method, has_draft=draft is not None, greedy=greedy)
-    return _drafter(chosen, draft), VERIFIERS[chosen.verifier]()
+    return _drafter(chosen, draft, greedy), VERIFIERS[chosen.verifier]()
 
 
-def _drafter(method: Method, draft: Runner | None) -> Drafter:
+def _drafter(method: Method, draft: Runner | None, greedy: bool) -> Drafter:
     name, shape = method.method, method.shape
     if name == "ar":
         if shape is not None:
@@ -111,20 +139,26 @@ def _drafter(method: Method, draft: Runner | None) -> Drafter:
     if name == "ngram":
         return NGram(sum(_branching(name, shape)))
     runner = cast(Runner, draft)
-    if name == "shared-noise" and (shape is None or "x" in shape):
-        return _best_first(runner, method.nodes, _beam(name, shape) if shape else None)
+    if name == "dynamic" or (name == "shared-noise" and (shape is None or "x" in shape)):
+        return _best_first(method, runner, greedy)
     if method.nodes is not None:
         raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")
-    return LevelDrafter(runner, _growth(name, shape))
+    return LevelDrafter(runner, _growth(name, shape), None if method.least is None else float(method.least))
 
 
-def _best_first(runner: Runner, nodes: int | None, beam: tuple[int, int] | None) -> BestFirst:
-    if nodes is None and beam is None:
-        return BestFirst(runner, nodes=PACED_NODES, width=PACED_WIDTH, length=PACED_LENGTH, pace=Pace())
-    if beam is not None:
-        return BestFirst(runner, nodes=nodes or beam[0] * beam[1], width=beam[0], length=beam[1])
-    count = cast(int, nodes)
-    return BestFirst(runner, nodes=count, width=max(2, count // 4), length=max(1, min(8, 2 + count // 4, count)))
+def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
+    drawn, nodes = method.method == "dynamic", method.nodes
+    # At temperature 0 nothing is drawn, and any tree is legal.
+    fan: Fan = DrawnFan(DRAWN_FAN) if drawn and not greedy else SharedFan(SHARED_FAN)
+    if drawn:
+        nodes = nodes or NODES
+    if method.shape is not None:
+        width, length = _beam(method.method, method.shape)
+        return BestFirst(runner, fan, nodes=nodes or width * length, width=width, length=length)
+    if nodes is None:
+        return BestFirst(runner, fan, nodes=PACED_NODES, width=PACED_WIDTH, length=PACED_LENGTH, pace=Pace())
+    length = min(12, nodes) if drawn else max(1, min(8, 2 + nodes // 4, nodes))
+    return BestFirst(runner, fan, nodes=nodes, width=max(2, nodes // 4), length=length)
 
 
 def _growth(name: str, shape: str | None) -> Growth:
@@ -132,6 +166,8 @@ def _growth(name: str, shape: str | None) -> Growth:
         return ConstantBranching(_branching(name, shape))
     if name == "shared-noise":
         return SharedNoiseBranching(_branching(name, shape))
+    if name == "hybrid":
+        return HybridBeam(*_beam(name, shape)) if shape and "x" in shape else HybridBranching(_branching(name, shape))
     return StochasticBeam(*_beam(name, shape)) if name == "rsd-s" else IndependentChains(*_beam(name, shape))
 
 

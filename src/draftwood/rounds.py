@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.laws import Laws
 from draftwood.tree import DraftTree
 
 
@@ -36,14 +37,14 @@ class Verdict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round: the tree, the target's log-laws at its nodes and the verdict; all that is fed back.
+    """One round: the tree, the target's laws at its nodes and the verdict; all that is fed back.
 
     Attributes:
         seconds: wall time from its beginning to the verdict.
     """
 
     tree: DraftTree
-    target_logp: Float[Tensor, "row node vocab"]
+    target_laws: Laws
     verdict: Verdict
     seconds: float = 0.0
 

@@ -6,22 +6,27 @@ order of ``transformers.generate``: penalties, processors and bias first, then t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
+from draftwood.laws import Laws
 from draftwood.processors import ByRow, check_processors
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
 Prefixes: TypeAlias = Callable[[], Paths]
 """Called only by laws that depend on the text so far."""
+LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
+_LIKELY: Final = 192  # tokens among which top-p and min-p are looked for first
+_TIES: Final = 64  # tokens that may tie with the last of top-k before another try is needed
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -82,6 +87,11 @@ class Sampling:
         return self.temperature == 0
 
     @property
+    def truncates(self) -> bool:
+        """True when unlikely tokens become impossible."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
     def looks_back(self) -> bool:
         """True when the law depends on more than the scores: then every node's prefix is needed."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
@@ -129,8 +139,8 @@ class Law:
             [self.requests[r] for r in rows],
         )
 
-    def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
-        """Log-law of a draft model, warped as the target's; at temperature 0 the unwarped law, as a ranking.
+    def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Laws:
+        """Log-laws of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
 
         NaN where no token is possible: nothing is drafted there. Whether the draft's scores were NaN is asked by
         :meth:`target`.
@@ -139,27 +149,37 @@ class Law:
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
         scores = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
-        logp = scores.log_softmax(dim=-1)
-        self._unasked.append((scores, logp))
-        return logp
+        laws = self._laws(scores)
+        self._unasked.append((scores, laws.logp))
+        return laws
 
-    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Float[Tensor, "row node vocab"]:
-        """Log-law of the target at every node; a point mass on the best token at temperature 0.
+    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Laws:
+        """Log-laws of the target at every node; point masses on the best token at temperature 0.
 
         Raises:
             NumericsError: scores that are NaN, also those of the draft since the last call; a law without any possible
                 token.
         """
         scores = self._warp(logits, prefixes)
-        logp = scores.log_softmax(dim=-1)
+        laws = self._laws(scores)
         asked, self._unasked = self._unasked, []
         # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
-        if bool(torch.cat([law[..., 0] for _, law in (*asked, (scores, logp))], dim=1).isnan().any()):
-            _name_the_trouble(asked, logp)
+        if bool(torch.cat([law[..., 0] for _, law in (*asked, (scores, laws.logp))], dim=1).isnan().any()):
+            _name_the_trouble(asked, laws.logp)
         if not self.sampling.greedy:
-            return logp
+            return laws
         best = scores.argmax(dim=-1, keepdim=True)  # not of the law, in which close scores may round to a tie
-        return torch.full_like(logp, -torch.inf).scatter_(-1, best, 0.0)
+        certain = torch.full_like(laws.logp, -torch.inf).scatter_(-1, best, 0.0)
+        return Laws(logp=certain, vocab=self.vocab)
+
+    def _laws(self, scores: Tensor) -> Laws:
+        if self.sampling.greedy or not self.sampling.truncates:
+            return Laws(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
+        values, tokens = likeliest(scores, self.sampling)
+        if self.vocab >= LARGE:
+            return Laws(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab)
+        kept = Laws(logp=values, tokens=tokens, vocab=self.vocab).dense()
+        return Laws(logp=kept.log_softmax(dim=-1), vocab=self.vocab)
 
     def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
         s = self.sampling
@@ -168,7 +188,7 @@ class Law:
             scores = self._look_back(scores, self._reachable(prefixes()))
         if s.logit_bias:
             scores = scores + self._bias(scores)
-        return scores if s.greedy else truncate(scores / s.temperature if s.temperature != 1 else scores, s)
+        return scores if s.temperature in (0, 1) else scores / s.temperature
 
     def _reachable(self, paths: Paths) -> Paths:
         """Without the paths that go on after the text's end: no text looks like that."""
@@ -236,18 +256,39 @@ def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target_logp: Ten
             )
 
 
-def truncate(scores: Float[Tensor, "*batch vocab"], s: Sampling) -> Float[Tensor, "*batch vocab"]:
-    """Top-k, then top-p, then min-p, each on the law that the one before it leaves; the best token always stays."""
-    if 0 < s.top_k < scores.shape[-1]:
-        kth = scores.topk(s.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
+def likeliest(
+    scores: Float[Tensor, "*batch vocab"], s: Sampling
+) -> tuple[Float[Tensor, "*batch n"], Int[Tensor, "*batch n"]]:
+    """What top-k, then top-p, then min-p leave, each on the law that the one before it leaves: scores in falling order, -inf
+    for what is dropped, and whose they are; the best token always stays.
+
+    All three keep a beginning of the tokens in order of their scores (and, under top-k, ties with the last of them), so
+    only that beginning is sorted. One host sync a try; a second try is needed where the law is flat.
+    """
+    vocab, count = scores.shape[-1], (s.top_k or _LIKELY) + _TIES
+    while True:
+        ordered, tokens = scores.topk(min(count, vocab), dim=-1)
+        if s.top_p < 1:  # of equal scores the later token stays, as in transformers, which sorts the other way round
+            tokens = tokens.sort(dim=-1, descending=True).values
+            ordered, places = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
+            tokens = tokens.gather(-1, places)
+        keep = _kept(ordered, scores, s)
+        if count >= vocab or not bool(keep[..., -1].any()):
+            return ordered.masked_fill(~keep, -torch.inf), tokens
+        count *= 8
+
+
+def _kept(
+    ordered: Float[Tensor, "*batch n"], scores: Float[Tensor, "*batch vocab"], s: Sampling
+) -> Bool[Tensor, "*batch n"]:
+    """Which of the best scores, in falling order, stay; NaN stays, to be named later."""
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if s.top_k:
+        keep = ~(ordered < ordered[..., min(s.top_k, ordered.shape[-1]) - 1, None])
     if s.top_p < 1:
-        ordered, index = scores.sort(dim=-1, descending=False)
-        drop = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - s.top_p
-        drop[..., -1] = False
-        scores = scores.masked_fill(torch.zeros_like(drop).scatter_(-1, index, drop), -torch.inf)
+        whole = ordered.masked_fill(~keep, -torch.inf) if s.top_k else scores
+        law = (ordered - whole.logsumexp(dim=-1, keepdim=True)).exp()
+        keep = keep & ~(law.cumsum(dim=-1) - law >= s.top_p)
     if s.min_p > 0:
-        law = scores.softmax(dim=-1)
-        drop = law < s.min_p * law.amax(dim=-1, keepdim=True)
-        scores = scores.masked_fill(drop, -torch.inf)
-    return scores
+        keep = keep & ~(ordered < ordered[..., :1] + math.log(s.min_p))
+    return keep

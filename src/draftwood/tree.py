@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.laws import Laws
+
 
 class Draw(StrEnum):
     """How the children of a node were chosen; it fixes the law ``Q_j`` of the j-th child."""
@@ -19,6 +21,7 @@ class Draw(StrEnum):
     WITHOUT_REPLACEMENT = "without_replacement"  # Q_1 = q, Q_{j+1} = norm(Q_j with x_j removed)
     INDEPENDENT = "independent"  # Q_j = q
     POINT_MASS = "point_mass"  # Q_j is certain
+    HYBRID = "hybrid"  # Q_1 = norm(q without the certain siblings) of a drawn first child; the other children are certain
     SHARED_NOISE = "shared_noise"  # ranked with the target's own noise: a match, never an acceptance by chance
 
 
@@ -39,7 +42,8 @@ class DraftTree:
         ancestors: ``[row, i, j]`` is True when ``j`` is ``i`` or one of its ancestors.
         branching: the largest number of children that a node may have.
         draw: how siblings were chosen.
-        draft_logp: the draft's log-law at inner node ``i``, which are the first nodes; None when no verifier needs it.
+        draft_laws: the draft's laws at the inner nodes, which are the first ones; None when no verifier needs them.
+        drawn: of a hybrid tree, True for nodes drawn at random and False for those taken for certain; else None.
     """
 
     tokens: Int[Tensor, "row node"]
@@ -49,7 +53,13 @@ class DraftTree:
     ancestors: Bool[Tensor, "row node node"]
     branching: int
     draw: Draw
-    draft_logp: Float[Tensor, "row inner vocab"] | None = None
+    draft_laws: Laws | None = None
+    drawn: Bool[Tensor, "row node"] | None = None
+
+    @property
+    def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:
+        """The draft's log-laws over the whole vocabulary."""
+        return None if self.draft_laws is None else self.draft_laws.dense()
 
     @property
     def rows(self) -> int:
@@ -69,6 +79,11 @@ class DraftTree:
     def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
         """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
         return self.tokens.tolist(), self.parents.tolist(), self.valid.tolist()
+
+    @cached_property
+    def certain(self) -> list[list[bool]]:
+        """Of a hybrid tree, True for the nodes that were not drawn (host sync)."""
+        return [] if self.drawn is None else self.drawn.logical_not().tolist()
 
     @cached_property
     def children(self) -> list[list[list[int]]]:
@@ -126,16 +141,22 @@ class TreeBuilder:
         self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 where there is no node
         self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
         self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
+        self.drawn: list[Bool[Tensor, "row n"]] = []  # per level below the root, in hybrid trees
         self.size = 1
         self.level = slice(0, 1)
 
-    def add(self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"]) -> None:
-        """Append one level; -1 marks places without a node; ``parents`` number the nodes of the level before, from 0."""
+    def add(
+        self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"], drawn: Bool[Tensor, "row n"] | None = None
+    ) -> None:
+        """Append one level; -1 marks places without a node; ``parents`` number the nodes of the level before, from 0.
+        A hybrid tree also says which nodes were ``drawn``."""
         start, stop = self.size, self.size + tokens.shape[1]
         parents = parents + self.level.start
         self.tokens.append(tokens)
         self.parents.append(parents)
         self.depths.append(torch.full_like(parents, len(self.depths)))
+        if drawn is not None:
+            self.drawn.append(drawn)
         above = self.ancestors[:, :start, :start]
         self.ancestors[:, start:stop, :start] = above.take_along_dim(parents.unsqueeze(-1), dim=1)
         self.size, self.level = stop, slice(start, stop)
@@ -150,9 +171,11 @@ class TreeBuilder:
         valid = [[token >= 0 for token in row] for row in tokens]
         return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]
 
-    def build(self, *, branching: int, draw: Draw, draft_logp: Float[Tensor, "row inner vocab"] | None) -> DraftTree:
+    def build(self, *, branching: int, draw: Draw, draft_laws: Laws | None) -> DraftTree:
         """The finished tree."""
-        n, tokens = self.size, torch.cat(self.tokens, dim=1)
+        n, tokens, drawn = self.size, torch.cat(self.tokens, dim=1), None
+        if draw is Draw.HYBRID:
+            drawn = torch.cat([torch.zeros_like(self.tokens[0], dtype=torch.bool), *self.drawn], dim=1)
         return DraftTree(
             tokens=tokens.clamp(min=0),
             parents=torch.cat(self.parents, dim=1),
@@ -161,5 +184,6 @@ class TreeBuilder:
             ancestors=self.ancestors[:, :n, :n],
             branching=branching,
             draw=draw,
-            draft_logp=draft_logp,
+            draft_laws=draft_laws,
+            drawn=drawn,
         )

@@ -62,8 +62,10 @@ def test_nodes_of_shapes(shape: str, nodes: int) -> None:
 def test_every_method_competes_in_every_place_of_the_paper() -> None:
     places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.places}
               for place in [("length", n) for n in LENGTHS] + [("budget", n) for n in BUDGETS]}  # fmt: skip
-    traversed = {"chain+traversal", "rsd-c+traversal", "rsd-s+traversal"}
-    assert all(methods == traversed | {"chain", "iid", "rsd-c", "rsd-s", "shared-noise"} for methods in places.values())
+    traversed = {"chain+traversal", "rsd-c+traversal", "rsd-s+traversal", "hybrid+traversal"}
+    drawn = {"chain", "iid", "rsd-c", "rsd-s", "hybrid"}
+    free = {"length": {"shared-noise"}, "budget": {"dynamic", "shared-noise"}}
+    assert all(methods == traversed | drawn | free[kind] for (kind, _), methods in places.items())
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import DrawnFan, SharedFan
+from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
@@ -20,6 +22,7 @@ from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 
 ROWS, VOCAB = 64, 7
+DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]
 
 
 def drafters(runner):
@@ -28,8 +31,11 @@ def drafters(runner):
         "rsd-c": LevelDrafter(runner, ConstantBranching((3, 2, 1))),
         "rsd-s": LevelDrafter(runner, StochasticBeam(4, 3)),
         "iid": LevelDrafter(runner, IndependentChains(3, 3)),
+        "hybrid": LevelDrafter(runner, HybridBranching((3, 2, 1))),
+        "hybrid-beam": LevelDrafter(runner, HybridBeam(4, 3)),
         "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
-        "best-first": BestFirst(runner, nodes=9, width=3, length=4),
+        "best-first": BestFirst(runner, SharedFan(6), nodes=9, width=3, length=4),
+        "dynamic": BestFirst(runner, DrawnFan(2), nodes=9, width=3, length=4),
     }
 
 
@@ -46,7 +52,7 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
     for part in (drafter, target):
         part.start([t[:-1] for t in texts])
     tree = drafter.draft(torch.tensor([t[-1] for t in texts]), law, choices, [5] * (ROWS - 1) + [1])
-    logp = law.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
+    logp = law.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes).dense()
     return tree, logp, choices
 
 
@@ -55,7 +61,7 @@ def verdicts(verdict):
             zip(verdict.nodes.tolist(), verdict.next_token.tolist(), strict=True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid"])
+@pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
 def test_recursive_equals_its_twin(name, temperature, top_p):
     seen = set()
@@ -76,7 +82,7 @@ def test_recursive_equals_its_twin(name, temperature, top_p):
     assert len(seen) >= 3  # rejected at once, half way, and through
 
 
-@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid"])
+@pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
 def test_traversal_equals_its_twin(name, temperature, top_p):
     seen = set()
@@ -110,7 +116,7 @@ def leaves_first(node):
     return [*(n for child in node.children for n in leaves_first(child)), node]
 
 
-@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s", "iid", "shared", "best-first"])
+@pytest.mark.parametrize("name", [*DRAWN, "shared", "best-first"])
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_matching_equals_its_twin(name, temperature):
     seen = set()

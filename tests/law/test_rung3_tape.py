@@ -15,6 +15,7 @@ import torch
 from draftwood.decode import Decoder, Request
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.laws import Laws
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
@@ -81,6 +82,11 @@ CASES = [
     ("rsd-s", "2x2", 2, 4),
     ("rsd-s", "2x2", 3, 3),
     ("rsd-s", "3x2", 2, 4),
+    ("hybrid", "2-1", 2, 4),
+    ("hybrid", "2-2", 3, 3),
+    ("hybrid", "2x2", 3, 3),
+    ("hybrid", "3x2", 3, 3),
+    ("hybrid", "2x3", 2, 4),
     ("ngram", "2", 3, 4),
 ]
 
@@ -98,7 +104,7 @@ def test_drawn_trees_give_the_targets_joint_law(method, shape, vocab, length, ve
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("hybrid", "3x2")])
 def test_law_under_temperature_and_top_p(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(temperature=0.7, top_p=0.8)
@@ -116,7 +122,7 @@ def test_law_under_temperature_and_top_p(method, shape, verifier):
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("hybrid", "2x2")])
 def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
@@ -136,7 +142,7 @@ def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1"), ("hybrid", "2x2")])
 def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
     target, draft = runners(3)
     engine = decoder(target, draft, method, shape, verifier, eos=(2,))
@@ -151,6 +157,7 @@ SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dt
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
     ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5), ("shared-noise", "2x3", 4),
     ("rsd-c", "2-1", None), ("ngram", "2", None), ("chain", "2", None), ("iid", "2x1", None), ("rsd-s", "2x1", None),
+    ("hybrid", "2-1", None),
 ])  # fmt: skip
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
     """The text is a function of the shared noise alone: same law, branch by branch, as plain decoding on that noise."""
@@ -213,7 +220,9 @@ def drop_unlikely(tree):
 
 def other_temperature(tree):
     """Record another law than the one that was drawn from."""
-    return tree if tree.draft_logp is None else replace(tree, draft_logp=(tree.draft_logp * 0.7).log_softmax(-1))
+    if (logp := tree.draft_logp) is None:
+        return tree
+    return replace(tree, draft_laws=Laws(logp=(logp * 0.7).log_softmax(-1), vocab=logp.shape[-1]))
 
 
 @pytest.mark.parametrize("verifier", [Recursive, Traversal])
@@ -277,9 +286,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
 
         def verify(self, tree, target_logp, choices):
             verdict = Recursive().verify(tree, target_logp, choices)
-            last = verdict.nodes.max(dim=1).values.clamp(min=0) if verdict.nodes.shape[1] else None
-            if last is None:
-                return verdict
+            last = torch.nn.functional.pad(verdict.nodes, (1, 0)).max(dim=1).values
             law = target_logp.take_along_dim(last[:, None, None], dim=1).squeeze(1).exp()
             return replace(verdict, next_token=choices.token(law))
 

@@ -9,6 +9,7 @@ import torch
 
 from draftwood.decode import Decoder, Request
 from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import SharedFan
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
@@ -42,13 +43,14 @@ def texts(engine, sampling, length=24):
 
 METHODS = [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
+    ("hybrid", "2-2-1", None), ("hybrid", "3x3", None),
     ("shared-noise", "2-2", None), ("shared-noise", "3x4", 9), ("ngram", "3", None), ("ar", None, None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
-    ("shared-noise", "2-2", None), ("shared-noise", "1x4", 24),
+    ("hybrid", "2-2-1", None), ("hybrid", "1x4", None), ("shared-noise", "2-2", None), ("shared-noise", "1x4", 24),
 ])  # fmt: skip
 @pytest.mark.parametrize("verifier", ["auto", "traversal"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.6])
@@ -110,7 +112,7 @@ class Fickle(Pace):
 def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text():
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
-        drafter = BestFirst(draft, nodes=9, width=3, length=5, pace=Fickle())
+        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle())
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
@@ -150,6 +152,8 @@ def test_one_child_trees_are_chains():
     assert texts(decoder(runner(1), runner(2, 1), "rsd-c", "1-1-1"), sampling) == chain
     beam = Decoder(runner(1), LevelDrafter(runner(2, 1), StochasticBeam(1, 3)), Recursive())
     assert texts(beam, sampling) == chain
+    for shape in ("1-1-1", "1x3"):
+        assert texts(decoder(runner(1), runner(2, 1), "hybrid", shape), sampling) == chain
 
 
 class Recorder:
@@ -185,7 +189,9 @@ class Recorder:
         return real
 
 
-@pytest.mark.parametrize(("method", "shape"), [("chain", "4"), ("iid", "3x3"), ("rsd-c", "2-2-2"), ("rsd-s", "3x4")])
+@pytest.mark.parametrize(("method", "shape"), [
+    ("chain", "4"), ("iid", "3x3"), ("rsd-c", "2-2-2"), ("rsd-s", "3x4"), ("hybrid", "2-2-2"), ("hybrid", "3x4"),
+])  # fmt: skip
 def test_no_noise_is_used_twice_in_a_round(method, shape):
     engine = decoder(runner(1), runner(2, 1), method, shape)
     recorder = Recorder(Noise([3]))

@@ -15,7 +15,9 @@ from tests.law.tape import total_variation
 from tests.law.test_rung3_tape import Wrapped, at_temperature, engine_law, other_temperature, reference_law
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-TREES = pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x1")])
+TREES = pytest.mark.parametrize(("method", "shape"), [
+    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x1"), ("hybrid", "2x2"),
+])  # fmt: skip
 
 
 def table(seed, dtype):

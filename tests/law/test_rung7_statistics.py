@@ -13,9 +13,10 @@ import draftwood
 from draftwood.counters import uniform_one
 from draftwood.decode import Decoder, Request
 from draftwood.exactness.report import BINS, check, judged
+from draftwood.laws import Laws
 from draftwood.methods import Method
 from draftwood.models.table import TableRunner
-from draftwood.noise import Noise, RoundNoise, Stream
+from draftwood.noise import Noise, RoundNoise
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from tests.helpers import decoder
@@ -24,7 +25,8 @@ from tests.law.test_rung3_tape import Wrapped
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
 METHODS = [
     ("chain", "3", "recursive"), ("rsd-c", "2-2-1", "recursive"), ("rsd-s", "3x3", "recursive"),
-    ("rsd-s", "3x3", "traversal"), ("iid", "2x3", "traversal"), ("shared-noise", None, "coupled"),
+    ("rsd-s", "3x3", "traversal"), ("hybrid", "3x3", "recursive"), ("hybrid", "2-2-1", "traversal"),
+    ("iid", "2x3", "traversal"), ("shared-noise", None, "coupled"),
 ]  # fmt: skip
 
 
@@ -46,7 +48,9 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
     honest = pair.decoder(Method(method="chain", shape="3"))
 
     def flatter(tree):
-        return tree if tree.draft_logp is None else replace(tree, draft_logp=(tree.draft_logp * 0.3).log_softmax(-1))
+        if (logp := tree.draft_logp) is None:
+            return tree
+        return replace(tree, draft_laws=Laws(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
 
     lying = Decoder(pair.target, Wrapped(honest.drafter, flatter), honest.verifier, tokenizer=pair.tokenizer)
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
@@ -63,7 +67,7 @@ def test_control_texts_of_another_temperature_are_seen(pair):
 
 
 def test_greedy_texts_are_the_targets_best_tokens(pair):
-    report = check(pair, pair.decoder(greedy=True), Sampling(temperature=0.0), PROMPTS, samples=3, new_tokens=40, seed=0)
+    report = check(pair, pair.decoder(temperature=0.0), Sampling(temperature=0.0), PROMPTS, samples=3, new_tokens=40, seed=0)
     assert report.exact
     assert report.tokens == 120
 
@@ -109,7 +113,9 @@ def far_off(drawn):
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [
+    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x2"), ("hybrid", "2-1"), ("hybrid", "2x2"),
+])  # fmt: skip
 def test_the_joint_law_of_many_rounds_with_a_reversed_draft(method, shape, verifier):
     engine = decoder(TableRunner(TARGET), TableRunner(REVERSED), method, shape, verifier)
     assert abs(far_off(texts(engine))) < 5
@@ -130,7 +136,7 @@ class OneNoise:
         choices = RoundNoise(self.inner, positions)
 
         def token(law):
-            waits = choices._exponential(Stream.DRAFT, 0, 1, law.shape[-1]).squeeze(1)
+            waits = choices._exponential(0, 1, law).squeeze(1)
             return (law / waits).argmax(-1)
 
         choices.token = token

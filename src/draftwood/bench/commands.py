@@ -1,4 +1,7 @@
-"""``draftwood bench``: its options are those of :class:`BenchConfig`. Nothing heavy is imported before it runs."""
+"""``draftwood bench``: its options are those of :class:`BenchConfig`, those of its subcommands have classes of their own.
+
+Nothing heavy is imported before a benchmark runs.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from draftwood.bench.config import BenchConfig
+from draftwood.bench.config import BenchConfig, VerifyConfig
 from draftwood.options import dataclass_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.progress import Progress
 
     from draftwood.api import Pair
     from draftwood.bench.run import Bench, Log
@@ -18,11 +23,33 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.command(name="bench")
+@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[verify ...]")
 @dataclass_options(BenchConfig)
-def command(**options: Any) -> None:
-    """Measure block efficiency and speed, against plain decoding and against transformers."""
-    _bench(BenchConfig(**options))
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> None:
+    """Measure block efficiency and speed, against plain decoding and against transformers.
+
+    `draftwood bench verify` measures the verifiers alone.
+    """
+    if context.invoked_subcommand is None:
+        _bench(BenchConfig(**options))
+
+
+@command.command(name="verify")
+@dataclass_options(VerifyConfig)
+def verify_command(**options: Any) -> None:
+    """Measure what verifying a tree costs at real vocabularies; no model is needed."""
+    from draftwood.bench.document import replace_file, text_of
+    from draftwood.bench.verify_step import markdown, measure
+
+    config = VerifyConfig(**options)
+    config.output.mkdir(parents=True, exist_ok=True)
+    with _bar() as progress:
+        task = progress.add_task("verify", total=(config.repeats + 1) * len(config.vocab))
+        document = measure(config, lambda: progress.update(task, advance=1, refresh=True))
+    replace_file(config.output / "verify.json", text_of(document))
+    replace_file(config.output / "verify.md", markdown(document))
+    click.echo(markdown(document))
 
 
 def _bench(config: BenchConfig) -> None:
@@ -30,16 +57,17 @@ def _bench(config: BenchConfig) -> None:
     from draftwood.loading import LoadOptions, quiet_loading
 
     quiet_loading()
-    _measure(config, load(config.target, config.draft, options=LoadOptions(dtype=config.dtype, device=config.device)))
+    options = LoadOptions(dtype=config.dtype, device=config.device, profile="none")  # every method is named
+    _measure(config, load(config.target, config.draft, options=options))
 
 
 def _measure(config: BenchConfig, pair: Pair) -> None:
     """Run, and write what there is however it ends."""
     from draftwood.bench.document import Writer
-    from draftwood.bench.machine import load_average
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.run import Bench, Log
     from draftwood.bench.settings import plan
+    from draftwood.machine import load_average
 
     scale = config.scale()
     settings = plan(config.preset, config.method_names(), has_draft=pair.draft is not None)
@@ -70,12 +98,16 @@ def _measure(config: BenchConfig, pair: Pair) -> None:
 
 
 def _with_progress(bench: Bench, log: Log, on_repeat: Callable[[], object]) -> None:
-    """Run under a bar on stderr, so that stdout stays free for results."""
+    with _bar() as progress:
+        task = progress.add_task("bench", total=bench.steps)
+        bench.run(log, lambda: progress.update(task, advance=1, refresh=True), on_repeat)
+
+
+def _bar() -> Progress:
+    """A bar on stderr, so that stdout stays free for results."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
     shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     # Drawn between two measurements: a thread that redraws on its own would compete with the models.
-    with Progress(*shown, console=Console(stderr=True), auto_refresh=False) as progress:
-        task = progress.add_task("bench", total=bench.steps)
-        bench.run(log, lambda: progress.update(task, advance=1, refresh=True), on_repeat)
+    return Progress(*shown, console=Console(stderr=True), auto_refresh=False)

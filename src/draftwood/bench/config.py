@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,6 +106,32 @@ class BenchConfig:
     def method_names(self) -> tuple[str, ...] | None:
         """The methods to keep; None for all of the preset's."""
         return None if self.methods is None else tuple(_listed("methods", self.methods, _method))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig:
+    """What is measured, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    vocab: tuple[int, ...] = field(
+        default=(4096, 32768, 131072), metadata={"help": "tokens of the vocabulary; may be given several times"}
+    )
+    shape: str = field(default="3x10", metadata={"help": "width x length of the tree"})
+    repeats: int = field(default=15, metadata={"help": "rounds of every case"})
+    seed: int = field(default=0, metadata={"help": "seed of scores and draws"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for verify.json and verify.md"})
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
+        if not self.vocab or min(self.vocab) < 16:
+            raise ConfigError(f"vocab is {', '.join(map(str, self.vocab))}: give numbers of 16 or more")
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", self.shape):
+            raise ConfigError(f"shape is {self.shape!r}: give width x length such as 3x10")
 
 
 def _listed(name: str, text: str, read: Callable[[str], T]) -> list[T]:

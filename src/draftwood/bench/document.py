@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from draftwood import machine
 from draftwood.api import Pair
-from draftwood.bench import machine
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.greedy import compare
 from draftwood.bench.prompts import Prompt
@@ -38,8 +38,8 @@ class Writer:
         found = self.document(partial=partial)
         folder = self.config.output
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "bench.json", _text(found))
-        _replace(folder / "bench.md", markdown(found))
+        replace_file(folder / "bench.json", text_of(found))
+        replace_file(folder / "bench.md", markdown(found))
         return found
 
     def document(self, *, partial: bool) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Writer:
                 "load_before": self.load_before,
                 "load_after": machine.load_average(),
             },
-            "models": machine.models(self.pair),
+            "models": _models(self.pair),
             "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
             "results": self._results(),
             "greedy": compare(self.pair.target.model, self.prompts, self.log),
@@ -93,12 +93,27 @@ class Writer:
         return sorted(results, key=lambda r: (r["temperature"], order.index(r["method"]), r["nodes"]))
 
 
+def _models(pair: Pair) -> dict[str, Any]:
+    """Kind, size and number format of both models."""
+    found = {"target": pair.target.model, "draft": pair.draft.model if pair.draft else None}
+    return {
+        name: {
+            "type": model.config.model_type,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attention": model.config._attn_implementation,
+        }
+        for name, model in found.items()
+        if model is not None
+    }
+
+
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """JSON has no paths."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
-def _text(document: dict[str, Any]) -> str:
+def text_of(document: dict[str, Any]) -> str:
     """JSON with one line per result: whole, a line per number would be unreadable."""
     parts = []
     for name, value in document.items():
@@ -109,7 +124,7 @@ def _text(document: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file so that an interrupt leaves the old one or the new one, not half of either."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")

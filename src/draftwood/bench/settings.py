@@ -13,8 +13,12 @@ from draftwood.errors import ConfigError
 if TYPE_CHECKING:
     from draftwood.methods import Method, MethodName, VerifierName
 
-TRAVERSED = ("chain", "rsd-c", "rsd-s")  # methods whose trees are measured under traversal verification too
-OURS = ("ar", "chain", "iid", "rsd-c", "rsd-s", *(f"{name}+traversal" for name in TRAVERSED), "shared-noise", "ngram")
+TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
+OURS = (
+    "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
+    "shared-noise", "ngram",
+)  # fmt: skip
+BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
 PEERS = ("generate", "assisted", "prompt-lookup")
 METHODS = OURS + PEERS
 DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {"assisted"}
@@ -70,7 +74,7 @@ class Setting:
         """What Draftwood builds for it."""
         from draftwood.methods import Method
 
-        nodes = self.nodes or None if self.method == "shared-noise" else None
+        nodes = self.nodes or None if self.method in BY_NODES else None
         method, _, verifier = self.method.partition("+")
         return Method(
             method=cast("MethodName", method),
@@ -97,7 +101,7 @@ def fixed_length() -> Iterator[Setting]:
     for length in LENGTHS:
         place = ("length", length)
         yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal"))
-        for method in ("iid", "rsd-s", "rsd-s+traversal", "shared-noise"):
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal", "shared-noise"):
             yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
             shape = "-".join(["2"] * twos + ["1"] * (length - twos))
@@ -110,11 +114,11 @@ def fixed_budget() -> Iterator[Setting]:
         place = ("budget", budget)
         for method in ("chain", "chain+traversal"):
             yield _shaped(method, str(budget), place)
-        for method in ("iid", "rsd-s", "rsd-s+traversal"):
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal"):
             yield from (_shaped(method, beam, place) for beam in beams)
         for method in ("rsd-c", "rsd-c+traversal"):
             yield from (_shaped(method, branching, place) for branching in branchings)
-        yield Setting(method="shared-noise", nodes=budget, places=(place,))
+        yield from (Setting(method=method, nodes=budget, places=(place,)) for method in BY_NODES)
 
 
 def _references() -> Iterator[Setting]:
@@ -134,7 +138,7 @@ def quick() -> Iterator[Setting]:
     yield from _references()
     length, budget = ("length", 3), ("budget", 6)
     yield _shaped("chain", "3", length)
-    yield from (_shaped(method, "2x3", length, budget) for method in ("iid", "rsd-s", "shared-noise"))
+    yield from (_shaped(method, "2x3", length, budget) for method in ("iid", "rsd-s", "hybrid", "shared-noise"))
     yield _shaped("rsd-c", "2-1-1", length, budget)
     yield Setting(method="shared-noise", nodes=6, places=(budget,))
     yield _shaped("assisted", "3")
@@ -147,14 +151,16 @@ PEER_SHAPES = {
     "iid": ("2x2", "2x3", "3x3", "2x4"),
     "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
     "rsd-s": ("2x2", "2x3", "3x3", "2x4"),
+    "hybrid": ("2x2", "2x3", "3x3", "2x4"),
     "chain+traversal": ("3", "4", "5", "6"),
     "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
     "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
+    "hybrid+traversal": ("2x3", "2x4", "2x5", "3x3"),
     "ngram": ("2", "3", "5", "8"),
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
 }
-PEER_NODES = (0, 6, 10, 14)
+PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 
 
 def peers() -> Iterator[Setting]:
@@ -162,7 +168,7 @@ def peers() -> Iterator[Setting]:
     yield from _references()
     for method, shapes in PEER_SHAPES.items():
         yield from (_shaped(method, shape) for shape in shapes)
-    yield from (Setting(method="shared-noise", nodes=nodes) for nodes in PEER_NODES)
+    yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
 
 
 PLANS: dict[str, Callable[[], Iterable[Setting]]] = {"quick": quick, "paper": paper, "peers": peers}

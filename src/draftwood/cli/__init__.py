@@ -14,6 +14,7 @@ from draftwood.cli.group import Commands
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "bench": ("draftwood.bench.commands:command", "Measure methods against plain decoding."),
+        "tune": ("draftwood.cli.tune:command", "Measure what is fastest for a pair on this machine, and remember it."),
         "check": ("draftwood.exactness.commands:command", "Judge whether the output follows the target's law."),
         "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import click
@@ -45,12 +46,13 @@ def run_file(settings: Settings) -> None:
     requests = encode(todo, str(files.input), pair, decoder, settings.limits, first_seed)
     if done:
         click.echo(f"{len(done)} of {len(lines)} prompts are answered in {files.output} already.", err=True)
+    method = asdict(pair.method(settings.method, temperature=sampling.temperature))
     total = Stats()
     try:
         with _progress(len(lines), len(done), files) as advance:
             for i in range(0, len(todo), files.batch_size):
                 part = slice(i, i + files.batch_size)
-                _answer(decoder, todo[part], requests[part], sampling, answers, total, advance)
+                _answer(decoder, method, todo[part], requests[part], sampling, answers, total, advance)
     except KeyboardInterrupt:
         raise Interrupted(_how_far(settings, answers, len(done) + answers.written, len(lines), first_seed)) from None
     click.echo(f"{len(todo)} prompts, {summary(total, decoder)}, seed {first_seed}", err=True)
@@ -64,6 +66,7 @@ def _first_seed(settings: Settings, answers: Answers, lines: Sequence[Line]) -> 
 
 def _answer(
     decoder: Decoder,
+    method: dict[str, Any],
     lines: Sequence[Line],
     requests: Sequence[Request],
     sampling: Sampling,
@@ -79,11 +82,11 @@ def _answer(
             total.add(result.stats)
             advance(total)
     finally:
-        answers.write(_object(lines[row], finished[row]) for row in sorted(finished))
+        answers.write(_object(lines[row], finished[row], method) for row in sorted(finished))
 
 
-def _object(line: Line, result: Result) -> dict[str, Any]:
-    return {"index": line.index, **line.carried, "prompt": line.prompt, **result.to_json()}
+def _object(line: Line, result: Result, method: dict[str, Any]) -> dict[str, Any]:
+    return {"index": line.index, **line.carried, "prompt": line.prompt, **result.to_json(), "method": method}
 
 
 def _how_far(settings: Settings, answers: Answers, done: int, of: int, first_seed: int) -> str:

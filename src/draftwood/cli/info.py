@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +13,11 @@ from typing import Any, get_args
 import click
 import torch
 
+from draftwood import profile
 from draftwood._version import __version__
+from draftwood.cli.results import name_of
 from draftwood.decode import Decoder
-from draftwood.errors import ModelError, PairingError
+from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.loading import bundled_pairs, choose_device, choose_dtype
 from draftwood.methods import DEFAULT_SHAPES, NEEDS_DRAFT, PACED_NODES, VERIFIERS, Method, MethodName, build, resolve
 from draftwood.models.table import TableRunner
@@ -49,6 +52,7 @@ def gather() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
         "pairs": pairs,
+        "profiles": profiles(),
         "methods": methods(),
         "auto": {
             "with_draft": _chosen(has_draft=True, greedy=False),
@@ -56,6 +60,29 @@ def gather() -> dict[str, Any]:
             "temperature_0": _chosen(has_draft=True, greedy=True),
         },
     }
+
+
+def profiles() -> list[dict[str, Any]]:
+    """The profiles in the user's cache, and whether they apply when their pair is loaded here."""
+    found = []
+    for path in sorted((profile.cache_folder() / "profiles").glob("*.json")):
+        try:
+            one = profile.read(path)
+        except ConfigError as error:
+            found.append({"file": str(path), "applies": False, "reason": str(error)})
+            continue
+        reason, subject = profile.why_not(one), one.subject
+        found.append(
+            {
+                "file": str(path),
+                "applies": reason is None,
+                "reason": reason,
+                **{part: subject[part] and subject[part]["name"] for part in ("target", "draft")},
+                **{part: subject[part] for part in ("dtype", "device")},
+                "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
+            }
+        )
+    return found
 
 
 def methods() -> dict[str, dict[str, Any]]:
@@ -119,15 +146,30 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
     if not facts["pairs"]:
         lines.append("  none: name models with --target and --draft")
+    lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"])]
     lines += ["", "Methods         draft model   default    exact verifiers"]
     for name, method in facts["methods"].items():
         size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or "-"
         needs = "needed" if method["needs_draft"] else "-"
         lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
-    lines += ["", "Method auto is"]
+    lines += ["", "Method auto is, where no profile applies,"]
     labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
     lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]
     return [*lines, "  (greedy is exact at temperature 0 only)"]
+
+
+def _told_profiles(found: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for one in found:
+        lines.append(f"  {one['file']}")
+        if "target" in one:
+            lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {one['dtype']} on {one['device']}")
+        if one["applies"]:
+            named = ((choice["temperature"], Method(**choice["method"])) for choice in one["choices"])
+            lines.append(f"    applies: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")
+        else:
+            lines.append(f"    does not apply: {one['reason']}")
+    return lines or ["  none"]
 
 
 def _size(count: int) -> str:

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from draftwood.decode import Decoder, Piece, Request, Result
+from draftwood.methods import Method
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
 
@@ -50,3 +51,11 @@ def summary(stats: Stats, decoder: Decoder) -> str:
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
         f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}"
     )
+
+
+def name_of(method: Method) -> str:
+    """A method in short."""
+    paced = method.method == "shared-noise" and method.nodes is None
+    parts = [method.method, method.shape or ("as it pays" if paced else "")]
+    parts += [f"{method.nodes} nodes" if method.nodes else "", "" if method.verifier == "auto" else f"+ {method.verifier}"]
+    return " ".join(part for part in parts if part)

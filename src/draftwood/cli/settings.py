@@ -161,7 +161,7 @@ class Settings:
             pair = load(self.models.target, self.models.draft, options=self.loading)
         own = {f.name: getattr(pair.sampling, f.name) for f in fields(Sampling) if f.name not in self.given}
         sampling = replace(self.sampling, **own)
-        return pair, pair.decoder(self.method, greedy=sampling.greedy), sampling
+        return pair, pair.decoder(self.method, temperature=sampling.temperature), sampling
 
 
 def generate_options(function: F) -> F:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -24,13 +24,14 @@ def run_single(settings: Settings, prompt: str) -> None:
     pair, decoder, sampling = settings.open()
     settings = replace(settings, sampling=sampling)
     [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
-    plain = pair.decoder(Method(method="ar"), greedy=settings.sampling.greedy) if settings.looks.compare else None
+    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.looks.compare else None
     if plain is not None:
         _warm_up([decoder, plain], request, settings)
     if settings.looks.json:
         result = _decode(decoder, request, settings)
         extra = {} if plain is None else {"compare": _comparison(result, _decode(plain, request, settings))}
-        click.echo(json.dumps({"prompt": prompt, **result.to_json(), **extra}, ensure_ascii=False))
+        method = asdict(pair.method(settings.method, temperature=sampling.temperature))
+        click.echo(json.dumps({"prompt": prompt, **result.to_json(), "method": method, **extra}, ensure_ascii=False))
         return
     screen = Screen()
     painter = Painter(screen, pair.tokenizer) if settings.looks.show else None

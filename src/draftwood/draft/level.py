@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.draft.outlook import Outlook
+from draftwood.laws import Laws
 from draftwood.models import Runner
 from draftwood.noise import Choices
 from draftwood.rounds import Round
@@ -28,7 +30,10 @@ class Level:
         of: nodes of the whole round that will be asked for children.
         tokens: -1 marks places without a node.
         parents: they number the nodes of the level before.
-        phi, times: log-probability of each node's path and its arrival time; None outside beams and at the root.
+        phi, times: log-probability (in a hybrid beam: value) of each node's path and its arrival time; None outside beams
+            and at the root.
+        drawn: in hybrid trees, which of the nodes were drawn at random; else None.
+        greedy: nothing is drawn at random in this round (temperature 0).
     """
 
     depth: int
@@ -38,6 +43,8 @@ class Level:
     parents: Int[Tensor, "row n"]
     phi: Float[Tensor, "row n"] | None = None
     times: Float[Tensor, "row n"] | None = None
+    drawn: Bool[Tensor, "row n"] | None = None
+    greedy: bool = False
 
     def below(
         self,
@@ -45,16 +52,26 @@ class Level:
         parents: Int[Tensor, "row m"],
         phi: Float[Tensor, "row m"] | None = None,
         times: Float[Tensor, "row m"] | None = None,
+        drawn: Bool[Tensor, "row m"] | None = None,
     ) -> Level:
         """The next level."""
-        first = self.first + self.tokens.shape[1]
-        return Level(depth=self.depth + 1, first=first, of=self.of, tokens=tokens, parents=parents, phi=phi, times=times)
+        return Level(
+            depth=self.depth + 1,
+            first=self.first + self.tokens.shape[1],
+            of=self.of,
+            tokens=tokens,
+            parents=parents,
+            phi=phi,
+            times=times,
+            drawn=drawn,
+            greedy=self.greedy,
+        )
 
-    def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
+    def below_each(self, tokens: Int[Tensor, "row n count"], drawn: Bool[Tensor, "row n count"] | None = None) -> Level:
         """The next level from every node's children; -1 marks places without a child."""
         rows, n, count = tokens.shape
         parents = torch.arange(n, device=tokens.device).repeat_interleave(count).expand(rows, -1)
-        return self.below(tokens.flatten(1), parents)
+        return self.below(tokens.flatten(1), parents, drawn=None if drawn is None else drawn.flatten(1))
 
 
 @runtime_checkable
@@ -89,11 +106,14 @@ class LevelDrafter:
     Args:
         runner: the draft model.
         growth: how a level gets its children.
+        least: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`Outlook`);
+            without it, trees have the full depth of the growth.
     """
 
-    def __init__(self, runner: Runner, growth: Growth) -> None:
+    def __init__(self, runner: Runner, growth: Growth, least: float | None = None) -> None:
         self.runner = runner
         self.growth = growth
+        self.least = least
         self._evaluated = 0
 
     @property
@@ -121,27 +141,43 @@ class LevelDrafter:
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         widths = self.growth.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
-        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=builder.tokens[0], parents=builder.parents[0])
+        level = Level(
+            depth=0,
+            first=0,
+            of=1 + sum(widths[:-1]),
+            tokens=builder.tokens[0],
+            parents=builder.parents[0],
+            greedy=law.sampling.greedy,
+        )
         drafted = [[0]] * len(limits)  # the root ends nothing
-        laws = []
-        for _ in widths:
+        laws: list[Laws] = []
+        outlook = None if self.least is None else Outlook(self.least, len(limits))
+        self._evaluated = 0
+        for width, above in zip(widths, (1, *widths), strict=False):
             logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
+            self._evaluated = builder.size
             laws.append(law.draft(logits, builder.prefixes))
-            level = self.growth.grow(level, _possible(laws[-1], drafted, level.depth, law, limits), choices)
-            builder.add(level.tokens, level.parents)
+            possible = _possible(laws[-1].dense(), drafted, level.depth, law, limits)
+            if outlook is not None:
+                possible = outlook.worth(possible, width // above)
+                if not outlook.open:
+                    break  # before places for nodes are made that would stay empty
+            level = self.growth.grow(level, possible, choices)
+            builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:
                 break  # the support is exhausted in every row
-        self._evaluated = builder.level.start
+            if outlook is not None:
+                outlook.descend(drafted, level.parents.tolist(), level.drawn)
         return self._finish(builder, law, laws)
 
-    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Tensor]) -> DraftTree:
+    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Laws]) -> DraftTree:
         certain = law.sampling.greedy
         keeps_laws = bool(laws) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.growth.branching,
             draw=Draw.POINT_MASS if certain else self.draw,
-            draft_logp=torch.cat(laws, dim=1) if keeps_laws else None,
+            draft_laws=Laws.joined(laws) if keeps_laws else None,
         )
 
     def commit(self, this_round: Round) -> None:

@@ -60,7 +60,7 @@ class NGram:
         for i in range(depth):
             column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
             builder.add(column, parents)
-        return builder.build(branching=1, draw=self.draw, draft_logp=None)
+        return builder.build(branching=1, draw=self.draw, draft_laws=None)
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn: the text itself is the memory."""

@@ -27,7 +27,7 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        return TreeBuilder(root, 1).build(branching=0, draw=self.draw, draft_logp=None)
+        return TreeBuilder(root, 1).build(branching=0, draw=self.draw, draft_laws=None)
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn."""

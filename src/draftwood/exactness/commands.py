@@ -64,7 +64,7 @@ def _check(config: CheckConfig, options: LoadOptions, method: Method, sampling: 
 
     quiet_loading()
     pair = load(config.target, config.draft, options=options)
-    decoder = pair.decoder(method, greedy=sampling.greedy)
+    decoder = pair.decoder(method, temperature=sampling.temperature)
     report = check(
         pair,
         decoder,

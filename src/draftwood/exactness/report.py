@@ -143,7 +143,7 @@ def _law(pair: Pair, prompt: list[int], sampling: Sampling) -> Law:
 
 def _target_law(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
     scores = _scores(pair.target.model, prompt + ids, len(ids))
-    return _law(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]])[0]
+    return _law(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
 
 
 def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, law: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, la
     if pair.draft is None or (longest is not None and len(prompt) + len(ids) > longest):
         return law
     scores = _scores(pair.draft.model, prompt + ids, len(ids))
-    draft = _law(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]])[0]
+    draft = _law(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
     return torch.nan_to_num(draft - law, 0.0)
 
 

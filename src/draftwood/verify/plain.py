@@ -33,6 +33,7 @@ class PlainNode:
     target: Sequence[Number]
     draft: Sequence[Number] | None
     children: list[PlainNode] = field(default_factory=list)
+    drawn: bool = True
 
 
 def plain_tree(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], row: int) -> PlainNode:
@@ -43,6 +44,7 @@ def plain_tree(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], ro
     nodes = [PlainNode(i, tokens[i], depths[i], target[i], draft[i] if i < len(draft) else None) for i in range(tree.size)]
     for i, node in enumerate(nodes):
         if i and bool(tree.valid[row, i]):
+            node.drawn = tree.drawn is None or bool(tree.drawn[row, i])
             nodes[parents[i]].children.append(node)
     return nodes[0]
 
@@ -55,10 +57,10 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
     node = root
     path: list[int] = []
     while True:
-        q, p = list(node.target), None if node.draft is None else list(node.draft)
+        q, p = list(node.target), _law_of_first(node, draw)
         for child in node.children:
             x = child.token
-            p_j = _law_of_child(p, x, draw, len(q))
+            p_j = _law_of_child(p, child, draw, len(q))
             if coin(child, q[x], p_j[x]):
                 break
             q = _norm([max(a - b, 0) for a, b in zip(q, p_j, strict=True)]) or q
@@ -105,10 +107,10 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
     parents: dict[int, int] = {}
 
     def descend(node: PlainNode, w: Number) -> None:
-        r, q = list(node.target), None if node.draft is None else list(node.draft)
+        r, q = list(node.target), _law_of_first(node, draw)
         for child in node.children:
             x = child.token
-            q_j = _law_of_child(q, x, draw, len(r))
+            q_j = _law_of_child(q, child, draw, len(r))
             parents[child.index] = node.index
             descend(child, w * r[x] / q_j[x] if w * r[x] < q_j[x] else int(w * r[x] > 0))
             d = [max(w * a - b, 0) for a, b in zip(r, q_j, strict=True)]
@@ -124,9 +126,15 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
     return own, left, parents
 
 
-def _law_of_child(p: list[Number] | None, x: int, draw: Draw, vocab: int) -> list[Number]:
-    if p is None or draw is Draw.POINT_MASS:
-        return [int(y == x) for y in range(vocab)]
+def _law_of_first(node: PlainNode, draw: Draw) -> list[Number] | None:
+    """What the first drawn child was drawn from, up to a factor: the draft's law, in a hybrid tree off the certain ones."""
+    taken = {child.token for child in node.children if draw is Draw.HYBRID and not child.drawn}
+    return None if node.draft is None else [a * 0 if x in taken else a for x, a in enumerate(node.draft)]
+
+
+def _law_of_child(p: list[Number] | None, child: PlainNode, draw: Draw, vocab: int) -> list[Number]:
+    if p is None or draw is Draw.POINT_MASS or (draw is Draw.HYBRID and not child.drawn):
+        return [int(y == child.token) for y in range(vocab)]
     return _norm(p) or p
 
 

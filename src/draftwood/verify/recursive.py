@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict
+from draftwood.rounds import Verdict, path_table
 from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
@@ -29,65 +29,71 @@ class Recursive:
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""
-        rows, node = range(tree.rows), [0] * tree.rows
-        steps: list[list[int]] = []
-        r = target_logp[:, 0].exp()
+        node, paths = [0] * tree.rows, list[list[int]]([] for _ in range(tree.rows))
+        left = _Left(laws_at(target_logp, range(tree.rows), node))
         walking = [bool(children[0]) for children in tree.children]
         while any(walking):
-            chosen, r = _try_children(tree, node, walking, r, choices)
-            steps.append(chosen)
-            if max(chosen) < 0:
-                break
-            node = [max(was, new) for was, new in zip(node, chosen, strict=True)]  # a child's number is the larger one
-            r = torch.where(_column([c >= 0 for c in chosen], r), laws_at(target_logp, rows, node), r)
-            walking = [c >= 0 and bool(tree.children[row][c]) for row, c in enumerate(chosen)]
-        taken = torch.tensor(steps, dtype=torch.long, device=r.device).reshape(len(steps), tree.rows)
-        return Verdict(nodes=taken.T, next_token=choices.token(r))
+            chosen = _try_children(tree, node, walking, left, choices)
+            for row, child in enumerate(chosen):
+                if child:
+                    node[row] = child
+                    paths[row].append(child)
+            if any(chosen):
+                left.replace(laws_at(target_logp, range(tree.rows), node), [child > 0 for child in chosen])
+            walking = [child > 0 and bool(tree.children[row][child]) for row, child in enumerate(chosen)]
+        spent = [total <= 0 for total in left.total.squeeze(1).tolist()]  # host sync
+        if any(spent):  # by rounding only: the target's law stands for what is left of it
+            left.replace(laws_at(target_logp, range(tree.rows), node), spent)
+        return Verdict(nodes=path_table(paths, target_logp.device), next_token=choices.token(left.law))
 
 
-def _column(values: Sequence[bool], like: Tensor) -> Bool[Tensor, "row 1"]:
-    return torch.tensor(values, device=like.device).unsqueeze(1)
+@final
+class _Left:
+    """What is left of the target's laws: ``law`` up to the factor ``total``, its sum."""
+
+    def __init__(self, law: Float[Tensor, "row vocab"]) -> None:
+        self.law = law
+        self.total = law.new_ones(len(law), 1)
+
+    def replace(self, law: Float[Tensor, "row vocab"], rows: Sequence[bool]) -> None:
+        """Take the lines of ``law`` in these rows."""
+        if all(rows):
+            self.law, self.total = law, torch.ones_like(self.total)
+        elif any(rows):
+            column = torch.tensor(rows, device=law.device).unsqueeze(1)
+            self.law = torch.where(column, law, self.law)
+            self.total = self.total.masked_fill(column, 1.0)
+
+    def reject(self, siblings: SiblingLaws, share: Sequence[float]) -> None:
+        """``relu(r - share Q_j)``; a share of 0 leaves a row as it is."""
+        less = torch.tensor(share, dtype=self.law.dtype, device=self.law.device).unsqueeze(1)
+        self.law.addcmul_(siblings.left, less, value=-1).relu_()
+        self.total = self.law.sum(-1, keepdim=True)
 
 
-def _try_children(
-    tree: DraftTree, node: Sequence[int], walking: Sequence[bool], r: Float[Tensor, "row vocab"], choices: Choices
-) -> tuple[list[int], Float[Tensor, "row vocab"]]:
-    """The accepted child per row, or -1, and the law that is left, up to a factor.
+def _try_children(tree: DraftTree, node: Sequence[int], walking: Sequence[bool], left: _Left, choices: Choices) -> list[int]:
+    """The accepted child per row, or 0; ``left`` becomes what rejections leave.
 
-    Both ``r`` and ``Q_j`` are kept with their sums instead of being normalised at every step.
+    Both laws are kept with their sums instead of being normalised at every step.
     """
-    chosen = [-1] * tree.rows
-    siblings = SiblingLaws(tree, range(tree.rows), node, r)
+    chosen = [0] * tree.rows
+    siblings = SiblingLaws(tree, range(tree.rows), node, left.law)
     waiting = [tree.children[row][v] if walking[row] else [] for row, v in enumerate(node)]
-    asking = list(walking)
-    total = r.new_ones(tree.rows, 1)  # the sum of r
-    for j in range(tree.branching):
-        asking = [asks and j < len(w) for asks, w in zip(asking, waiting, strict=True)]
-        if not any(asking):
+    for j in range(max(map(len, waiting))):
+        child = [w[j] if j < len(w) and not chosen[row] else 0 for row, w in enumerate(waiting)]  # 0 asks nothing
+        if not any(child):
             break
-        child = [w[j] if asks else 0 for asks, w in zip(asking, waiting, strict=True)]  # the root stands for no question
-        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=r.device)
+        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=left.law.device)
         siblings.child(token)
-        odds = torch.cat([r.gather(1, token) * siblings.total, siblings.left.gather(1, token) * total], dim=1)
-        p, q = zip(*odds.tolist(), strict=True)  # host sync
-        for row, accepted in enumerate(choices.accept(p, q, child)):
-            if asking[row] and accepted:
-                chosen[row], asking[row] = child[row], False
-        if any(asking):
-            r, total = _rejected(r, total, siblings, _column(asking, r))
+        numbers = [left.law.gather(1, token), left.total, siblings.left.gather(1, token), siblings.total]
+        p, p_sum, q, q_sum = torch.cat(numbers, dim=1).T.tolist()  # host sync
+        target = [a * total for a, total in zip(p, q_sum, strict=True)]
+        draft = [a * total for a, total in zip(q, p_sum, strict=True)]
+        for row, accepted in enumerate(choices.accept(target, draft, child)):
+            if child[row] and accepted:
+                chosen[row] = child[row]
+        share = [a / b if c and not yes else 0.0 for a, b, c, yes in zip(p_sum, q_sum, child, chosen, strict=True)]
+        if any(share):
+            left.reject(siblings, share)
             siblings.seen(token)
-    return chosen, r
-
-
-def _rejected(
-    r: Float[Tensor, "row vocab"],
-    total: Float[Tensor, "row 1"],
-    siblings: SiblingLaws,
-    rejected: Bool[Tensor, "row 1"],
-) -> tuple[Float[Tensor, "row vocab"], Float[Tensor, "row 1"]]:
-    """``relu(r - Q_j)`` and its sum in rows that rejected. Where it vanishes, rejection had probability 0 up to rounding and
-    ``r`` itself stays."""
-    left = torch.addcmul(r, siblings.left, total / siblings.total, value=-1).relu_()
-    rest = left.sum(-1, keepdim=True)
-    changed = rejected & (rest > 0)
-    return torch.where(changed, left, r), torch.where(changed, rest, total)
+    return chosen

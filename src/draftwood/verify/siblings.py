@@ -45,6 +45,28 @@ class SiblingLaws:
         else:
             inner = tree.draft_logp.shape[1] - 1
             self.left = laws_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
+            if tree.draw is Draw.HYBRID:
+                self._take_certain(tree, rows, nodes)
+
+    def _take_certain(self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int]) -> None:
+        """The laws of hybrid first children: ``q`` without the certain siblings, or certainty where none was drawn.
+
+        The sum is taken anew, for the reason given in :meth:`seen`.
+        """
+        certain = [
+            [tree.lists[0][row][child] for child in tree.children[row][node] if tree.certain[row][child]]
+            for row, node in zip(rows, nodes, strict=True)
+        ]
+        if lines := [line for line, tokens in enumerate(certain) for _ in tokens]:
+            self.left[lines, [token for tokens in certain for token in tokens]] = 0.0
+        if sure := [
+            line
+            for line, (row, node) in enumerate(zip(rows, nodes, strict=True))
+            if certain[line] and tree.certain[row][tree.children[row][node][0]]
+        ]:
+            self.left[sure] = 0.0
+            self.left[sure, [certain[line][0] for line in sure]] = 1.0
+        self.total = self.left.sum(-1, keepdim=True)
 
     def narrow(self, count: int) -> None:
         """Go on with the first ``count`` nodes only."""
@@ -57,6 +79,8 @@ class SiblingLaws:
 
     def seen(self, token: Int[Tensor, "asked 1"]) -> None:
         """It was tried, and there may be another one."""
+        if self._draw is Draw.HYBRID and not self._certain:
+            self._certain, self.total = True, torch.ones_like(self.total)  # only the first child of a node is drawn
         if self._draw is Draw.WITHOUT_REPLACEMENT and not self._certain:
             self.left.scatter_(1, token, 0.0)
             # Summed anew: one less the drawn probability would lose every digit where the draft was almost sure.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.noise import Choices
@@ -21,13 +22,23 @@ from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
 
+@final
 @dataclass
-class _Parents:
-    """The nodes of one depth that have children, of all rows; those with most children first."""
+class Parents:
+    """The nodes of one depth that have children, of all rows; those with most children first.
+
+    Attributes:
+        rows, nodes: where they are.
+        at: their places among the nodes of all rows.
+        tries: the places of their first children, then of their second ones, and so on; int64 [asked].
+        tokens: the tokens there; int64 [asked, 1].
+    """
 
     rows: list[int]
     nodes: list[int]
-    children: list[list[int]]
+    at: Int[Tensor, "parent"]
+    tries: list[Tensor]
+    tokens: list[Tensor]
 
 
 @final
@@ -42,8 +53,10 @@ class Traversal:
         """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""
         own = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
         left: dict[tuple[int, int], Tensor] = {}  # what remains of the target's law at inner nodes, up to a factor
-        for parents in _levels(tree):
-            laws = _pass_down(tree, parents, own, target_logp)
+        for parents in inner_levels(tree):
+            laws = pass_down(tree, parents, own, target_logp)
+            if parents.nodes[0] == 0:  # what remains of a root is nothing by rounding only: the target's law stands for it
+                laws = torch.where(own[parents.rows, 0, None] > 0, laws, laws_at(target_logp, parents.rows, parents.nodes))
             left.update(zip(zip(parents.rows, parents.nodes, strict=True), laws, strict=True))
         own[:, 0] = 1.0
         orders = [_leaves_first(children) for children in tree.children]
@@ -62,7 +75,7 @@ class Traversal:
         )
 
 
-def _levels(tree: DraftTree) -> list[_Parents]:
+def inner_levels(tree: DraftTree) -> list[Parents]:
     """Inner nodes, depth by depth."""
     levels: list[list[tuple[int, int]]] = []
     for row, children in enumerate(tree.children):
@@ -75,54 +88,61 @@ def _levels(tree: DraftTree) -> list[_Parents]:
                 levels.append([])
             levels[depth] += [(row, node) for node in front]
             front = [child for node in front for child in children[node]]
-    out = []
-    for level in levels:
-        level.sort(key=lambda at: -len(tree.children[at[0]][at[1]]))
-        rows, nodes = [row for row, _ in level], [node for _, node in level]
-        out.append(_Parents(rows, nodes, [tree.children[row][node] for row, node in level]))
-    return out
+    return [_parents(tree, level) for level in levels]
 
 
-def _pass_down(
-    tree: DraftTree, parents: _Parents, own: Float[Tensor, "row node"], target_logp: Float[Tensor, "row node vocab"]
+def _parents(tree: DraftTree, level: list[tuple[int, int]]) -> Parents:
+    level.sort(key=lambda at: -len(tree.children[at[0]][at[1]]))
+    below = [[row * tree.size + child for child in tree.children[row][node]] for row, node in level]
+    tries = [[children[j] for children in below if len(children) > j] for j in range(len(below[0]))]
+    above = [row * tree.size + node for row, node in level]
+    places = torch.tensor([*above, *chain.from_iterable(tries)], device=tree.tokens.device)  # one transfer for the level
+    at, *children = torch.split_with_sizes(places, [len(level), *map(len, tries)])
+    tokens = [tree.tokens.flatten().index_select(0, asked).unsqueeze(1) for asked in children]
+    return Parents([row for row, _ in level], [node for _, node in level], at, children, tokens)
+
+
+def pass_down(
+    tree: DraftTree,
+    parents: Parents,
+    own: Float[Tensor, "row node"],
+    target_logp: Float[Tensor, "row node vocab"],
+    after: Float[Tensor, "row node tried"] | None = None,
 ) -> Float[Tensor, "parent vocab"]:
     """Give the children of one depth their weights (in ``own``), and put the parents' final weights in their place.
 
-    Returns what is left of the target's law at the parents. ``scale * left`` is the weight times the normalised law.
+    Returns what is left of the target's law at the parents, times the weight: that is the sum of each line. Where ``after``
+    is given, it takes down every node's weight after each number of its children.
     """
-    rows = torch.tensor(parents.rows, device=own.device)
-    at = (rows, torch.tensor(parents.nodes, device=own.device))
+    weights = own.view(-1)
+    weight = weights.index_select(0, parents.at).unsqueeze(1)
     left = laws_at(target_logp, parents.rows, parents.nodes)
     siblings = SiblingLaws(tree, parents.rows, parents.nodes, left)
-    weight = own[at].unsqueeze(1)
-    scale = weight / left.sum(-1, keepdim=True)
-    for j in range(len(parents.children[0])):
-        child = torch.tensor([c[j] for c in parents.children if len(c) > j], device=own.device)
-        count = len(child)
+    left.mul_(weight)
+    for j, (children, token) in enumerate(zip(parents.tries, parents.tokens, strict=True)):
+        if j:
+            siblings.seen(parents.tokens[j - 1])
+        count = len(children)
         siblings.narrow(count)
-        token = tree.tokens[rows[:count], child].unsqueeze(1)
         siblings.child(token)
-        odds = scale[:count] * left[:count].gather(1, token) / siblings.left.gather(1, token) * siblings.total
-        own[rows[:count], child] = odds.squeeze(1).clamp(max=1.0)
-        _take_away(left[:count], scale[:count], weight[:count], siblings)
-        siblings.seen(token)
-    own[at] = weight.squeeze(1)
+        odds = left[:count].gather(1, token) / siblings.left.gather(1, token) * siblings.total
+        weights.index_copy_(0, children, odds.squeeze(1).clamp_(max=1.0).to(own.dtype))
+        _take_away(left[:count], weight[:count], siblings)
+        if after is not None:
+            after.flatten(0, 1)[children, 0] = weights[children]
+            after.flatten(0, 1)[parents.at[:count], j + 1] = weight[:count].squeeze(1)
+    weights.index_copy_(0, parents.at, weight.squeeze(1))
     return left
 
 
-def _take_away(left: Tensor, scale: Tensor, weight: Tensor, siblings: SiblingLaws) -> None:
-    """``relu(w r - Q_j)`` in place of ``r`` and ``S / (S + 1 - w)`` in place of ``w``, where ``S`` is the sum of the first.
-
-    Where nothing remains the weight is 0 and the law stays: it is only asked at the root, where rejection was rounding.
-    """
-    share = torch.where(scale > 0, 1 / (scale * siblings.total), 0.0).to(left.dtype)
-    less = torch.addcmul(left, siblings.left, share, value=-1).relu_()
-    total = less.sum(-1, keepdim=True, dtype=scale.dtype)
-    remains = scale * total
-    any_left = remains > 0
-    weight.copy_(torch.where(any_left, remains / (remains + (1 - weight)), 0.0))
-    left.copy_(torch.where(any_left, less, left))
-    scale.copy_(torch.where(any_left, weight / total, 0.0))
+def _take_away(left: Float[Tensor, "parent vocab"], weight: Float[Tensor, "parent 1"], siblings: SiblingLaws) -> None:
+    """In place: with ``d = relu(w r - Q_j)`` and its sum ``S``, ``w`` becomes ``S / (S + 1 - w)`` and ``r`` is ``d / S``."""
+    left.addcmul_(siblings.left, siblings.total.reciprocal(), value=-1).relu_()
+    remains = left.sum(-1, keepdim=True, dtype=weight.dtype)
+    # Where nothing remains of a weight of 1, both are 0; nothing will be asked of them.
+    either = (1 - weight).add_(remains).clamp_(min=torch.finfo(left.dtype).tiny)
+    left.div_(either)
+    torch.div(remains, either, out=weight)
 
 
 def _leaves_first(children: Sequence[Sequence[int]]) -> list[int]:

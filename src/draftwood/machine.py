@@ -1,17 +1,16 @@
-"""Where the numbers were measured: without it they mean nothing."""
+"""The machine and the versions that figures belong to: without them they mean nothing."""
 
 from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from draftwood._version import __version__
-from draftwood.api import Pair
 
 
 def versions() -> dict[str, str]:
@@ -20,7 +19,7 @@ def versions() -> dict[str, str]:
         "draftwood": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": version("transformers"),
     }
 
 
@@ -47,18 +46,3 @@ def cpu_name() -> str:
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or "unknown"
-
-
-def models(pair: Pair) -> dict[str, Any]:
-    """Kind, size and number format of both models."""
-    found = {"target": pair.target.model, "draft": pair.draft.model if pair.draft else None}
-    return {
-        name: {
-            "type": model.config.model_type,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "attention": model.config._attn_implementation,
-        }
-        for name, model in found.items()
-        if model is not None
-    }

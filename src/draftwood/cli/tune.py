@@ -1,0 +1,122 @@
+"""``draftwood tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, final
+
+import click
+
+from draftwood.api import load
+from draftwood.bench.document import replace_file, text_of
+from draftwood.bench.prompts import BUILT_IN
+from draftwood.cli.prompts import read_prompts
+from draftwood.cli.results import name_of
+from draftwood.cli.settings import Models
+from draftwood.errors import ConfigError
+from draftwood.loading import LoadOptions, quiet_loading
+from draftwood.machine import versions
+from draftwood.options import dataclass_options
+from draftwood.profile import Subject, default_path, document
+from draftwood.tune.run import Findings, Sizes, Tell, Tuning
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where prompts come from and where the profile goes."""
+
+    input: Path | None = field(
+        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; some stories and sums without it"}
+    )
+    out: Path | None = field(
+        default=None, metadata={"help": "the profile; without it a file in the user's cache, which is then found by itself"}
+    )
+
+
+@click.command(name="tune", short_help="Measure what is fastest for a pair on this machine, and remember it.")
+@dataclass_options(Models)
+@dataclass_options(LoadOptions, leave_out=("profile",))
+@dataclass_options(Files)
+@dataclass_options(Sizes)
+def command(**options: Any) -> None:
+    """Measure what is fastest for a pair of models on this machine, and write it into a profile.
+
+    First what drafting, scoring and verifying cost, then what the target accepts of trees of many shapes. From both follows
+    what every shape is expected to bring. The best shape of each kind, trees of other kinds, prompt lookup and plain
+    decoding are then run, and what they do is shown beside what was expected; what was fastest becomes the choice.
+
+    From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
+    """
+    models, loading, files, sizes = (_part(cls, options) for cls in (Models, LoadOptions, Files, Sizes))
+    prompts = _prompts(files.input, sizes.prompts)
+    _check_writable(files.out)
+    quiet_loading()
+    pair = load(models.target, models.draft, options=replace(loading, profile="none"))
+    subject = pair.subject
+    if subject is None:
+        raise ConfigError(f"a profile belongs to files, but those of {models.target} or its draft are nowhere: give folders")
+    path = default_path(subject) if files.out is None else files.out
+    with _progress() as tell:
+        found = Tuning(pair, [pair.encode(text) for text in prompts], sizes, tell).findings()
+    _write(path, subject, found, sizes)
+    click.echo(_told(found))
+    used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
+    click.echo(f"\nProfile: {path}. {used}; --profile none leaves it out.")
+
+
+def _part(cls: type[Any], options: Mapping[str, Any]) -> Any:
+    return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
+
+
+def _prompts(path: Path | None, most: int) -> list[str]:
+    """The first prompts of the file, or the built-in ones, the sources in turn."""
+    if path is not None:
+        return [line.prompt for line in read_prompts(path)][:most]
+    return [text for text in chain.from_iterable(zip_longest(*BUILT_IN.values())) if text][:most]
+
+
+def _check_writable(out: Path | None) -> None:
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"output folder {out.parent} does not exist: create it first, or name another --out")
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A bar on stderr, drawn between two texts: a thread that redraws on its own would compete with the models."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
+        task = bar.add_task("tune", total=1.0)
+        yield lambda phase, done: bar.update(task, description=phase, completed=min(done, 1.0), refresh=True)
+
+
+def _write(path: Path, subject: Subject, found: Findings, sizes: Sizes) -> None:
+    rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text_of(document(subject, found.choices, rest)))
+
+
+def _told(found: Findings) -> str:
+    lines = [
+        "                                            tokens per round      tokens/s",
+        "temperature  method                      expected  measured  expected  measured  deviation",
+    ]
+    choices, last = found.choices, None
+    for temperature, method, expected, speed in found.checks():
+        shown = "" if temperature == last else f"{temperature:g}"
+        last = temperature
+        figures: Sequence[str] = ["-", f"{speed.tokens_per_round:.2f}", "-", f"{speed.tokens_per_second:.0f}", "-"]
+        if expected is not None:
+            ahead, deviation = expected.tokens_per_second, speed.tokens_per_second / expected.tokens_per_second - 1
+            figures = [f"{expected.tokens_per_round:.2f}", figures[1], f"{ahead:.0f}", figures[3], f"{deviation:+.0%}"]
+        chosen = "  <- choice" if method == choices[temperature] else ""
+        columns = "".join(f"{text:>10}" for text in figures)
+        lines.append(f"{shown:<13}{name_of(method):<26}{columns}{chosen}")
+    return "\n".join(lines)

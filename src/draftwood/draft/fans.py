@@ -1,0 +1,109 @@
+"""Which children a candidate of a best-first tree gets, and what share of its value each of them has."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Protocol, final, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.draft.foresight import Foresight
+from draftwood.draft.outlook import acceptance
+from draftwood.draft.pool import Grown
+from draftwood.draft.shared_noise import shared_scores
+from draftwood.noise import Choices
+from draftwood.tree import Draw
+
+_NEVER: Final = -float("inf")
+_LEAST: Final = 1e-30
+_LATER: Final = 0.5  # of a sibling's chance, once those before it were rejected
+
+
+@runtime_checkable
+class Fan(Protocol):
+    """Children for candidates.
+
+    Attributes:
+        name: as written on the command line.
+        draw: how siblings are chosen.
+        count: the most children of a node.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def draw(self) -> Draw: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
+        """The children of ``n`` nodes of each row at this depth; ``first`` numbers them among the nodes that were asked."""
+        ...
+
+    def learn(self, grown: Grown, choice: int) -> None:
+        """The target's choice below a node was this token."""
+        ...
+
+
+@final
+class SharedFan:
+    """The children that the target's own noise favours; their shares are learnt (:class:`Foresight`)."""
+
+    name = "shared-noise"
+    draw = Draw.SHARED_NOISE
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._foresight = Foresight(count)
+
+    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
+        best = shared_scores(logp, choices, depth).topk(min(self.count, logp.shape[-1]), dim=-1)
+        tokens, scores, surest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
+        rows = zip(tokens, scores, surest, strict=True)
+        return [[self._grown(*node) for node in zip(*row, strict=True)] for row in rows]
+
+    def _grown(self, tokens: list[int], scores: list[float], surest: float) -> Grown:
+        possible = sum(score > _NEVER for score in scores)  # neither -inf nor NaN, and those stand last
+        if not possible:
+            return Grown([], [])
+        scores = scores[:possible]
+        return Grown(tokens[:possible], self._foresight.log_shares(scores, -surest), scores, -surest)
+
+    def learn(self, grown: Grown, choice: int) -> None:
+        at = grown.tokens.index(choice) if choice in grown.tokens else len(grown.tokens)
+        self._foresight.learn(grown.scores, grown.doubt, at)
+
+
+@final
+class DrawnFan:
+    """Children drawn without replacement. Their shares depend on the draft's law at the node and on how many were drawn
+    before, not on which tokens came, so that a tree may be cut by them (see :mod:`draftwood.draft.best_first`)."""
+
+    name = "dynamic"
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
+        drawn = choices.ordered(logp, self.count, first, 0).tolist()  # host sync
+        best = logp.amax(dim=-1).exp().tolist()
+        return [
+            [_drawn([token for token in tokens if token >= 0], likeliest) for tokens, likeliest in zip(*row, strict=True)]
+            for row in zip(drawn, best, strict=True)
+        ]
+
+    def learn(self, grown: Grown, choice: int) -> None:
+        """Nothing: the same seed must give the same tree, whatever came before."""
+
+
+def _drawn(tokens: list[int], likeliest: float) -> Grown:
+    shares, left, accept = [], 1.0, acceptance(likeliest)
+    for _ in tokens:
+        shares.append(math.log(max(left * accept, _LEAST)))
+        left *= 1.0 - accept
+        accept *= _LATER
+    return Grown(tokens, shares)

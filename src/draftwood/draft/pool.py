@@ -1,0 +1,119 @@
+"""Candidates for the nodes of a tree that is grown best-first, on the host, and the tree that is kept of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Grown(NamedTuple):
+    """The children that a candidate could have, with the logs of their shares of its value.
+
+    ``scores`` and ``doubt`` are what the shares were made from, where they are learnt.
+    """
+
+    tokens: list[int]
+    shares: list[float]
+    scores: Sequence[float] = ()
+    doubt: float = 0.0
+
+
+@final
+class Pool:
+    """One row's candidates on the host, in the order in which they came; candidate 0 is the root, parents come first.
+
+    Attributes:
+        tokens, parents, depths: as in a tree.
+        values: log of the estimated probability that the text runs through the candidate.
+        numbers: the draft runner's number of each candidate that it has scored.
+        grown: what was known of a candidate's children when they were made.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.tokens, self.parents, self.depths, self.values = [root], [0], [0], [0.0]
+        self.numbers: dict[int, int] = {}
+        self.grown: dict[int, Grown] = {}
+
+    def add(self, parent: int, grown: Grown) -> None:
+        """Children of a candidate."""
+        self.grown[parent] = grown
+        for token, share in zip(grown.tokens, grown.shares, strict=False):  # the last share may be that of no child at all
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1)
+            self.values.append(self.values[parent] + share)
+
+    def front(self, since: int, width: int, nodes: int) -> list[int]:
+        """The best ``width`` of the candidates that came after ``since``, if they are among the ``nodes`` best of all."""
+        enough = sorted(self.values, reverse=True)[: nodes + 1][-1]
+        new = sorted(range(since, len(self.values)), key=lambda i: -self.values[i])[:width]
+        return [i for i in new if self.values[i] >= enough]
+
+    def path(self, candidate: int) -> list[int]:
+        """From below the root to the candidate."""
+        out: list[int] = []
+        while candidate:
+            out.append(candidate)
+            candidate = self.parents[candidate]
+        return out[::-1]
+
+    def best(self, nodes: int, least: float) -> list[int]:
+        """The root and the ``nodes`` most valuable candidates worth at least ``least``, parents first: a child is never
+        worth more than its parent, and the order is stable."""
+        order = sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1]
+        return sorted(i for i in order if i == 0 or math.exp(self.values[i]) >= least)
+
+
+class Planes(NamedTuple):
+    """Kept candidates of all rows as the tensors of a tree, one place for each."""
+
+    tokens: Int[Tensor, "row node"]
+    parents: Int[Tensor, "row node"]
+    depths: Int[Tensor, "row node"]
+    valid: Bool[Tensor, "row node"]
+    ancestors: Bool[Tensor, "row node node"]
+
+
+def planes(pools: Sequence[Pool], kept: Sequence[list[int]], device: torch.device) -> Planes:
+    """The tree of the kept candidates, parents first."""
+    size = max(map(len, kept))
+    # Numbers per node: token, parent, depth, and whether the place holds a node.
+    numbers = np.zeros((4, len(pools), size), dtype=np.int64)
+    ancestors = np.zeros((len(pools), size, size), dtype=np.bool_)
+    ancestors[:, range(size), range(size)] = True
+    for row, (pool, nodes) in enumerate(zip(pools, kept, strict=True)):
+        place = {candidate: i for i, candidate in enumerate(nodes)}
+        for i, candidate in enumerate(nodes):
+            parent = place[pool.parents[candidate]]
+            numbers[:, row, i] = pool.tokens[candidate], parent, pool.depths[candidate], 1
+            ancestors[row, i] |= ancestors[row, parent]
+    tokens, parents, depths, valid = torch.from_numpy(numbers).to(device)
+    return Planes(tokens, parents, depths, valid.bool(), torch.from_numpy(ancestors).to(device))
+
+
+def lineage(pools: Sequence[Pool], fronts: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:
+    """Which of the ``seen`` nodes and of the new ones of the fronts each new one attends to; numbers the new ones."""
+    n = max(map(len, fronts))
+    sees = np.zeros((len(pools), n, seen + n), dtype=np.bool_)
+    sees[:, range(n), range(seen, seen + n)] = True
+    for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
+        for i, candidate in enumerate(front):
+            pool.numbers[candidate] = seen + i
+            sees[row, i, [pool.numbers[a] for a in (0, *pool.path(candidate))]] = True
+    return torch.from_numpy(sees)
+
+
+def prefixes(pools: Sequence[Pool], fronts: Sequence[list[int]]) -> list[list[list[int] | None]]:
+    """Tokens after the root up to each node of the fronts; None for places that hold no node."""
+    width = max(map(len, fronts))
+    out: list[list[list[int] | None]] = []
+    for pool, front in zip(pools, fronts, strict=True):
+        paths: list[list[int] | None] = [[pool.tokens[i] for i in pool.path(candidate)] for candidate in front]
+        out.append(paths + [None] * (width - len(front)))
+    return out

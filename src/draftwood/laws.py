@@ -1,0 +1,72 @@
+"""Log-laws at the nodes of a tree, over the whole vocabulary or over the tokens that are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Laws:
+    """One log-law per node.
+
+    Attributes:
+        logp: log-probabilities; NaN where no token is possible.
+        tokens: whose they are; None for all tokens of the vocabulary in order. What is not named is impossible.
+        vocab: tokens of the vocabulary.
+    """
+
+    logp: Float[Tensor, "row node n"]
+    tokens: Int[Tensor, "row node n"] | None = None
+    vocab: int
+
+    def dense(self) -> Float[Tensor, "row node vocab"]:
+        """Over the whole vocabulary."""
+        if self.tokens is None:
+            return self.logp
+        return self.logp.new_full((*self.logp.shape[:2], self.vocab), -torch.inf).scatter_(-1, self.tokens, self.logp)
+
+    def at(self, nodes: Sequence[int]) -> Laws:
+        """The laws of some nodes."""
+        tokens = None if self.tokens is None else self.tokens[:, list(nodes)]
+        return Laws(logp=self.logp[:, list(nodes)], tokens=tokens, vocab=self.vocab)
+
+    def pick(self, nodes: Int[Tensor, "row m"]) -> Laws:
+        """Per row, the laws of some nodes."""
+        row = torch.arange(len(nodes), device=nodes.device).unsqueeze(1)
+        tokens = None if self.tokens is None else self.tokens[row, nodes]
+        return Laws(logp=self.logp[row, nodes], tokens=tokens, vocab=self.vocab)
+
+    def support(self) -> Int[Tensor, "m"]:
+        """Tokens that are possible at some node, some of them several times; of laws that name their tokens."""
+        if self.tokens is None:
+            raise ValueError("these laws are over the whole vocabulary")
+        return self.tokens[self.logp > -torch.inf]
+
+    def on(self, columns: Int[Tensor, "u"]) -> Float[Tensor, "row node u"]:
+        """Over these tokens, in rising order; they hold the support."""
+        if self.tokens is None:
+            return self.logp.index_select(2, columns)
+        size = len(columns)
+        out = self.logp.new_full((*self.logp.shape[:2], size + 1), -torch.inf)  # one more column for what is impossible
+        place = torch.where(self.logp > -torch.inf, torch.searchsorted(columns, self.tokens.contiguous()), size)
+        return out.scatter_(-1, place, self.logp)[..., :size]
+
+    @staticmethod
+    def joined(parts: Sequence[Laws]) -> Laws:
+        """The nodes of all parts, in order."""
+        widest = max(part.logp.shape[-1] for part in parts)
+        logp = [_padded(part.logp, widest, -torch.inf) for part in parts]
+        tokens = [_padded(part.tokens, widest, 0) for part in parts if part.tokens is not None]
+        return Laws(logp=torch.cat(logp, dim=1), tokens=torch.cat(tokens, dim=1) if tokens else None, vocab=parts[0].vocab)
+
+
+def _padded(values: Tensor, width: int, value: float) -> Tensor:
+    missing = width - values.shape[-1]
+    return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values

@@ -1,0 +1,226 @@
+"""What ``draftwood tune`` found out about a pair on this machine: which profile fits, and what it chooses.
+
+A profile is a JSON file that says what it was measured for. It is used for exactly that: the same two models (by their
+files), number format, device, processor and number of threads. It decides how fast text comes, never which law it follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from draftwood.errors import ConfigError
+from draftwood.machine import cpu_name
+from draftwood.methods import Method
+
+FORMAT = 1
+_SAMPLES, _SAMPLE = 16, 4096  # pieces of a weight file that are looked at, and their bytes
+_AGAIN = "run 'draftwood tune' again, or use --profile none"
+
+Subject = Mapping[str, Any]
+"""What a profile is measured for: models, number format, device and machine, as plain values."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What was found to be fastest.
+
+    Attributes:
+        path: its file.
+        subject: what it was measured for.
+        choices: temperature -> what to draft and how to verify it.
+    """
+
+    path: Path
+    subject: Subject
+    choices: Mapping[float, Method]
+
+    def choose(self, temperature: float) -> Method:
+        """The choice at the nearest temperature that was measured."""
+        return self.choices[min(self.choices, key=lambda measured: (abs(measured - temperature), measured))]
+
+
+def cache_folder() -> Path:
+    """``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    if own := os.environ.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
+
+
+def subject_of(target: str | Path, draft: str | Path | None, dtype: torch.dtype, device: torch.device) -> Subject | None:
+    """What would be measured now; None where a model's files cannot be found.
+
+    Args:
+        target, draft: folders, or names of hub models that have been downloaded.
+    """
+    models = {"target": _model(target), "draft": None if draft is None else _model(draft)}
+    if models["target"] is None or (draft is not None and models["draft"] is None):
+        return None
+    return {
+        **models,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device.type,
+        "machine": {
+            "cpu": cpu_name(),
+            "threads": torch.get_num_threads(),
+            "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        },
+    }
+
+
+def default_path(subject: Subject) -> Path:
+    """Where the profile for this lies in the user's cache."""
+    digest = hashlib.sha256(json.dumps(_essence(subject), sort_keys=True).encode()).hexdigest()
+    return cache_folder() / "profiles" / f"{digest[:16]}.json"
+
+
+def find(wanted: str, subject: Subject | None) -> Profile | None:
+    """The profile to use, if there is one.
+
+    Args:
+        wanted: ``auto`` looks into the user's cache, ``none`` is none, anything else is a file.
+        subject: what it has to be measured for.
+
+    Raises:
+        ConfigError: a file that was named and does not fit. One in the cache that is broken is a warning.
+    """
+    if wanted == "none" or (wanted == "auto" and subject is None):
+        return None
+    if wanted != "auto":
+        return _fitting(Path(wanted), subject)
+    assert subject is not None
+    path = default_path(subject)
+    if not path.exists():
+        return None
+    try:
+        return _fitting(path, subject)
+    except ConfigError as error:
+        warnings.warn(f"{error}. The default method is used", stacklevel=3)
+        return None
+
+
+def _fitting(path: Path, subject: Subject | None) -> Profile:
+    profile = read(path)
+    if unlike := difference(profile.subject, subject):
+        raise ConfigError(f"profile {path} was measured for something else: {unlike}; {_AGAIN}")
+    return profile
+
+
+def read(path: Path) -> Profile:
+    """A profile from its file.
+
+    Raises:
+        ConfigError: no file, or one that is not a profile of this format.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        written = found["format"]
+        if written != FORMAT:
+            raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
+        choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
+        subject = found["subject"]
+        _essence(subject)
+        torch.device(subject["device"])
+        getattr(torch, subject["dtype"])
+    except OSError as error:
+        raise ConfigError(f"profile {path} cannot be read ({error.strerror or error}): {_AGAIN}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"profile {path} is not one that this 'draftwood tune' writes ({what}): {_AGAIN}") from error
+    if not choices:
+        raise ConfigError(f"profile {path} chooses nothing: {_AGAIN}")
+    return Profile(path=path, subject=subject, choices=choices)
+
+
+def why_not(profile: Profile) -> str | None:
+    """Why a profile does not apply here and now; None if it does."""
+    subject = profile.subject
+    device, dtype = torch.device(subject["device"]), getattr(torch, subject["dtype"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return "there is no CUDA here"
+    draft = subject["draft"]
+    return difference(subject, subject_of(subject["target"]["name"], draft and draft["name"], dtype, device))
+
+
+def document(subject: Subject, choices: Mapping[float, Method], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile as JSON, with whatever else was measured."""
+    return {
+        "format": FORMAT,
+        "subject": dict(subject),
+        "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(choices.items())],
+        **rest,
+    }
+
+
+def difference(measured: Subject, wanted: Subject | None) -> str | None:
+    """What a profile was measured for and what it is wanted for, where these differ; None where they do not."""
+    if wanted is None:
+        return "the models' files, to compare with, cannot be found"
+    theirs, ours = _essence(measured), _essence(wanted)
+    for name in ours:
+        if theirs[name] != ours[name]:
+            shown = [_shown(side, name) for side in (measured, wanted)]
+            files = " (the files have changed)" if shown[0] == shown[1] else ""
+            return f"there {name} is {shown[0]}, here {shown[1]}{files}"
+    return None
+
+
+def _essence(subject: Subject) -> dict[str, Any]:
+    """What has to agree: a model is the same under another name."""
+    models = {n: None if subject[n] is None else str(subject[n]["fingerprint"]) for n in ("target", "draft")}
+    machine = {n: subject["machine"][n] for n in ("cpu", "threads", "accelerator")}
+    return {**models, "dtype": subject["dtype"], "device": subject["device"], **machine}
+
+
+def _shown(subject: Subject, name: str) -> str:
+    value = subject["machine"].get(name) if name in subject["machine"] else subject[name]
+    return repr(value["name"] if isinstance(value, Mapping) else value)
+
+
+def _model(name: str | Path) -> dict[str, str] | None:
+    if Path(name).is_dir():
+        return {"name": str(Path(name).resolve()), "fingerprint": fingerprint(Path(name))}
+    folder = _downloaded(str(name))
+    return None if folder is None else {"name": str(name), "fingerprint": fingerprint(folder)}
+
+
+def _downloaded(name: str) -> Path | None:
+    """Where a hub model's files are."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def fingerprint(folder: Path) -> str:
+    """A digest of a model folder: the configuration, and of each weight file its size, its header and some samples.
+
+    Weights that were trained further have another one, and no large file is read as a whole.
+    """
+    digest = hashlib.sha256()
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        if not path.is_file():
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            header = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else size
+            file.seek(0)
+            digest.update(file.read(min(header, size)))
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""From acceptance and costs to tokens per second, and which methods are worth a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import cast, final
+
+from draftwood.methods import DEFAULT_SHAPES, NEEDS_DRAFT, Method, MethodName
+from draftwood.tune.costs import Costs
+from draftwood.tune.nests import Nest
+from draftwood.tune.replay import Replay
+
+PLAIN = Method(method="ar")
+LOOKUP = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
+NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
+BASELINES = frozenset({"iid"})
+WHOLE = [  # trees that none of another shape contains: only a run can tell about them
+    Method(method=cast(MethodName, name), shape=DEFAULT_SHAPES.get(name))
+    for name in sorted(NEEDS_DRAFT - NESTED - BASELINES)
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a method is expected to do.
+
+    Attributes:
+        tokens_per_round: block efficiency.
+    """
+
+    method: Method
+    tokens_per_round: float
+    seconds_per_round: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens_per_round / self.seconds_per_round
+
+
+def acceptance(replay: Replay, nest: Nest, *, greedy: bool) -> dict[Method, float]:
+    """Block efficiency of every member under every verifier; at temperature 0 all verifiers are one."""
+    recursive, traversal = (
+        [1 + fmean(column) for column in zip(*r, strict=True)] for r in (replay.recursive, replay.traversal)
+    )
+    if greedy:
+        return dict(zip(nest.members, recursive, strict=True))
+    return {
+        **{replace(m, verifier="recursive"): mean for m, mean in zip(nest.members, recursive, strict=True)},
+        **{replace(m, verifier="traversal"): mean for m, mean in zip(nest.members, traversal, strict=True)},
+    }
+
+
+def estimates(
+    accepted: Mapping[Method, float], costs: Costs, widths: Mapping[Method, Sequence[int]]
+) -> dict[Method, Estimate]:
+    """What plain decoding and every drawn tree are expected to do."""
+    return {
+        method: Estimate(
+            method=method, tokens_per_round=tokens, seconds_per_round=costs.of_round(method, widths.get(method, ()))
+        )
+        for method, tokens in {PLAIN: 1.0, **accepted}.items()
+    }
+
+
+def finalists(found: Mapping[Method, Estimate], *, has_draft: bool) -> list[Method]:
+    """What is worth a real run: of each way of drawing the shape and verifier with the best expectation, and what only a run
+    can tell about. Neighbouring shapes of one kind differ by less than a run can show."""
+    best: dict[str, Estimate] = {}
+    for estimate in found.values():
+        name = estimate.method.method
+        if name not in best or estimate.tokens_per_second > best[name].tokens_per_second:
+            best[name] = estimate
+    drawn = [estimate.method for name, estimate in best.items() if name != PLAIN.method]
+    return [PLAIN, LOOKUP, *(WHOLE if has_draft else []), *drawn]
+
+
+def fastest(speeds: Mapping[Method, float]) -> Method:
+    """The method that wrote most tokens per second."""
+    return max(speeds, key=lambda method: speeds[method])

@@ -1,0 +1,52 @@
+"""Verifying on the union of supports: where top-k, top-p or min-p make most tokens impossible, the rest is left out.
+
+A token that neither the target nor the draft can say at any node of the round changes no law. Leaving such tokens out keeps
+the order of the others, so that the draws from cumulative laws give the same tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.laws import Laws
+from draftwood.noise import Choices
+from draftwood.rounds import Verdict
+from draftwood.tree import DraftTree
+from draftwood.verify import Verifier
+
+
+def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) -> Verdict:
+    """As ``verifier.verify``; where the target's laws name their tokens, only on the tokens that are possible for the target
+    or the draft, or drafted (one host sync)."""
+    if target.tokens is None:
+        return verifier.verify(tree, target.logp, choices)
+    draft = tree.draft_laws
+    supports = [target.support(), tree.tokens.flatten(), *([] if draft is None else [draft.support()])]
+    tokens: Int[Tensor, "n"] = torch.unique(torch.cat(supports))
+    smaller = replace(
+        tree,
+        tokens=torch.searchsorted(tokens, tree.tokens),
+        draft_laws=None if draft is None else Laws(logp=draft.on(tokens), vocab=len(tokens)),
+    )
+    verdict = verifier.verify(smaller, target.on(tokens), OnUnion(choices, tokens, target.vocab))
+    return replace(verdict, next_token=tokens[verdict.next_token])
+
+
+@final
+class OnUnion:
+    """:class:`Choices` of a verifier that numbers only some tokens; of all noise only the shared one belongs to a token."""
+
+    def __init__(self, choices: Choices, tokens: Int[Tensor, "n"], vocab: int) -> None:
+        self._choices, self._tokens, self._vocab = choices, tokens, vocab
+        self.ordered, self.independent, self.beam = choices.ordered, choices.independent, choices.beam
+        self.accept, self.token, self.path = choices.accept, choices.token, choices.path
+
+    def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count n"] | None:
+        """The noise of these tokens."""
+        noise = self._choices.shared(offset, count, self._vocab)
+        return None if noise is None else noise.index_select(2, self._tokens)

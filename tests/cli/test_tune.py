@@ -1,0 +1,152 @@
+"""``draftwood tune`` on a tiny pair, and what the other commands make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from draftwood.tune.measure import Runs
+from tests.cli.conftest import Run
+
+QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    """A cache of this module's own."""
+    folder = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTWOOD_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n')
+    return path
+
+
+def forget(cache: Path) -> None:
+    for path in cache.rglob("*.json"):
+        path.unlink()
+
+
+def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+    result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "0", "--temperature", "1")
+    assert result.exit_code == 0, result.output
+    [path] = (cache / "profiles").iterdir()
+    assert str(path) in result.stdout
+    assert "  deviation\n" in result.stdout
+    for word in ("expected", "measured", "ar", "ngram 5", "shared-noise as it pays", "chain", "rsd-s", "rsd-c"):
+        assert f"{word} " in result.stdout
+    assert result.stdout.count("<- choice") == 2
+
+    found = json.loads(path.read_text())
+    assert [c["temperature"] for c in found["choices"]] == [0.0, 1.0]
+    for choice in found["choices"]:
+        checks = [c for c in found["checks"] if c["temperature"] == choice["temperature"]]
+        assert max(checks, key=lambda c: c["measured"]["tokens_per_second"])["method"] == choice["method"]
+        assert {c["method"]["method"] for c in checks if c["expected"] is not None} == {"ar", "chain", "rsd-s", "rsd-c"}
+        assert {c["method"]["method"] for c in checks if c["expected"] is None} >= {"ngram", "shared-noise"}
+        assert all(1 <= c[side]["tokens_per_round"] <= 13 for c in checks for side in ("expected", "measured") if c[side])
+    assert {e["temperature"] for e in found["expected"]} == {0.0, 1.0}
+    assert len(found["expected"]) > 100
+
+    told = json.loads(run("generate", "the fox", *pair, "--temperature", "0.8", "--max-new-tokens", "8", "--json").stdout)
+    [chosen] = [c["method"] for c in found["choices"] if c["temperature"] == 1.0]
+    assert told["method"] | {"verifier": chosen["verifier"]} == chosen  # the nearest temperature's
+    assert told["method"]["verifier"] != "auto"
+    [info] = json.loads(run("info", "--json").stdout)["profiles"]
+    assert info["applies"]
+    assert info["choices"] == found["choices"]
+    assert "applies: " in run("info").stdout
+
+
+def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+    forget(cache)
+    mine = texts.with_name("mine.json")
+    result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "1", "--out", mine)
+    assert result.exit_code == 0, result.output
+    assert f"--profile {mine}" in result.stdout
+    assert not list(cache.rglob("*.json"))
+    # Written over, so that the outcome is known whatever was fastest.
+    document = json.loads(mine.read_text())
+    document["choices"] = [{"temperature": 1.0, "method": {"method": "rsd-s", "shape": "2x2", "verifier": "traversal"}}]
+    mine.write_text(json.dumps(document))
+    wanted = {"method": "rsd-s", "shape": "2x2", "verifier": "traversal", "nodes": None, "least": None}
+    options = [*pair, "--max-new-tokens", "8", "--seed", "1"]
+    with_it = json.loads(run("generate", "the fox", *options, "--json", "--profile", mine).stdout)
+    assert with_it["method"] == wanted
+    for ignored in (["--profile", "none"], []):
+        without = json.loads(run("generate", "the fox", *options, "--json", *ignored).stdout)
+        assert without["method"]["method"] == "shared-noise"
+    lines = run("generate", "--input", texts, *options, "--profile", mine).stdout.splitlines()
+    assert [json.loads(line)["method"] for line in lines] == [wanted, wanted]
+    checked = run("check", *pair, "--profile", mine, "--samples", "40", "--new-tokens", "16", "--json")
+    assert json.loads(checked.stdout)["method"] == "rsd-s + traversal"
+    other = run("generate", "the fox", *options, "--dtype", "float64", "--profile", mine)
+    assert other.exit_code == 2
+    assert "dtype is 'float32', here 'float64'" in other.stderr
+
+
+def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+    forget(cache)
+    result = run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1")
+    assert result.exit_code == 0, result.output
+    [path] = (cache / "profiles").iterdir()
+    assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "ngram"}
+
+
+def test_a_run_that_is_stopped_leaves_what_there_was(
+    run: Run, pair: list[str], texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(cache)
+    mine, real, calls = texts.with_name("mine.json"), Runs.timed, []
+    mine.write_text("older")
+
+    def stopped(*args):
+        calls.append(args)
+        if len(calls) > 12:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(Runs, "timed", stopped)
+    result = run("tune", *pair, "--input", texts, *QUICK, "--out", mine)
+    assert result.exit_code == 130
+    assert "Stopped" in result.stderr
+    assert mine.read_text() == "older"
+    assert sorted(p.name for p in mine.parent.iterdir()) == ["mine.json", "texts.jsonl"]
+    assert not list(cache.rglob("*"))[1:]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--minutes", "0"), "minutes is 0.0: give a number above 0"),
+    (("--prompts", "0"), "prompts is 0: give 1 or more"),
+    (("--temperature", "-1"), "temperature is -1.0: give a number 0 or more"),
+    (("--max-new-tokens", "90"), "the models' context is 96"),
+    (("--max-new-tokens", "1"), "the texts ended before a whole round"),
+    (("--out", "/not/there/p.json"), "output folder /not/there does not exist"),
+])  # fmt: skip
+def test_what_cannot_be_measured_is_told(run: Run, pair: list[str], texts: Path, options, message: str) -> None:
+    result = run("tune", *pair, "--input", texts, "--minutes", "0.001", *options)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert not result.stdout
+
+
+def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
+    forget(cache)
+    folder = cache / "profiles"
+    folder.mkdir(exist_ok=True)
+    (folder / "broken.json").write_text("{")
+    assert run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1").exit_code == 0
+    [path] = [p for p in folder.iterdir() if p.name != "broken.json"]
+    document = json.loads(path.read_text())
+    document["subject"]["machine"]["cpu"] = "another"
+    path.write_text(json.dumps(document))
+    text = run("info").stdout
+    assert "does not apply: there cpu is 'another'" in text
+    assert "broken.json is not one" in text

@@ -1,0 +1,148 @@
+"""Drawn trees that are grown best-first and cut to a budget: exact, as a place's value says nothing of its own token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from draftwood.decode import Decoder, Request
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import DrawnFan
+from draftwood.draft.pool import Grown
+from draftwood.errors import ConfigError
+from draftwood.methods import Method, build
+from draftwood.models.torch_runner import TorchRunner
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+from draftwood.tree import Draw
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import tiny_gpt, tiny_runner
+from tests.law.tape import total_variation
+from tests.law.test_rung3_tape import EXACT, WRONG, at_temperature, engine_law, reference_law, runners
+
+BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
+
+
+class Shapes:
+    """A drafter that notes the forms of its trees, per depth limit."""
+
+    def __init__(self, inner):
+        self.inner, self.seen = inner, set()
+        self.name, self.draw, self.max_length = inner.name, inner.draw, inner.max_length
+        self.start, self.select, self.commit = inner.start, inner.select, inner.commit
+
+    @property
+    def forward_seconds(self):
+        return self.inner.forward_seconds
+
+    def draft(self, root, law, choices, limits):
+        tree = self.inner.draft(root, law, choices, limits)
+        for limit, parents, valid in zip(limits, *tree.lists[1:], strict=True):
+            self.seen.add((limit, tuple(p for p, real in zip(parents, valid, strict=True) if real)))
+        return tree
+
+
+@BOTH
+@pytest.mark.parametrize(("nodes", "width", "length", "vocab", "new"), [(4, 2, 2, 3, 3), (3, 2, 2, 4, 3)])
+def test_cut_trees_give_the_targets_joint_law(nodes, width, length, vocab, new, verifier):
+    target, draft = runners(vocab)
+    drafter = Shapes(BestFirst(draft, DrawnFan(2), nodes=nodes, width=width, length=length))
+    law = engine_law(Decoder(target, drafter, verifier()), new, Sampling())
+    assert total_variation(law, reference_law(target.model, new, at_temperature(1.0))) < EXACT
+    first_round = {form for limit, form in drafter.seen if limit == new - 1}
+    assert len(first_round) > 1  # after one and the same prompt, what was drawn decided the form
+    assert max(map(len, first_round)) <= nodes + 1
+
+
+@BOTH
+def test_law_under_temperature_and_top_p(verifier):
+    target, draft = runners(4)
+    drafter = BestFirst(draft, DrawnFan(2), nodes=3, width=2, length=2)
+    law = engine_law(Decoder(target, drafter, verifier()), 2, Sampling(temperature=0.7, top_p=0.8))
+
+    def warped(scores, _text):
+        p = (scores / 0.7).softmax(-1)
+        ordered, places = p.sort(descending=True)
+        kept = torch.zeros_like(p).scatter(0, places, ordered * (ordered.cumsum(0) - ordered < 0.8))
+        return kept / kept.sum()
+
+    assert total_variation(law, reference_law(target.model, 2, warped)) < EXACT
+
+
+class Vain:
+    """Children are worth their own probability: a place's own token decides whether it stays."""
+
+    name, draw, count = "dynamic", Draw.WITHOUT_REPLACEMENT, 2
+
+    def grow(self, logp, choices, depth, first):
+        drawn = choices.ordered(logp, 2, first, 0).tolist()
+        return [
+            [
+                Grown(own := [t for t in tokens if t >= 0], [max(float(law[t]), math.log(1e-30)) for t in own])
+                for tokens, law in zip(row, laws, strict=True)
+            ]
+            for row, laws in zip(drawn, logp, strict=True)
+        ]
+
+    def learn(self, grown, choice):
+        pass
+
+
+@BOTH
+def test_control_values_that_know_their_own_token_are_seen(verifier):
+    target, draft = runners(3)
+    drafter = BestFirst(draft, Vain(), nodes=1, width=1, length=1)
+    law = engine_law(Decoder(target, drafter, verifier()), 2, Sampling())
+    assert total_variation(law, reference_law(target.model, 2, at_temperature(1.0))) > WRONG
+
+
+VOCAB = 23
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, seed=2):
+    draft = TorchRunner(tiny_gpt(VOCAB, seed, layers=layers), drafts=True)
+    drafter, verify = build(
+        Method(method="dynamic", nodes=nodes, shape=shape, verifier=verifier), draft, greedy=greedy
+    )
+    return Decoder(tiny_runner(VOCAB, 1), drafter, verify)
+
+
+def requests():
+    return [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=9 + 3 * i)) for i, p in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal", "coupled"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=7)])
+def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling):
+    together = [r.token_ids for r in decoder(verifier).generate(requests(), sampling)]
+    alone = [decoder(verifier).generate([r], sampling)[0].token_ids for r in requests()]
+    assert together == alone
+    again = decoder(verifier)
+    again.generate(requests()[::-1], sampling)  # what other requests brought changes nothing
+    assert [r.token_ids for r in again.generate(requests(), sampling)] == together
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+def test_the_target_as_its_own_drafter_accepts_every_first_choice(verifier):
+    made = decoder(verifier, layers=2, seed=1)
+    for result in made.generate(requests(), Sampling()):
+        histogram = result.stats.histogram
+        assert histogram[0] <= 1  # only the last round may have room for nothing
+
+
+def test_temperature_zero_writes_the_greedy_text():
+    sampling = Sampling(temperature=0.0)
+    plain, verify = build(Method(method="ar"), None, greedy=True)
+    expected = [r.token_ids for r in Decoder(tiny_runner(VOCAB, 1), plain, verify).generate(requests(), sampling)]
+    assert [r.token_ids for r in decoder(greedy=True).generate(requests(), sampling)] == expected
+
+
+def test_options_are_read_and_bad_ones_refused():
+    drafter, verifier = build(Method(method="dynamic"), tiny_runner(VOCAB, 2), greedy=False)
+    assert (drafter.nodes, verifier.name, drafter.draw) == (14, "traversal", Draw.WITHOUT_REPLACEMENT)
+    with pytest.raises(ConfigError, match="does not fit method 'dynamic': give width x length"):
+        build(Method(method="dynamic", shape="2-2"), tiny_runner(VOCAB, 2), greedy=False)

@@ -1,0 +1,91 @@
+"""Exact means of acceptance, for a tree and for the trees in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftwood.noise import Noise
+from draftwood.tune.replay import part_of
+from draftwood.verify.expected import expected
+from draftwood.verify.plain import plain_tree
+from draftwood.verify.plain import recursive as plain_recursive
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.law.test_plain_twins import drafted
+
+# Smaller trees in those that `drafted` draws: chain of 3, branching 3-2-1, beam 4 x 3.
+PARTS = {
+    "chain": [[0, 1], [0, 1, 2], [0, 1, 2, 3]],
+    "rsd-c": [[0, 1], [0, 1, 2, 4, 6], [0, 1, 2, 3, 4, 6, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]],
+    "rsd-s": [[0, 1, 2], [0, 1, 5, 9], [0, 1, 2, 5, 6, 9, 10], list(range(13))],
+    "iid": [[0, 1, 4], [0, 1, 2, 4, 5], list(range(10))],
+}
+
+
+def enumerated(tree, logp, row):
+    """Recursive rejection, every coin tried: the mean number of accepted tokens."""
+    root, mean, scripts = plain_tree(tree, logp, row), 0.0, [[]]
+    while scripts:
+        script, played, weight = scripts.pop(), [], 1.0
+
+        def coin(_, p, q, script=script, played=played):
+            nonlocal weight
+            chance = min(1.0, p / q)
+            if len(played) == len(script):
+                if chance < 1:
+                    scripts.append([*script, False])
+                script.append(True)
+            played.append(script[len(played)])
+            weight *= chance if played[-1] else 1 - chance
+            return played[-1]
+
+        path, _ = plain_recursive(root, tree.draw, coin, lambda law: 0)
+        mean += weight * len(path)
+    return mean
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), [*((name, 1.0) for name in PARTS), *((name, 0.0) for name in PARTS if name != "iid")]
+)
+def test_every_tree_in_a_tree_has_the_mean_that_it_would_have_alone(name, temperature):
+    tree, logp, choices = drafted(name, seed=3, temperature=temperature)
+    found, seen = expected(tree, logp), set()
+    for kept in PARTS[name]:
+        alone, laws = part_of(tree, kept), logp[:, kept]
+        means = Traversal().verify(alone, laws, choices).expected.tolist()
+        for row, one in enumerate(found):
+            assert one.traversal(frozenset(kept)) == pytest.approx(means[row], abs=1e-6)
+            if row < 12:
+                assert one.recursive(frozenset(kept)) == pytest.approx(enumerated(alone, laws, row), abs=1e-6)
+            seen.add(round(means[row], 3))
+    assert len(seen) > (20 if temperature else 2)
+
+
+def test_traversal_is_expected_to_accept_more_than_recursive_rejection():
+    tree, logp, _ = drafted("rsd-s", seed=5)
+    every = frozenset(range(tree.size))
+    ahead = [one.traversal(every) - one.recursive(every) for one in expected(tree, logp)]
+    assert sum(ahead) / len(ahead) > 0.05  # in the mean over trees; on a single tree it may be less
+
+
+@pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s"])
+@pytest.mark.parametrize("verifier", [Recursive(), Traversal()], ids=lambda v: v.name)
+def test_the_mean_is_that_of_many_verdicts(name, verifier):
+    tree, logp, _ = drafted(name, seed=7)
+    row, times = 5, 4000
+    same = [row] * times
+    copies = replace(
+        part_of(tree, range(tree.size)), tokens=tree.tokens[same], parents=tree.parents[same], depths=tree.depths[same],
+        valid=tree.valid[same], ancestors=tree.ancestors[same],
+        draft_laws=replace(tree.draft_laws, logp=tree.draft_laws.logp[same]),
+    )  # fmt: skip
+    verdict = verifier.verify(copies, logp[same], Noise(range(times)).at([3] * times))
+    accepted = (verdict.nodes >= 0).sum(1).double()
+    one, every = expected(tree, logp)[row], frozenset(range(tree.size))
+    mean = getattr(one, verifier.name)(every)
+    error = float(accepted.std()) / times**0.5
+    assert abs(float(accepted.mean()) - mean) < 4 * error
+    other = one.recursive(frozenset([0, 1]))  # a control: the mean of another tree is told apart
+    assert abs(float(accepted.mean()) - other) > 4 * error

@@ -1,0 +1,183 @@
+"""Profiles: what they are for, when they are used, and what a broken one does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import draftwood
+from draftwood import profile
+from draftwood.errors import ConfigError
+from draftwood.loading import LoadOptions
+from draftwood.methods import Method
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+from tests.cli.conftest import models  # noqa: F401  # a fixture
+
+CHAIN = Method(method="chain", shape="3", verifier="traversal")
+BEAM = Method(method="rsd-s", shape="2x2")
+CHOICES = {0.0: BEAM, 0.6: CHAIN, 1.0: Method(method="ar")}
+
+
+@pytest.fixture
+def folders(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:  # noqa: F811
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    for part in ("target", "draft"):
+        shutil.copytree(models / part, tmp_path / part)
+    return {part: tmp_path / part for part in ("target", "draft")}
+
+
+def subject(folders, dtype=torch.float32):
+    return profile.subject_of(folders["target"], folders["draft"], dtype, torch.device("cpu"))
+
+
+def write(folders, path=None, **changes) -> Path:
+    found = subject(folders)
+    path = path or profile.default_path(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(profile.document(found, CHOICES, {"seconds": 1.0}) | changes))
+    return path
+
+
+def load(folders, **options):
+    return draftwood.load(folders["target"], folders["draft"], options=LoadOptions(**options))
+
+
+def test_a_profile_comes_back_as_it_was_written(folders):
+    path = write(folders)
+    found = profile.read(path)
+    assert found.choices == CHOICES
+    assert profile.difference(found.subject, subject(folders)) is None
+    assert profile.why_not(found) is None
+
+
+def test_the_nearest_measured_temperature_counts(folders):
+    found = profile.read(write(folders))
+    asked = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: CHOICES[1.0], 5.0: CHOICES[1.0]}
+    assert {t: found.choose(t) for t in asked} == asked
+
+
+def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
+    assert load(folders).profile is None
+    write(folders)
+    pair = load(folders)
+    assert pair.method(temperature=0.0) == Method(method="rsd-s", shape="2x2", verifier="greedy")
+    assert pair.method(temperature=0.1) == Method(method="rsd-s", shape="2x2", verifier="recursive")
+    assert pair.method(temperature=0.6) == CHAIN
+    assert pair.method(temperature=1.0) == Method(method="ar", verifier="coupled")
+    assert pair.decoder(temperature=0.6).drafter.name == "chain"
+    sampling, limits = Sampling(temperature=0.6), Limits(max_new_tokens=20, ignore_eos=True)
+    tuned = pair.generate("the fox", sampling=sampling, seed=3, limits=limits)
+    named = pair.generate("the fox", sampling=sampling, seed=3, limits=limits, method=CHAIN)
+    assert tuned.token_ids == named.token_ids
+    assert tuned.stats.expected_block_efficiency is not None  # traversal says so, shared noise does not
+    streamed = [t for piece in pair.stream("the fox", sampling=sampling, seed=3, limits=limits) for t in piece.tokens]
+    assert streamed == tuned.token_ids
+
+
+def test_what_is_asked_for_comes_before_the_profile(folders):
+    write(folders)
+    pair = load(folders)
+    for asked in (Method(nodes=6), Method(shape="2-2"), Method(verifier="coupled"), Method(method="shared-noise")):
+        assert pair.method(asked, temperature=0.6).method == "shared-noise"
+    assert load(folders, profile="none").method(temperature=0.6).method == "shared-noise"
+
+
+def test_a_named_profile_is_used(folders, tmp_path):
+    path = write(folders, tmp_path / "mine.json")
+    assert load(folders).profile is None
+    assert load(folders, profile=str(path)).method(temperature=0.6) == CHAIN
+
+
+def retrained(folder: Path) -> None:
+    """Other weights in a file of the same size and header."""
+    size = (folder / "model.safetensors").stat().st_size
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.01)
+    model.save_pretrained(folder)
+    assert (folder / "model.safetensors").stat().st_size == size
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda f, m: retrained(f["draft"]), r"draft is .*\(the files have changed\)"),
+    (lambda f, m: m.setattr(profile, "cpu_name", lambda: "a faster one"), "cpu is .*, here 'a faster one'"),
+    (lambda f, m: m.setattr(torch, "get_num_threads", lambda: 99), "threads is 1, here 99"),
+])  # fmt: skip
+def test_a_profile_of_something_else_is_not_used(folders, tmp_path, monkeypatch, change, message):
+    named = write(folders, tmp_path / "mine.json")
+    write(folders)
+    change(folders, monkeypatch)
+    assert load(folders).profile is None
+    with pytest.raises(ConfigError, match=message):
+        load(folders, profile=str(named))
+    assert profile.why_not(profile.read(named)) is not None
+
+
+def test_another_number_format_or_pair_has_no_profile(folders, tmp_path):
+    named = write(folders, tmp_path / "mine.json")
+    write(folders)
+    assert load(folders, dtype="float64").profile is None
+    assert draftwood.load(folders["target"], folders["target"]).profile is None
+    assert draftwood.load(folders["target"]).profile is None
+    with pytest.raises(ConfigError, match="dtype is 'float32', here 'float64'"):
+        load(folders, dtype="float64", profile=str(named))
+    with pytest.raises(ConfigError, match=r"draft is '.*draft', here None"):
+        draftwood.load(folders["target"], options=LoadOptions(profile=str(named)))
+
+
+def test_a_copied_model_is_the_same_model(folders, tmp_path):
+    write(folders)
+    shutil.copytree(folders["target"], tmp_path / "copy")
+    assert load({**folders, "target": tmp_path / "copy"}).profile is not None
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("", "is not one that this 'draftwood tune' writes"),
+    ("[1, 2]", "is not one that this 'draftwood tune' writes"),
+    ('{"format": 99}', "its format is 99, this version reads 1"),
+    (None, "chooses nothing"),
+])  # fmt: skip
+def test_a_broken_profile_is_named(folders, tmp_path, content, message):
+    path = write(folders, choices=[])
+    if content is not None:
+        path.write_text(content)
+    with pytest.warns(UserWarning, match=message):
+        pair = load(folders)
+    assert pair.method(temperature=0.6).method == "shared-noise"
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(folders, profile=str(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", [
+    {"temperature": 0.0, "method": {"method": "magic"}},
+    {"temperature": 0.0, "method": {"method": "chain", "colour": "red"}},
+    {"temperature": "warm", "method": {}},
+    {"method": {}},
+])  # fmt: skip
+def test_a_choice_that_makes_no_sense_is_named(folders, tmp_path, entry):
+    path = write(folders, tmp_path / "mine.json", choices=[entry])
+    with pytest.raises(ConfigError, match=r"mine\.json"):
+        profile.read(path)
+
+
+def test_a_file_that_is_not_there_is_named(folders, tmp_path):
+    with pytest.raises(ConfigError, match=r"profile .*missing\.json cannot be read"):
+        load(folders, profile=str(tmp_path / "missing.json"))
+
+
+def test_where_profiles_lie(monkeypatch, tmp_path):
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "own"))
+    assert profile.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("DRAFTWOOD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert profile.cache_folder() == tmp_path / "xdg" / "draftwood"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert profile.cache_folder() == Path.home() / ".cache" / "draftwood"

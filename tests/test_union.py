@@ -1,0 +1,119 @@
+"""Leaving out what nobody can say changes no text, whoever drafts and verifies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood import decode, sampling
+from draftwood.decode import Request
+from draftwood.laws import Laws
+from draftwood.models.torch_runner import TorchRunner
+from draftwood.noise import Noise
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+from draftwood.tree import Draw, TreeBuilder
+from draftwood.verify import union
+from draftwood.verify.recursive import Recursive
+from tests.helpers import decoder, tiny_gpt, tiny_runner
+
+VOCAB = 401
+CASES = [
+    ("ar", None, "coupled"),
+    ("chain", "3", "recursive"),
+    ("chain", "3", "traversal"),
+    ("iid", "2x2", "recursive"),
+    ("rsd-c", "3-2", "recursive"),
+    ("rsd-s", "3x3", "recursive"),
+    ("rsd-s", "3x3", "traversal"),
+    ("hybrid", "3x3", "traversal"),
+    ("shared-noise", "3-2", "coupled"),
+    ("ngram", "3", "recursive"),
+]
+SAMPLINGS = [Sampling(top_k=5), Sampling(top_p=0.7), Sampling(min_p=0.2, temperature=1.3), Sampling(top_k=1)]
+
+
+def texts(case, setting):
+    method, shape, verifier = case
+    draft = TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True)
+    made = decoder(tiny_runner(VOCAB, 1), draft, method, shape, verifier)
+    requests = [Request(prompt=[1, 2, 3][: 1 + i], seed=i, limits=Limits(max_new_tokens=14)) for i in range(3)]
+    return [(r.token_ids, r.stats.histogram) for r in made.generate(requests, setting)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("setting", SAMPLINGS)
+def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch):
+    whole = texts(case, setting)
+    sizes = []
+    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: union.verify(Spy(verifier, sizes), *rest))
+    assert texts(case, setting) == whole
+    assert min(sizes) < VOCAB  # something was left out
+
+
+class Spy:
+    """Notes how many tokens a verifier is asked about."""
+
+    def __init__(self, verifier, sizes):
+        self.name, self.lossless, self.draws = verifier.name, verifier.lossless, verifier.draws
+        self._verifier, self._sizes = verifier, sizes
+
+    def verify(self, tree, target_logp, choices):
+        self._sizes.append(target_logp.shape[-1])
+        return self._verifier.verify(tree, target_logp, choices)
+
+
+def test_control_noise_of_other_tokens_is_seen(monkeypatch):
+    case, setting = ("shared-noise", "3-2", "coupled"), Sampling(top_k=5)
+    whole = texts(case, setting)
+
+    def shifted(self, offset, count, vocab):
+        noise = self._choices.shared(offset, count, self._vocab)
+        return noise[..., :vocab]
+
+    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(union.OnUnion, "shared", shifted)
+    assert texts(case, setting) != whole
+
+
+def test_the_draft_may_say_what_the_target_cannot():
+    """Mass of the draft off the target's support takes part in its law; left out, its children would look likelier."""
+    torch.manual_seed(0)
+    scores = torch.randn(1, 1, 6, dtype=torch.float64)
+    tokens = torch.tensor([[[4, 1, 0, 3]]])
+    draft = Laws(logp=scores[..., [4, 1, 0, 3]].log_softmax(-1), tokens=tokens, vocab=6)
+    certain = torch.tensor([0.3, 0.7], dtype=torch.float64).log().expand(1, 4, 2)
+    target = Laws(logp=certain, tokens=torch.tensor([1, 0]).expand(1, 4, 2), vocab=6)
+    outcomes = set()
+    for seed in range(60):
+        choices = Noise([seed]).at([1])
+        builder = TreeBuilder(torch.tensor([0]), 4)
+        builder.add(choices.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
+        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_laws=draft)
+        one = Recursive().verify(tree, target.dense(), choices)
+        other = union.verify(Recursive(), tree, target, choices)
+        assert (one.nodes.tolist(), one.next_token.tolist()) == (other.nodes.tolist(), other.next_token.tolist())
+        outcomes.add((len(one.nodes[0]), int(one.next_token)))
+    assert len(outcomes) > 2
+
+
+def test_laws_over_named_tokens_are_the_laws_over_all():
+    torch.manual_seed(1)
+    scores = torch.randn(2, 3, 50)
+    values, tokens = sampling.likeliest(scores, Sampling(top_p=0.8, top_k=9))
+    laws = Laws(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
+    columns = laws.support().unique()
+    assert torch.equal(laws.dense()[..., columns], laws.on(columns))
+    assert float((laws.on(columns).exp().sum(-1) - 1).abs().max()) < 1e-6
+    joined = Laws.joined([laws, laws.at([1])])
+    assert torch.equal(joined.dense(), torch.cat([laws.dense(), laws.dense()[:, 1:2]], dim=1))
+
+
+def test_a_flat_law_is_sorted_as_far_as_it_reaches(monkeypatch):
+    monkeypatch.setattr(sampling, "_LIKELY", 2)
+    monkeypatch.setattr(sampling, "_TIES", 1)
+    scores = 0.01 * torch.randn(1, 2, 300)
+    values, tokens = sampling.likeliest(scores, Sampling(top_p=0.9))
+    assert 260 <= int((values > -torch.inf).sum(-1).min()) <= 275
+    assert torch.equal(scores.gather(-1, tokens)[values > -torch.inf], values[values > -torch.inf])
