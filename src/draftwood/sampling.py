@@ -266,28 +266,35 @@ def likeliest(
     only that beginning is sorted. One host sync a try; a second try is needed where the law is flat.
     """
     vocab, count = scores.shape[-1], (s.top_k or _LIKELY) + _TIES
+    whole = None if s.top_k or s.top_p == 1 else scores.logsumexp(dim=-1, keepdim=True)
     while True:
         ordered, tokens = scores.topk(min(count, vocab), dim=-1)
-        if s.top_p < 1:  # of equal scores the later token stays, as in transformers, which sorts the other way round
-            tokens = tokens.sort(dim=-1, descending=True).values
-            ordered, places = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
-            tokens = tokens.gather(-1, places)
-        keep = _kept(ordered, scores, s)
+        keep = _kept(ordered, whole, s)
         if count >= vocab or not bool(keep[..., -1].any()):
-            return ordered.masked_fill(~keep, -torch.inf), tokens
+            break
         count *= 8
+    if s.top_p < 1 and bool((keep[..., :-1] & (ordered[..., 1:] == ordered[..., :-1])).any()):
+        # Of equal scores the later token stays, as in transformers, which sorts the other way round.
+        tokens = tokens.sort(dim=-1, descending=True).values
+        ordered, places = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
+        tokens = tokens.gather(-1, places)
+    return ordered.masked_fill(~keep, -torch.inf), tokens
 
 
 def _kept(
-    ordered: Float[Tensor, "*batch n"], scores: Float[Tensor, "*batch vocab"], s: Sampling
+    ordered: Float[Tensor, "*batch n"], whole: Float[Tensor, "*batch 1"] | None, s: Sampling
 ) -> Bool[Tensor, "*batch n"]:
-    """Which of the best scores, in falling order, stay; NaN stays, to be named later."""
+    """Which of the best scores, in falling order, stay; NaN stays, to be named later.
+
+    ``whole`` is the logarithm of the sum of the whole law; None where top-k leaves only a part of it.
+    """
     keep = torch.ones_like(ordered, dtype=torch.bool)
     if s.top_k:
         keep = ~(ordered < ordered[..., min(s.top_k, ordered.shape[-1]) - 1, None])
     if s.top_p < 1:
-        whole = ordered.masked_fill(~keep, -torch.inf) if s.top_k else scores
-        law = (ordered - whole.logsumexp(dim=-1, keepdim=True)).exp()
+        if whole is None:
+            whole = ordered.masked_fill(~keep, -torch.inf).logsumexp(dim=-1, keepdim=True)
+        law = (ordered - whole).exp()
         keep = keep & ~(law.cumsum(dim=-1) - law >= s.top_p)
     if s.min_p > 0:
         keep = keep & ~(ordered < ordered[..., :1] + math.log(s.min_p))

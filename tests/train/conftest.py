@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.train.config import DraftConfig, LMConfig
+from draftwood.train.config import DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 
 SEPARATOR = "<|endoftext|>"
 
@@ -87,5 +87,70 @@ def draft_config(corpus: Path, trained: tuple[Path, dict[str, Any]]) -> Callable
 
     def make(out: Path, **changes: Any) -> DraftConfig:
         return DraftConfig(**{**tiny, **sampling, "data": corpus, "target": trained[0], "out": out, **changes})
+
+    return make
+
+
+WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "boat", "steht": "stands", "fährt": "sails"}
+WORDS |= {"hier": "here", "dort": "there", "heute": "today", "nie": "never", "und": "and", "Buch": "book", "liegt": "lies"}
+
+
+def sentence(rng: random.Random) -> str:
+    """A German sentence of a tiny language whose English is word by word the same."""
+    noun = f"ein {rng.choice(['rotes', 'altes'])} {rng.choice(['Haus', 'Boot', 'Buch'])}"
+    more = f" und {noun}" if rng.random() < 0.3 else ""
+    return f"{noun}{more} {rng.choice(['steht', 'fährt', 'liegt'])} {rng.choice(['hier', 'dort', 'heute', 'nie'])}"
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with sentence pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for part, count in (("train", 300), ("val", 24)):
+        rng = random.Random(part)
+        german = [sentence(rng) for _ in range(count)]
+        english = [" ".join(WORDS[word] for word in line.split()) for line in german]
+        for language, lines in (("de", german), ("en", english)):
+            (folder / f"tiny.{part}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+TINY_PAIRS: dict[str, Any] = {
+    **{"batch": 400, "warmup": 10, "learning_rate": 5e-3, "optimizer": "adamw", "dropout": 0.0},
+    **{"save_every": 75, "report_every": 100, "report_pairs": 12},
+}
+
+
+@pytest.fixture(scope="session")
+def translator_config(pairs_folder: Path) -> Callable[..., TranslatorConfig]:
+    """Settings of a tiny translation model, with changes."""
+    sizes = {"vocab": 320, "context": 32, "hidden": 48, "heads": 4, "intermediate": 64}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 1}
+
+    def make(out: Path, **changes: Any) -> TranslatorConfig:
+        return TranslatorConfig(**{**TINY_PAIRS, **sizes, "data": pairs_folder, "steps": 300, "out": out, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def translator(
+    translator_config: Callable[..., TranslatorConfig], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """The folder and the metrics of a tiny translation model trained without a stop."""
+    from draftwood.train.translator import train_translator
+
+    out = tmp_path_factory.mktemp("translator")
+    return out, train_translator(translator_config(out))
+
+
+@pytest.fixture(scope="session")
+def spec_config(pairs_folder: Path, translator: tuple[Path, dict[str, Any]]) -> Callable[..., SpecDrafterConfig]:
+    """Settings of a tiny drafter of blocks for the tiny translation model, with changes."""
+    sizes = {"block": 6, "decoder_layers": 1, "intermediate": 64}
+
+    def make(out: Path, **changes: Any) -> SpecDrafterConfig:
+        given = {**TINY_PAIRS, **sizes, "data": pairs_folder, "target": translator[0], "steps": 200, "out": out, **changes}
+        return SpecDrafterConfig(**given)
 
     return make

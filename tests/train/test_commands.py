@@ -17,10 +17,13 @@ from draftwood.cli import main
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
 from draftwood.train import commands
-from draftwood.train.config import AverageConfig, DraftConfig, LMConfig
+from draftwood.train.config import AverageConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
+
+COMMANDS = [("lm", LMConfig), ("draft", DraftConfig), ("average", AverageConfig)]
+COMMANDS += [("translator", TranslatorConfig), ("spec-drafter", SpecDrafterConfig)]
 
 
-@pytest.mark.parametrize(("name", "config"), [("lm", LMConfig), ("draft", DraftConfig), ("average", AverageConfig)])
+@pytest.mark.parametrize(("name", "config"), COMMANDS)
 def test_every_setting_is_an_option_with_its_default_and_help(name: str, config: Any) -> None:
     options = {p.name: p for p in commands.group.commands[name].params}
     fields = dataclasses.fields(config)

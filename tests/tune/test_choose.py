@@ -77,6 +77,16 @@ def test_costs_of_shapes_that_were_not_measured(costs):
     assert costs.of_round(PLAIN, ()) == pytest.approx(WITHIN * target_seconds(1) + 0.0005)
 
 
+def test_costs_at_another_speed_of_the_machine(costs):
+    twice = forwards()
+    for side in (twice.draft, twice.target):
+        for seconds in side.values():
+            seconds[:] = [2 * one for one in seconds]
+    chain, widths = Method(method="chain", shape="5"), (1,) * 5
+    in_models, rest = parts_of(widths)
+    assert costs.at_speed_of(twice).of_round(chain, widths) == pytest.approx(2 * in_models + rest)
+
+
 def test_every_calibrated_shape_is_a_known_one():
     assert {(m.method, m.shape) for m in WIDTHS} == {(n, s) for n, shapes in SHAPES.items() for s in shapes} | {("ar", None)}
     assert set(LEVEL) == set(ASKED)

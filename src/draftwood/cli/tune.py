@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -61,6 +62,7 @@ def command(**options: Any) -> None:
     if subject is None:
         raise ConfigError(f"a profile belongs to files, but those of {models.target} or its draft are nowhere: give folders")
     path = default_path(subject) if files.out is None else files.out
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _progress() as tell:
         found = Tuning(pair, [pair.encode(text) for text in prompts], sizes, tell).findings()
     _write(path, subject, found, sizes)
@@ -81,8 +83,13 @@ def _prompts(path: Path | None, most: int) -> list[str]:
 
 
 def _check_writable(out: Path | None) -> None:
-    if out is not None and not out.parent.is_dir():
+    """Better now than after minutes of work."""
+    if out is None:
+        return
+    if not out.parent.is_dir():
         raise ConfigError(f"output folder {out.parent} does not exist: create it first, or name another --out")
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ConfigError(f"output {out} cannot be written: name another --out")
 
 
 @contextmanager
@@ -99,7 +106,6 @@ def _progress() -> Iterator[Tell]:
 
 def _write(path: Path, subject: Subject, found: Findings, sizes: Sizes) -> None:
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text_of(document(subject, found.choices, rest)))
 
 

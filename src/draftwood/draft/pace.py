@@ -12,6 +12,7 @@ from typing import final
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
 _DRIFT = 0.02
+_FASTER, _SLOWEST = 0.3, 3.0  # weight of a level that took less time than the mean, and the most of it that one may count
 _DOUBT, _GUESS = 4.0, 0.02
 _LONGEST_PAUSE = 64  # rounds without a draft before it is tried again
 
@@ -76,7 +77,10 @@ class Pace:
         if above > 0:
             self._catch[depth] += (1 - _FORGET) * (brought / above - self._catch[depth])
         if seconds is not None:
-            self.level += (seconds - self.level) * (1 - _FORGET if self.level else 1.0)
+            # A machine is slower than usual now and then, never faster: what took long counts less, so that one slow level
+            # does not end drafting for long.
+            weight = _FASTER if seconds < self.level else 1 - _FORGET
+            self.level += (min(seconds, _SLOWEST * self.level) - self.level) * weight if self.level else seconds
 
     def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
         """A round has its verdict: nodes shown to the target, new tokens, the time of its draft and of all until then."""
@@ -84,5 +88,7 @@ class Pace:
         self._seconds = _FORGET * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
         target = max(0.0, seconds - drafting)
+        if self._fit[0]:
+            target = min(target, _SLOWEST * self._fit[3] / self._fit[0])
         new = (1.0, nodes, nodes * nodes, target, nodes * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]

@@ -1,1 +1,4 @@
-"""Training: a small language model from text (`lm`) and a drafter for it (`draft`). Nothing heavy is imported here."""
+"""Training of language and translation models (`lm`, `translator`) and of drafters for them (`draft`, `spec_drafter`).
+
+Nothing heavy is imported here.
+"""

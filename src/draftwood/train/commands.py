@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from draftwood.options import dataclass_options
-from draftwood.train.config import AverageConfig, DraftConfig, LMConfig
+from draftwood.train.config import AverageConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 
 
 @click.group(name="train")
@@ -46,3 +46,25 @@ def average(**options: Any) -> None:
 
     quiet_loading()
     average.average(AverageConfig(**options))
+
+
+@group.command(name="translator")
+@dataclass_options(TranslatorConfig)
+def translator(**options: Any) -> None:
+    """Train a small translation model and its tokenizer from sentence pairs."""
+    from draftwood.loading import quiet_loading
+    from draftwood.train.translator import train_translator
+
+    quiet_loading()
+    train_translator(TranslatorConfig(**options))
+
+
+@group.command(name="spec-drafter")
+@dataclass_options(SpecDrafterConfig)
+def spec_drafter(**options: Any) -> None:
+    """Distil a drafter of whole blocks from a translation model, on what that model writes."""
+    from draftwood.loading import quiet_loading
+    from draftwood.train.spec_drafter import train_spec_drafter
+
+    quiet_loading()
+    train_spec_drafter(SpecDrafterConfig(**options))

@@ -8,6 +8,7 @@ from typing import Literal
 
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]
+Kind = Literal["masked-block", "heads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,9 @@ class RunConfig:
 
     data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz]"})
     out: Path = field(metadata={"help": "folder for the model; a stopped run in it is resumed"})
-    start: Path | None = field(default=None, metadata={"help": "model to start from; without it, random weights"})
-    mix: str = field(default="tinystories=1", metadata={"help": "how often each source is seen: NAME=EPOCHS,..."})
-    steps: int | None = field(default=None, metadata={"help": "optimizer steps; without it, one pass over the mix"})
+    steps: int | None = field(default=None, metadata={"help": "optimizer steps; without it, what the data gives"})
     minutes: float | None = field(default=None, metadata={"help": "stop by then, the learning rate falling with the clock"})
     batch: int = field(default=8, metadata={"help": "blocks per step"})
-    context: int = field(default=512, metadata={"help": "tokens per block"})
     optimizer: Optimizer = field(default="muon", metadata={"help": "muon leaves embeddings and norms to AdamW"})
     learning_rate: float = field(default=2e-3, metadata={"help": "peak learning rate; it falls linearly to zero"})
     warmup: int = field(default=100, metadata={"help": "steps until the peak learning rate"})
@@ -32,11 +30,48 @@ class RunConfig:
     seed: int = field(default=0, metadata={"help": "seed of initial weights and of the order of the data"})
     save_every: int = field(default=250, metadata={"help": "steps between checkpoints (the last two are kept)"})
     report_every: int = field(default=250, metadata={"help": "steps between reports on held-out text"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(RunConfig):
+    """Settings of a run on packed text."""
+
+    start: Path | None = field(default=None, metadata={"help": "model to start from; without it, random weights"})
+    mix: str = field(default="tinystories=1", metadata={"help": "how often each source is seen: NAME=EPOCHS,..."})
+    context: int = field(default=512, metadata={"help": "tokens per block"})
     report_blocks: int = field(default=8, metadata={"help": "held-out blocks per source in these reports"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMConfig(RunConfig):
+class PairsConfig(RunConfig):
+    """Settings of a run on sentence pairs."""
+
+    data: Path = field(metadata={"help": "folder with NAME.train.LANGUAGE[.xz] and NAME.val.LANGUAGE[.xz], line by line"})
+    source_language: str = field(default="de", metadata={"help": "language to translate from, as the files call it"})
+    target_language: str = field(default="en", metadata={"help": "language to translate to, as the files call it"})
+    epochs: int = field(default=10, metadata={"help": "how often each pair is seen, where no --steps are given"})
+    batch: int = field(default=6000, metadata={"help": "tokens per step, both languages and padding included"})
+    warmup: int = field(default=300, metadata={"help": "steps until the peak learning rate"})
+    label_smoothing: float = field(default=0.1, metadata={"help": "share of the loss that goes to all tokens alike"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout in the residual stream"})
+    report_pairs: int = field(default=200, metadata={"help": "held-out pairs in these reports"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatorConfig(PairsConfig):
+    """Settings of a translation model from scratch."""
+
+    vocab: int = field(default=6000, metadata={"help": "entries of the tokenizer that both languages share"})
+    context: int = field(default=128, metadata={"help": "longest sentence in tokens; longer pairs are left out"})
+    hidden: int = field(default=256, metadata={"help": "width of the residual stream"})
+    encoder_layers: int = field(default=3, metadata={"help": "layers that read the source"})
+    decoder_layers: int = field(default=5, metadata={"help": "layers that write the translation"})
+    heads: int = field(default=4, metadata={"help": "attention heads"})
+    intermediate: int = field(default=512, metadata={"help": "width of the feed-forward part"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMConfig(TextConfig):
     """Settings of a language model: from scratch, or trained on."""
 
     vocab: int = field(default=4096, metadata={"help": "entries of the tokenizer, where one is trained"})
@@ -50,7 +85,7 @@ class LMConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftConfig(RunConfig):
+class DraftConfig(TextConfig):
     """Settings of a drafter distilled from a target."""
 
     target: Path = field(metadata={"help": "folder of the target model and its tokenizer"})
@@ -64,6 +99,23 @@ class DraftConfig(RunConfig):
     sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document that a written block starts with"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecDrafterConfig(PairsConfig):
+    """Settings of a drafter for a translation model that drafts a block of tokens in one pass."""
+
+    target: Path = field(metadata={"help": "folder of the translation model and its tokenizer"})
+    outputs: int | None = field(
+        default=None, metadata={"help": "training sentences that the target translates; all if None"}
+    )
+    kind: Kind = field(default="masked-block", metadata={"help": "a model of its own, or heads on the target's states"})
+    block: int = field(default=25, metadata={"help": "tokens drafted in one pass"})
+    block_from: int | None = field(default=None, metadata={"help": "train on blocks of this length to --block, not only it"})
+    decoder_layers: int = field(default=2, metadata={"help": "decoder layers of a masked-block drafter"})
+    intermediate: int = field(default=256, metadata={"help": "width of their feed-forward part"})
+    glance_start: float = field(default=0.5, metadata={"help": "share of wrong positions revealed at first (masked-block)"})
+    glance_end: float = field(default=0.3, metadata={"help": "share of wrong positions revealed at last (masked-block)"})
 
 
 @dataclass(frozen=True, kw_only=True)

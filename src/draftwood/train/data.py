@@ -137,6 +137,11 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
+def counted(blocks: dict[str, Tensor]) -> dict[str, int]:
+    """Tokens of each source's blocks."""
+    return {name: tensor.numel() for name, tensor in blocks.items()}
+
+
 def first(blocks: dict[str, Tensor], count: int) -> dict[str, Tensor]:
     """At most ``count`` blocks of each source."""
     return {name: tensor[:count] for name, tensor in blocks.items()}

@@ -77,10 +77,10 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
         callbacks=loop.callbacks(config, lambda m: agreement(m, target, subset, config.batch)),
     )
     print(f"{loop.parameters(model):,} parameters, {dataset.tokens.numel():,} tokens to train on", flush=True)
-    result = loop.run(trainer)
+    result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
     metrics = {
-        **loop.facts(config, model, held_out),
+        **loop.facts(config, model, data.counted(held_out)),
         "held_out": loop.measured(model, lambda m: agreement(m, target, held_out, config.batch)),
         "sampled_tokens": written.numel(),
         **result,

@@ -39,10 +39,10 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
         callbacks=loop.callbacks(config, lambda m: held_out_losses(m, subset, config.batch)),
     )
     print(f"{loop.parameters(model):,} parameters, {blocks.numel():,} tokens in the mix", flush=True)
-    result = loop.run(trainer)
+    result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
     metrics = {
-        **loop.facts(config, model, held_out),
+        **loop.facts(config, model, data.counted(held_out)),
         "held_out_loss": loop.measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
         "samples": samples(model, tokenizer, seed=config.seed),
         **result,

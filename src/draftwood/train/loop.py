@@ -24,7 +24,7 @@ from draftwood.train.optim import MuonAdamW
 Report = Callable[[Any], dict[str, Any]]
 """A model -> named figures."""
 
-_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "compile", "data", "out"}
+_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"}
 
 
 def require_accelerate() -> None:
@@ -122,12 +122,16 @@ def measured(model: nn.Module, report: Report) -> dict[str, Any]:
         model.train(training)
 
 
-def arguments(config: RunConfig, steps: int) -> TrainingArguments:
-    """Trainer settings: bf16 autocast over float32 weights, on a GPU where there is one."""
+def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> TrainingArguments:
+    """Trainer settings: bf16 autocast over float32 weights, on a GPU where there is one.
+
+    ``whole_batches``: the items of the data are batches already, in the order in which they are to be seen.
+    """
     return TrainingArguments(
         output_dir=str(config.out / "checkpoints"),
         max_steps=steps,
-        per_device_train_batch_size=config.batch,
+        per_device_train_batch_size=1 if whole_batches else config.batch,
+        train_sampling_strategy="sequential" if whole_batches else "random",
         learning_rate=config.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=config.warmup,
@@ -164,14 +168,16 @@ def steps_of(config: RunConfig, blocks: int) -> int:
     return steps
 
 
-def run(trainer: Trainer) -> dict[str, Any]:
-    """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history."""
+def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
+    """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
+
+    ``tokens_until(steps)`` says how many tokens so many steps see.
+    """
     last = get_last_checkpoint(trainer.args.output_dir) if Path(trainer.args.output_dir).is_dir() else None
     trainer.train(resume_from_checkpoint=last)
     history = trainer.state.log_history
     seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
-    block = int(trainer.train_dataset[0]["input_ids"].numel())
-    tokens = trainer.state.global_step * trainer.args.per_device_train_batch_size * block
+    tokens = tokens_until(trainer.state.global_step)
     return {
         "steps": trainer.state.global_step,
         "tokens_seen": tokens,
@@ -183,15 +189,14 @@ def run(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def facts(config: RunConfig, model: nn.Module, held_out: dict[str, Tensor]) -> dict[str, Any]:
+def facts(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int]) -> dict[str, Any]:
     """What the metrics of every run begin with."""
-    tokens = {name: blocks.numel() for name, blocks in held_out.items()}
-    return {"config": plain(config), "parameters": parameters(model), "held_out_tokens": tokens}
+    return {"config": plain(config), "parameters": parameters(model), "held_out_tokens": held_out_tokens}
 
 
 def parameters(model: nn.Module) -> int:
-    """Number of parameters, tied ones once."""
-    return sum(p.numel() for p in model.parameters())
+    """Number of trained parameters, tied ones once."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def save(model: Any, tokenizer: Any, out: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from draftwood.corpus import SEPARATOR
@@ -37,6 +37,37 @@ def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTr
         bos_token=SEPARATOR,
         eos_token=SEPARATOR,
         pad_token=SEPARATOR,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def train_pair_tokenizer(sentences: Iterable[str], vocab: int, context: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with single digits for both languages of a translation model.
+
+    ``<pad>`` fills up and starts a translation, ``</s>`` ends every sentence, ``[MASK]`` stands for a token that a drafter
+    fills in. Every sentence gets a blank in front, so that a word has the same tokens there as inside a sentence.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    special = ["<pad>", "</s>", "[MASK]"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        mask_token="[MASK]",
         model_max_length=context,
         clean_up_tokenization_spaces=False,
     )

@@ -1,0 +1,153 @@
+"""Sentences cut into a committed prefix and a block to draft, and what a drafter of blocks is worth.
+
+Sources: Spec-Drafter, Xia et al. 2023, arXiv 2203.16487; glancing, Qian et al. 2021, arXiv 2008.07905.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftwood.errors import ConfigError
+from draftwood.train.config import SpecDrafterConfig
+from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, held_out_batches
+
+Batch = dict[str, Tensor]
+Scores = Callable[[Batch], Tensor]
+"""A cut batch -> scores of its blocks, float [row, k, vocab]."""
+
+
+def cut(batch: Batch, committed: Tensor, k: int, start: int) -> Batch:
+    """Cut every target sentence after its first tokens.
+
+    Args:
+        batch: ``input_ids``, ``attention_mask`` and ``labels``, as :func:`draftwood.train.pairs.batch_of` makes them.
+        committed: int64 [row], how many tokens of each sentence are kept.
+        k: length of the block.
+        start: the token that every target sentence starts with; it also fills up short prefixes.
+
+    Returns:
+        The batch with ``prefix`` and ``prefix_mask`` int64 [row, 1 + most committed], the start token first, and ``labels``
+        int64 [row, k]: the tokens of the block, ``IGNORED`` beyond the end of the sentence.
+    """
+    labels, width = batch["labels"], int(committed.max())
+    kept = torch.arange(1 + width, device=labels.device) <= committed[:, None]
+    prefix = torch.nn.functional.pad(labels[:, :width], (1, 0), value=start).masked_fill(~kept, start)
+    block = torch.nn.functional.pad(labels, (0, k), value=IGNORED)
+    block = block.gather(1, committed[:, None] + torch.arange(k, device=labels.device))
+    return {**batch, "prefix": prefix, "prefix_mask": kept.long(), "labels": block}
+
+
+def cut_at_random(batch: Batch, rng: np.random.Generator, k: int, start: int, least: int) -> Batch:
+    """Cut every sentence of L tokens at a random place, at least ``least`` and at most L - 1 tokens being kept.
+
+    Of the places from ``least`` on, the share u (uniform) squared is kept: short prefixes are the more frequent ones, as in
+    use, where every sentence begins without any.
+    """
+    lengths = (batch["labels"] != IGNORED).sum(1).numpy()
+    committed = least + np.floor((lengths - least) * rng.random(len(lengths)) ** 2).astype(np.int64)
+    return cut(batch, torch.from_numpy(committed), k, start)
+
+
+class BlockBatches(PairBatches):
+    """Batches of sentence pairs cut at random; what an item holds depends on its number and the seed only."""
+
+    def __init__(self, pairs: TokenPairs, config: SpecDrafterConfig, pad: int, start: int, least: int) -> None:
+        super().__init__(pairs, config, pad)
+        self.shortest, self.block = lengths_of(config)
+        self.start, self.least = start, least
+
+    def __getitem__(self, index: int) -> Batch:
+        rng = np.random.default_rng((self.seed, 1, index))
+        k = int(rng.integers(self.shortest, self.block + 1))
+        return cut_at_random(super().__getitem__(index), rng, k, self.start, self.least)
+
+
+def lengths_of(config: SpecDrafterConfig) -> tuple[int, int]:
+    """Shortest and longest block to train on.
+
+    Raises:
+        ConfigError: lengths below 1, or the shortest above the longest.
+    """
+    shortest = config.block if config.block_from is None else config.block_from
+    if not 1 <= shortest <= config.block:
+        raise ConfigError(
+            f"blocks of {shortest} to {config.block} tokens were asked for; give 1 or more, and the shorter one first"
+        )
+    return shortest, config.block
+
+
+def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Which positions bool [row, k] to reveal: of a row's n wrongly predicted ones, ``share * n`` rounded down, at random.
+
+    Args:
+        guessed: int64 [row, k], the predicted tokens.
+        labels: int64 [row, k]; ``IGNORED`` ones are never revealed.
+        share: from 0 to less than 1, so that something is left to learn from.
+        generator: decides which, on the CPU.
+    """
+    wrong = ((guessed != labels) & (labels != IGNORED)).cpu()
+    order = torch.rand(wrong.shape, generator=generator).masked_fill(~wrong, 2.0).argsort(-1).argsort(-1)
+    return (order < (share * wrong.sum(-1, keepdim=True)).floor()).to(labels.device)
+
+
+def share_of(config: SpecDrafterConfig, progress: float) -> float:
+    """Share of wrong positions that is revealed when this share of the training is done.
+
+    Raises:
+        ConfigError: a share that is not from 0 to less than 1.
+    """
+    for name, share in (("glance_start", config.glance_start), ("glance_end", config.glance_end)):
+        if not 0 <= share < 1:
+            raise ConfigError(f"{name} is {share}; give a number from 0 to less than 1")
+    return config.glance_start + (config.glance_end - config.glance_start) * progress
+
+
+def replay(scores: Scores, batch: Batch, k: int, start: int, least: int) -> tuple[int, int, int]:
+    """Draft and verify a batch at temperature 0, the target's output being known.
+
+    Each pass drafts ``k`` tokens, keeps those up to the first that is not the target's, and adds one token of the target's,
+    until the sentence ends. A drafter that can draft only after ``least`` tokens leaves them to passes without a draft.
+
+    Returns:
+        Tokens, passes of the target, and accepted tokens, summed over rows.
+    """
+    lengths = (batch["labels"] != IGNORED).sum(1)
+    committed = torch.full_like(lengths, least)
+    passes, accepted = least * len(lengths), 0
+    while (going := committed < lengths).any():
+        rows = cut({name: tensor[going] for name, tensor in batch.items()}, committed[going], k, start)
+        right = (scores(rows).argmax(-1) == rows["labels"]).long().cumprod(-1).sum(-1)
+        passes, accepted = passes + len(right), accepted + int(right.sum())
+        committed[going] = torch.minimum(committed[going] + right + 1, lengths[going])
+    return int(lengths.sum()), passes, accepted
+
+
+def worth(
+    scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, least: int, device: torch.device
+) -> dict[str, float]:
+    """What a drafter is worth on sentences and the target's outputs for them.
+
+    Returns:
+        ``loss`` in nats per drafted token at random cuts, ``accepted_per_pass``, and ``tokens_per_pass`` of the target, its
+        own extra tokens counted (the block efficiency of exact greedy decoding).
+    """
+    rng, loss, drafted, totals = np.random.default_rng(0), 0.0, 0, np.zeros(3, dtype=np.int64)
+    for batch in held_out_batches(outputs, pad, device):
+        on_host = {name: tensor.cpu() for name, tensor in batch.items()}
+        rows = {name: tensor.to(device) for name, tensor in cut_at_random(on_host, rng, k, start, least).items()}
+        logits = scores(rows).flatten(0, 1).float()
+        loss += torch.nn.functional.cross_entropy(
+            logits, rows["labels"].flatten(), ignore_index=IGNORED, reduction="sum"
+        ).item()
+        drafted += int((rows["labels"] != IGNORED).sum())
+        totals += replay(scores, batch, k, start, least)
+    tokens, passes, accepted = totals.tolist()
+    return {
+        "loss": round(loss / drafted, 4),
+        "accepted_per_pass": round(accepted / passes, 4),
+        "tokens_per_pass": round(tokens / passes, 4),
+    }

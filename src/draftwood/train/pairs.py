@@ -1,0 +1,197 @@
+"""Sentence pairs on disk -> padded batches of tokens.
+
+A data folder holds ``NAME.train.LANGUAGE`` and ``NAME.val.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file
+translates the other. A batch holds pairs of nearly equal lengths, as many as fit a number of tokens, so that little of it
+is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from draftwood.corpus import read_lines
+from draftwood.errors import ConfigError
+from draftwood.train.config import PairsConfig
+
+IGNORED = -100
+"""The label of a position that is not in the loss."""
+
+HELD_OUT_TOKENS = 12_000
+"""Tokens of a batch that is only read, both languages and padding included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPairs:
+    """Sentence pairs as token ids, every sentence closed by the end-of-sentence token; ``too_long`` pairs were left out."""
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+    too_long: int = 0
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def lengths(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """int [pair, side]."""
+        return np.array([[len(s), len(t)] for s, t in zip(self.sources, self.targets, strict=True)])
+
+    def spread(self, count: int) -> TokenPairs:
+        """At most ``count`` pairs, evenly spaced, since corpora are often sorted.
+
+        Raises:
+            ConfigError: ``count`` is not positive.
+        """
+        if count < 1:
+            raise ConfigError(f"{count} sentence pairs were asked for; give 1 or more")
+        chosen = [i * len(self) // count for i in range(count)] if count < len(self) else range(len(self))
+        return TokenPairs(
+            sources=[self.sources[i] for i in chosen], targets=[self.targets[i] for i in chosen], too_long=self.too_long
+        )
+
+
+def read_pairs(config: PairsConfig, part: str) -> tuple[list[str], list[str]]:
+    """Source and target sentences of the ``train`` or ``val`` part of every NAME in the data folder.
+
+    Raises:
+        ConfigError: no folder, a missing file, an empty file or line, or files that differ in their number of lines.
+    """
+    if not config.data.is_dir():
+        raise ConfigError(
+            f"data folder {config.data} does not exist; give one with NAME.train.{config.source_language}[.xz]"
+        )
+    languages = (config.source_language, config.target_language)
+    if languages[0] == languages[1]:
+        raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
+    names = sorted({p.name.split(f".{part}.")[0] for lang in languages for p in _files(config.data, part, lang)})
+    if not names:
+        raise ConfigError(f"data folder {config.data} holds no NAME.{part}.{languages[0]} or NAME.{part}.{languages[0]}.xz")
+    sides: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        read = [read_lines(_one(config.data, name, part, lang)) for lang in languages]
+        if len(read[0]) != len(read[1]):
+            counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
+            raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
+        for side, lines in zip(sides, read, strict=True):
+            side += lines
+    return sides
+
+
+def _files(folder: Path, part: str, language: str) -> list[Path]:
+    return [*folder.glob(f"*.{part}.{language}"), *folder.glob(f"*.{part}.{language}.xz")]
+
+
+def _one(folder: Path, name: str, part: str, language: str) -> Path:
+    for path in (folder / f"{name}.{part}.{language}", folder / f"{name}.{part}.{language}.xz"):
+        if path.is_file():
+            return path
+    raise ConfigError(f"data folder {folder} holds no {name}.{part}.{language} or {name}.{part}.{language}.xz")
+
+
+def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: int) -> TokenPairs:
+    """Token ids of source and target sentences; pairs with a sentence of more than ``longest`` tokens are left out.
+
+    Raises:
+        ConfigError: no pair is left.
+    """
+    encoded = ([e.ids for e in tokenizer.backend_tokenizer.encode_batch_fast(side)] for side in sides)
+    kept = [pair for pair in zip(*encoded, strict=True) if max(map(len, pair)) <= longest]
+    if not kept:
+        raise ConfigError(f"every sentence pair has more than {longest} tokens; give shorter sentences or a longer context")
+    sources, targets = map(list, zip(*kept, strict=True))
+    return TokenPairs(sources=sources, targets=targets, too_long=len(sides[0]) - len(kept))
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """int64 [row, longest], filled up on the right."""
+    out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(out)
+
+
+def batches_of(lengths: np.ndarray[tuple[int, int], np.dtype[np.int64]], tokens: int, rng: np.random.Generator) -> list[Any]:
+    """Indices of sentences of nearly equal lengths, batch by batch, in random order.
+
+    Args:
+        lengths: int [sentence, side].
+        tokens: the most that a batch may hold: its number of rows times the sum over sides of the longest sentence.
+        rng: decides the order of batches and which of the sentences of equal lengths come together.
+
+    Raises:
+        ConfigError: a sentence does not fit a batch alone.
+    """
+    if lengths.sum(1).max() > tokens:
+        raise ConfigError(f"a sentence pair of {lengths.sum(1).max()} tokens does not fit a batch of {tokens}; give more")
+    order = rng.permutation(len(lengths))
+    order = order[np.lexsort(lengths[order].T)]
+    batches, start, longest = [], 0, lengths[order[0]]
+    for end, index in enumerate(order):
+        longest = np.maximum(longest, lengths[index])
+        if (end + 1 - start) * longest.sum() > tokens:
+            batches.append(order[start:end])
+            start, longest = end, lengths[index]
+    batches.append(order[start:])
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def batch_of(pairs: TokenPairs, chosen: Sequence[int], pad: int) -> dict[str, Tensor]:
+    """The pairs with these numbers as one batch.
+
+    It holds ``input_ids`` and ``attention_mask`` int64 [row, source token], filled up with ``pad`` and 0, and ``labels``
+    int64 [row, target token], filled up with ``IGNORED``.
+    """
+    sources = padded([pairs.sources[i] for i in chosen], IGNORED)
+    labels = padded([pairs.targets[i] for i in chosen], IGNORED)
+    there = sources != IGNORED
+    return {"input_ids": sources.masked_fill(~there, pad), "attention_mask": there.long(), "labels": labels}
+
+
+def held_out_batches(pairs: TokenPairs, pad: int, device: torch.device) -> list[dict[str, Tensor]]:
+    """All pairs in batches of a fixed size, in an order that depends on the pairs only."""
+    chosen = batches_of(pairs.lengths(), HELD_OUT_TOKENS, np.random.default_rng(0))
+    return [{k: v.to(device) for k, v in batch_of(pairs, c, pad).items()} for c in chosen]
+
+
+class PairBatches(Dataset[dict[str, Tensor]]):
+    """Batches of sentence pairs, one item per optimizer step, epoch after epoch.
+
+    An item is what ``batch_of`` makes; it depends on its number and the seed only.
+    """
+
+    def __init__(self, pairs: TokenPairs, config: PairsConfig, pad: int) -> None:
+        self.pairs, self.tokens, self.seed, self.pad = pairs, config.batch, config.seed, pad
+        self.lengths = pairs.lengths()
+        self.epoch, self.batches = 0, self._batches(0)
+        self.steps = config.epochs * len(self.batches) if config.steps is None else config.steps
+        if self.steps < 1:
+            raise ConfigError(f"{self.steps} steps asked; give at least 1 step or epoch")
+
+    def _batches(self, epoch: int) -> list[Any]:
+        return batches_of(self.lengths, self.tokens, np.random.default_rng((self.seed, epoch)))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        epoch, number = divmod(index, len(self.batches))  # equal lengths are interchangeable, so every epoch has as many
+        if epoch != self.epoch:
+            self.epoch, self.batches = epoch, self._batches(epoch)
+        return batch_of(self.pairs, self.batches[number], self.pad)
+
+    def tokens_until(self, steps: int) -> int:
+        """Tokens of both languages in so many steps, padding left out (a part of an epoch in proportion)."""
+        return round(int(self.lengths.sum()) * steps / len(self.batches))
+
+
+def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The one item that a data loader was asked for, which is a whole batch already."""
+    (item,) = items
+    return item

@@ -1,0 +1,215 @@
+"""A drafter of whole blocks for a translation model: a masked-block model of its own, or heads on the target's states.
+
+It learns from what the target writes (sequence-level distillation, Kim & Rush 2016, arXiv 1606.07947), as in Xia et al.
+2023, arXiv 2203.16487; the masked-block drafter also glances at some of the tokens that it gets wrong (Qian et al. 2021,
+arXiv 2008.07905).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import MarianMTModel, Trainer
+
+from draftwood.errors import ConfigError, ModelError
+from draftwood.models.heads import HeadsDrafter
+from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.models.pairing import fingerprint
+from draftwood.train import loop
+from draftwood.train.blocks import Batch, BlockBatches, glance, lengths_of, share_of, worth
+from draftwood.train.config import SpecDrafterConfig
+from draftwood.train.lm import load_tokenizer
+from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs, the_batch
+from draftwood.train.translator import cross_entropy, translate
+
+Loss = Callable[[Any, Batch, float, torch.Generator], Tensor]
+"""(drafter, cut batch, share of the training that is done, randomness) -> what is made small."""
+
+_WRITTEN_AT_ONCE = 2_000
+
+
+class BlockTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer of cut sentences whose loss is told how far the training is."""
+
+    def __init__(self, *, loss: Loss, **settings: Any) -> None:
+        super().__init__(data_collator=the_batch, **settings)
+        self.loss = loss
+
+    def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
+        """Mean over drafted tokens; see Trainer."""
+        step = self.state.global_step
+        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + step)
+        loss = self.loss(model, inputs, step / self.state.max_steps, generator)
+        return (loss, {}) if return_outputs else loss
+
+
+def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
+    """Distil a drafter into ``config.out``; returns what is written to ``metrics.json``.
+
+    Raises:
+        ConfigError: settings or data that cannot be honoured.
+        ModelError: the target folder holds no Marian model, or a tokenizer without a mask token.
+    """
+    loop.require_accelerate()
+    share_of(config, 0.0)
+    lengths_of(config)
+    target, tokenizer = load_translator(config.target)
+    pad, start, least = tokenizer.pad_token_id, target.config.decoder_start_token_id, int(config.kind == "heads")
+    sides = {part: read_pairs(config, part) for part in ("train", "val")}
+    loop.claim(config)
+    encoded = {part: encode_pairs(tokenizer, s, target.config.max_position_embeddings) for part, s in sides.items()}
+    if config.outputs is not None:
+        encoded["train"] = encoded["train"].spread(config.outputs)
+    outputs = {part: _outputs(config, target, pairs, part, least) for part, pairs in encoded.items()}
+    dataset = BlockBatches(outputs["train"], config, pad, start, least)
+    model, loss, scores = _drafter(config, target, tokenizer)
+
+    def report(pairs: TokenPairs, model: Any) -> dict[str, float]:
+        return worth(partial(scores, model), pairs, config.block, pad, start, least, model.device)
+
+    trainer = BlockTrainer(
+        loss=loss,
+        model=model,
+        args=loop.arguments(config, len(dataset), whole_batches=True),
+        optimizers=loop.optimizers(config, model),
+        train_dataset=dataset,
+        callbacks=loop.callbacks(config, partial(report, outputs["val"].spread(config.report_pairs))),
+    )
+    print(f"{loop.parameters(model):,} parameters, {len(outputs['train']):,} outputs, {len(dataset):,} steps", flush=True)
+    result = loop.run(trainer, dataset.tokens_until)
+    loop.save(model, tokenizer, config.out)
+    target.to(model.dtype)
+    metrics = {
+        **loop.facts(config, model, {"target": sum(map(len, outputs["val"].targets))}),
+        "target": model.config.target,
+        "left_out": {
+            part: {"too_long": p.too_long, "repeated_or_empty": len(p) - len(outputs[part])} for part, p in encoded.items()
+        },
+        "held_out": loop.measured(model, partial(report, outputs["val"])),
+        **result,
+    }
+    loop.write_json(config.out / "metrics.json", metrics)
+    return metrics
+
+
+def load_translator(folder: Path) -> tuple[Any, Any]:
+    """The frozen target in float32 and its tokenizer.
+
+    Raises:
+        ModelError: no Marian model there, or a tokenizer without a mask token.
+    """
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json; give the folder of a saved translation model")
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if kind != "marian":
+        raise ModelError(f"{folder} holds a model of type {kind!r}; give one of type 'marian'")
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.mask_token_id is None:
+        raise ModelError(f"the tokenizer in {folder} has no mask token; give a model made by draftwood train translator")
+    target = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    return target.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> tuple[Any, Loss, Callable[[Any, Batch], Tensor]]:
+    """A new drafter, its loss, and how its blocks are scored."""
+    torch.manual_seed(config.seed)
+    if config.kind == "heads":
+        heads = HeadsDrafter.for_target(target, block=config.block)
+        return heads, partial(heads_loss, config, target), partial(heads_scores, target)
+    model = MaskedBlockDrafter.for_target(
+        target,
+        tokenizer.mask_token_id,
+        decoder_layers=config.decoder_layers,
+        decoder_ffn_dim=config.intermediate,
+        block=config.block,
+        dropout=config.dropout,
+    )
+    return model, partial(masked_block_loss, config), masked_block_scores
+
+
+def masked_block_scores(model: Any, batch: Batch) -> Tensor:
+    """Scores float [row, k, vocab] of a masked-block drafter."""
+    source = model.encode(batch["input_ids"], batch["attention_mask"])
+    scores: Tensor = model(source, batch["prefix"], batch["prefix_mask"], batch["labels"].shape[1])
+    return scores
+
+
+def masked_block_loss(
+    config: SpecDrafterConfig, model: Any, batch: Batch, progress: float, generator: torch.Generator
+) -> Tensor:
+    """Cross-entropy of the tokens that stay masked after a glance at some that a first pass gets wrong."""
+    labels = batch["labels"]
+    asked = labels != IGNORED  # the output embedding is most of the work, and most of a block lies beyond the end
+    source = model.encode(batch["input_ids"], batch["attention_mask"])
+    states = partial(model.states, source, batch["prefix"], batch["prefix_mask"], labels.shape[1])
+    with torch.no_grad():
+        guessed = labels.masked_scatter(asked, model.scores(states()[asked]).argmax(-1))
+        revealed = glance(guessed, labels, share_of(config, progress), generator)
+    known = torch.where(revealed, labels, model.config.mask_token_id)
+    left = asked & ~revealed
+    return cross_entropy(model.scores(states(known)[left]), labels[left], config.label_smoothing)
+
+
+def heads_scores(target: Any, model: Any, batch: Batch) -> Tensor:
+    """Scores float [row, k, vocab] of heads on the target's state at the last token but one of each prefix."""
+    with torch.no_grad():
+        states = target.model(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=batch["prefix"],
+            use_cache=False,
+        ).last_hidden_state
+    last_but_one = batch["prefix_mask"].sum(1) - 2
+    rows = torch.arange(len(states), device=states.device)
+    scores: Tensor = model(states[rows, last_but_one], target.lm_head.weight, batch["labels"].shape[1])
+    return scores
+
+
+def heads_loss(
+    config: SpecDrafterConfig, target: nn.Module, model: Any, batch: Batch, progress: float, generator: torch.Generator
+) -> Tensor:
+    """Cross-entropy of the whole block; heads do not see one another, so there is nothing to glance at."""
+    return cross_entropy(heads_scores(target, model, batch), batch["labels"], config.label_smoothing)
+
+
+def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: str, least: int) -> TokenPairs:
+    """Different source sentences and what the target writes for them; outputs of ``least`` tokens or fewer are left out."""
+    sources = [list(s) for s in dict.fromkeys(map(tuple, pairs.sources))]
+    written = written_outputs(target, sources, config.out / "outputs", part)
+    kept = [pair for pair in zip(sources, written, strict=True) if len(pair[1]) > least]
+    if not kept:
+        raise ConfigError(f"the target in {config.target} writes nothing for the {part} sentences; train it first")
+    return TokenPairs(sources=[s for s, _ in kept], targets=[t for _, t in kept])
+
+
+@torch.no_grad()
+def written_outputs(target: Any, sources: list[list[int]], cache: Path, part: str) -> list[list[int]]:
+    """Greedy translations, in the order given.
+
+    A few thousand sentences of nearly equal lengths at a time become a file in the folder ``cache``, so that a stopped run
+    goes on where it was.
+
+    Raises:
+        ConfigError: ``cache`` holds outputs of another target.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    claim, mine = cache / "target.txt", fingerprint(target)
+    if claim.is_file() and claim.read_text() != mine:
+        raise ConfigError(f"{cache} holds outputs of target {claim.read_text()}, not of {mine}; give another folder")
+    claim.write_text(mine)
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    outputs: list[list[int]] = [[] for _ in sources]
+    for number, begin in enumerate(range(0, len(order), _WRITTEN_AT_ONCE)):
+        chosen, path = order[begin : begin + _WRITTEN_AT_ONCE], cache / f"{part}-{number:05d}.json"
+        if not path.is_file():
+            loop.write_json(path, [" ".join(map(str, row)) for row in translate(target, [sources[i] for i in chosen])])
+            print(f"the target has written {begin + len(chosen):,} of {len(order):,} outputs ({part})", flush=True)
+        for index, row in zip(chosen, json.loads(path.read_text(encoding="utf-8")), strict=True):
+            outputs[index] = [int(token) for token in row.split()]
+    return outputs

@@ -1,0 +1,189 @@
+"""A small translation model from sentence pairs: tokenizer, training, held-out loss, BLEU.
+
+The architecture is Marian's (Junczys-Dowmunt et al. 2018, arXiv 1804.00344), the Transformer of Vaswani et al. 2017 (arXiv
+1706.03762): encoder and decoder, sinusoidal positions, one embedding for both languages and the output. Quality is
+measured by sacreBLEU (Post 2018, arXiv 1804.08771) on greedy translations.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, Trainer
+
+from draftwood.errors import ConfigError
+from draftwood.train import loop
+from draftwood.train.config import TranslatorConfig
+from draftwood.train.pairs import (
+    IGNORED,
+    PairBatches,
+    TokenPairs,
+    batches_of,
+    encode_pairs,
+    held_out_batches,
+    padded,
+    read_pairs,
+    the_batch,
+)
+from draftwood.train.tokenizer import train_pair_tokenizer
+
+_TRANSLATED_TOKENS = 3_000
+"""Source tokens of a batch that is translated, padding included."""
+
+
+class Smoothed(Trainer):  # type: ignore[misc]
+    """A Trainer of sentence pairs whose loss is cross-entropy with label smoothing."""
+
+    def __init__(self, *, label_smoothing: float, **settings: Any) -> None:
+        super().__init__(data_collator=the_batch, **settings)
+        self.label_smoothing = label_smoothing
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """Mean over target tokens; see Trainer."""
+        labels = inputs.pop("labels")
+        outputs = model(**inputs, decoder_input_ids=shifted(labels, model.config), use_cache=False)
+        loss = cross_entropy(outputs.logits, labels, self.label_smoothing)
+        return (loss, outputs) if return_outputs else loss
+
+
+def shifted(labels: Tensor, config: Any) -> Tensor:
+    """What the decoder reads to predict labels int64 [row, token]: the start token, then the labels without their last."""
+    tokens = labels.masked_fill(labels == IGNORED, config.pad_token_id)
+    return nn.functional.pad(tokens[:, :-1], (1, 0), value=config.decoder_start_token_id)
+
+
+def train_translator(config: TranslatorConfig) -> dict[str, Any]:
+    """Train a model and its tokenizer into ``config.out``; returns what is written to ``metrics.json``.
+
+    Raises:
+        ConfigError: missing packages, or data that cannot be read as sentence pairs.
+    """
+    loop.require_accelerate()
+    require_sacrebleu()
+    train, val = read_pairs(config, "train"), read_pairs(config, "val")
+    loop.claim(config)
+    tokenizer = _tokenizer(config, train)
+    pairs, held_out = (encode_pairs(tokenizer, sides, config.context) for sides in (train, val))
+    dataset = PairBatches(pairs, config, tokenizer.pad_token_id)
+    model = new_marian(config, tokenizer)
+    subset = held_out.spread(config.report_pairs)
+    trainer = Smoothed(
+        label_smoothing=config.label_smoothing,
+        model=model,
+        args=loop.arguments(config, len(dataset), whole_batches=True),
+        optimizers=loop.optimizers(config, model),
+        train_dataset=dataset,
+        callbacks=loop.callbacks(config, lambda m: quality(m, tokenizer, subset)),
+    )
+    print(f"{loop.parameters(model):,} parameters, {len(pairs):,} sentence pairs, {len(dataset):,} steps", flush=True)
+    result = loop.run(trainer, dataset.tokens_until)
+    loop.save(model, tokenizer, config.out)
+    metrics = {
+        **loop.facts(config, model, {"target": sum(map(len, held_out.targets))}),
+        "too_long_pairs": {"train": pairs.too_long, "val": held_out.too_long},
+        "held_out": loop.measured(model, lambda m: quality(m, tokenizer, held_out)),
+        "examples": loop.measured(model, lambda m: examples(m, tokenizer, held_out.spread(8))),
+        **result,
+    }
+    loop.write_json(config.out / "metrics.json", metrics)
+    return metrics
+
+
+def require_sacrebleu() -> None:
+    """Raise a ConfigError that names the extra where sacrebleu is not installed."""
+    if importlib.util.find_spec("sacrebleu") is None:
+        raise ConfigError('this training needs the package sacrebleu; install it with: pip install "draftwood[train]"')
+
+
+def _tokenizer(config: TranslatorConfig, sides: tuple[list[str], list[str]]) -> Any:
+    if not (config.out / "tokenizer.json").is_file():
+        train_pair_tokenizer(sides[0] + sides[1], config.vocab, config.context).save_pretrained(config.out)
+    return AutoTokenizer.from_pretrained(config.out)
+
+
+def new_marian(config: TranslatorConfig, tokenizer: Any) -> MarianMTModel:
+    """A Marian model with the sizes in ``config`` and random weights from ``config.seed``."""
+    torch.manual_seed(config.seed)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    ids |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": None}
+    settings = MarianConfig(
+        vocab_size=len(tokenizer),
+        d_model=config.hidden,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_attention_heads=config.heads,
+        decoder_attention_heads=config.heads,
+        encoder_ffn_dim=config.intermediate,
+        decoder_ffn_dim=config.intermediate,
+        max_position_embeddings=config.context,
+        activation_function="relu",
+        dropout=config.dropout,
+        scale_embedding=True,
+        tie_word_embeddings=True,
+        **ids,
+    )
+    model = MarianMTModel(settings)
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, max_length=config.context, **ids)
+    return model
+
+
+def quality(model: Any, tokenizer: Any, pairs: TokenPairs) -> dict[str, float]:
+    """Loss in nats per target token, and BLEU and chrF of greedy translations."""
+    import sacrebleu
+
+    written, wanted = (
+        tokenizer.batch_decode(rows, skip_special_tokens=True) for rows in (translate(model, pairs.sources), pairs.targets)
+    )
+    return {
+        "loss": round(held_out_loss(model, pairs), 4),
+        "bleu": round(sacrebleu.corpus_bleu(written, [wanted]).score, 2),
+        "chrf": round(sacrebleu.corpus_chrf(written, [wanted]).score, 2),
+    }
+
+
+def held_out_loss(model: Any, pairs: TokenPairs) -> float:
+    """Mean cross-entropy in nats per target token, the end of sentence included."""
+    total = 0.0
+    for batch in held_out_batches(pairs, model.config.pad_token_id, model.device):
+        labels = batch.pop("labels")
+        logits = model(**batch, decoder_input_ids=shifted(labels, model.config), use_cache=False).logits
+        total += cross_entropy(logits, labels, reduction="sum").item()
+    return total / sum(map(len, pairs.targets))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+    """Loss in nats of logits [..., vocab], over the labels int64 [...] that are not ``IGNORED``."""
+    flat = logits.flatten(0, -2).float(), labels.flatten()
+    return nn.functional.cross_entropy(*flat, ignore_index=IGNORED, label_smoothing=smoothing, reduction=reduction)
+
+
+def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
+    """Greedy translations of token ids, in the order given: up to and with the end of sentence, without the start.
+
+    A translation that repeats itself without end is cut at three times the longest source of its batch and ten tokens.
+    """
+    eos = model.config.eos_token_id
+    out: list[list[int]] = [[] for _ in sources]
+    for chosen in batches_of(np.array([[len(s)] for s in sources]), _TRANSLATED_TOKENS, np.random.default_rng(0)):
+        tokens = padded([sources[i] for i in chosen], model.config.pad_token_id).to(model.device)
+        mask = (tokens != model.config.pad_token_id).long()
+        length = min(3 * tokens.shape[1] + 10, model.config.max_position_embeddings)
+        written = model.generate(tokens, attention_mask=mask, do_sample=False, num_beams=1, max_length=length)[
+            :, 1:
+        ].tolist()
+        for index, row in zip(chosen, written, strict=True):
+            out[index] = row[: row.index(eos) + 1] if eos in row else row
+    return out
+
+
+def examples(model: Any, tokenizer: Any, pairs: TokenPairs) -> dict[str, Any]:
+    """A few sources, translations and references to look at."""
+    sides = {"source": pairs.sources, "written": translate(model, pairs.sources), "reference": pairs.targets}
+    texts = {name: tokenizer.batch_decode(rows, skip_special_tokens=True) for name, rows in sides.items()}
+    for row in zip(*texts.values(), strict=True):
+        print(" | ".join(row), flush=True)
+    return texts

@@ -1,0 +1,142 @@
+"""Cutting, glancing, and replaying Draft & Verify on known outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from draftwood.errors import ConfigError
+from draftwood.train.blocks import Batch, BlockBatches, cut, cut_at_random, glance, replay, share_of, worth
+from draftwood.train.config import SpecDrafterConfig
+from draftwood.train.pairs import IGNORED, TokenPairs, batch_of, padded
+
+START, EOS, VOCAB = 0, 1, 30
+
+
+def pairs(*outputs: list[int]) -> TokenPairs:
+    return TokenPairs(sources=[[9, EOS] for _ in outputs], targets=list(outputs))
+
+
+def batch(*outputs: list[int]) -> Batch:
+    return batch_of(pairs(*outputs), range(len(outputs)), 0)
+
+
+def settings(**changes: Any) -> SpecDrafterConfig:
+    return SpecDrafterConfig(**{"data": Path(), "out": Path(), "target": Path(), "batch": 100, **changes})
+
+
+def test_a_cut_keeps_a_prefix_and_masks_the_next_block() -> None:
+    rows = cut(batch([5, 6, 7, 8, EOS], [4, EOS], [3, 2, EOS]), torch.tensor([2, 0, 1]), 3, START)
+    assert rows["prefix"].tolist() == [[START, 5, 6], [START, START, START], [START, 3, START]]
+    assert rows["prefix_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
+    assert rows["labels"].tolist() == [[7, 8, EOS], [4, EOS, IGNORED], [2, EOS, IGNORED]]
+    assert torch.equal(rows["input_ids"], batch([5], [4], [3])["input_ids"])
+
+
+def test_nothing_of_a_block_is_in_its_prefix() -> None:
+    outputs = [[*range(3, 3 + n), EOS] for n in range(1, 20)]
+    for seed in range(5):
+        rows = cut_at_random(batch(*outputs), np.random.default_rng(seed), 25, START, 0)
+        parts = (rows[name] for name in ("prefix", "prefix_mask", "labels"))
+        for output, prefix, kept, labels in zip(outputs, *parts, strict=True):
+            known, block = prefix[: int(kept.sum())].tolist(), labels[labels != IGNORED].tolist()
+            assert [*known[1:], *block] == output  # the block is 25 long: prefix and block make the sentence
+            assert known[0] == START
+            assert block
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_cuts_are_random_and_a_sentence_begins_more_often_than_it_ends(least: int) -> None:
+    rows = cut_at_random(batch(*[[3, 4, 5, 6, 7, EOS]] * 3000), np.random.default_rng(0), 4, START, least)
+    kept = rows["prefix_mask"].sum(1) - 1
+    counts = torch.bincount(kept, minlength=6)
+    assert int(kept.min()) == least
+    assert int(kept.max()) == 5
+    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / places)
+    assert counts[least] / 3000 == pytest.approx(share, abs=0.04)
+    assert (counts[least:-1] > counts[least + 1 :]).all()
+
+
+def test_items_depend_on_their_number_and_the_seed_only() -> None:
+    config, data = settings(steps=40, block=4), pairs(*[[3, 4, 5, 6, 7, EOS]] * 40)
+    dataset = BlockBatches(data, config, 0, START, 0)
+    first = [dataset[i]["prefix_mask"].sum(1).tolist() for i in (0, 7, 0)]
+    assert first[0] == first[2]
+    again = [BlockBatches(data, config, 0, START, 0)[i]["prefix_mask"].sum(1).tolist() for i in (7,)]
+    assert again[0] == first[1]
+    other = BlockBatches(data, settings(steps=40, block=4, seed=1), 0, START, 0)
+    assert [dataset[i]["prefix"].shape for i in range(9)] != [other[i]["prefix"].shape for i in range(9)]
+
+
+def test_blocks_have_one_length_or_any_between_two() -> None:
+    def lengths(**changes: Any) -> set[int]:
+        dataset = BlockBatches(pairs(*[[3, 4, 5, EOS]] * 40), settings(steps=60, **changes), 0, START, 0)
+        return {dataset[i]["labels"].shape[1] for i in range(60)}
+
+    assert lengths(block=6) == {6}
+    assert lengths(block=6, block_from=4) == {4, 5, 6}
+    for changes in ({"block": 0}, {"block": 4, "block_from": 5}, {"block_from": 0}):
+        with pytest.raises(ConfigError, match="1 or more, and the shorter one first"):
+            lengths(**changes)
+
+
+def one_hot(tokens: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(tokens.clamp(min=0), VOCAB).float()
+
+
+def test_a_glance_reveals_a_share_of_the_wrong_positions_only() -> None:
+    labels = padded([[4, 5, 6, 7, 8, EOS], [4, 5, 6, EOS], [3, EOS]], IGNORED)
+    guessed = torch.tensor([[9, 9, 6, 9, 9, 9], [4, 5, 6, EOS, 9, 9], [9, EOS, 9, 9, 9, 9]])
+    wrong = (guessed != labels) & (labels != IGNORED)
+    seen = torch.zeros_like(labels)
+    for seed in range(200):
+        shown = glance(guessed, labels, 0.5, torch.Generator().manual_seed(seed))
+        assert shown.sum(1).tolist() == [2, 0, 0]  # half of 5, 0 and 1, rounded down
+        assert not (shown & ~wrong).any()
+        seen += shown
+    assert (seen[0][wrong[0]] > 200 * 2 / 5 / 2).all()  # each of the five about 80 times
+    assert not glance(guessed, labels, 0.0, torch.Generator()).any()
+
+
+def test_the_share_falls_and_a_whole_one_is_refused() -> None:
+    shares = [share_of(settings(), progress) for progress in (0.0, 0.5, 1.0)]
+    assert shares == pytest.approx([0.5, 0.4, 0.3])
+    with pytest.raises(ConfigError, match=r"glance_end is 1\.0"):
+        share_of(settings(glance_end=1.0), 0.0)
+
+
+def test_replay_counts_what_draft_and_verify_would_accept() -> None:
+    outputs = batch([5, 6, 7, 8, 9, EOS], [4, EOS])
+    right = lambda rows: one_hot(rows["labels"])  # noqa: E731
+    assert replay(right, outputs, 25, START, 0) == (8, 2, 8)  # everything in one pass each
+    wrong = lambda rows: one_hot(torch.full_like(rows["labels"], 20))  # noqa: E731
+    assert replay(wrong, outputs, 25, START, 0) == (8, 8, 0)  # one token per pass, the target's own
+    assert replay(right, outputs, 2, START, 0) == (8, 3, 6)  # 2 + 1, 2 + the end; the short one in one pass
+    first_only = lambda rows: one_hot(rows["labels"].where(torch.arange(rows["labels"].shape[1]) < 1, 20))  # noqa: E731
+    assert replay(first_only, outputs, 25, START, 0) == (8, 4, 4)  # 1 + 1 three times; 1 + the end
+    assert replay(right, outputs, 25, START, 1) == (8, 4, 6)  # one pass without a draft each
+
+
+def test_replay_shows_a_drafter_the_committed_tokens_only() -> None:
+    shown = []
+
+    def scores(rows: Batch) -> Tensor:
+        shown.append([row[: int(n)].tolist() for row, n in zip(rows["prefix"], rows["prefix_mask"].sum(1), strict=True)])
+        return one_hot(rows["labels"].where(torch.arange(rows["labels"].shape[1]) < 1, 20))
+
+    replay(scores, batch([5, 6, 7, 8, EOS], [4, EOS]), 4, START, 0)
+    assert shown == [[[START], [START]], [[START, 5, 6]], [[START, 5, 6, 7, 8]]]
+
+
+def test_worth_of_a_drafter_that_knows_and_of_one_that_guesses() -> None:
+    outputs = pairs(*[[3, 4, 5, 6, EOS]] * 4, [7, EOS])
+    known = worth(lambda rows: 50 * one_hot(rows["labels"]), outputs, 25, 0, START, 0, torch.device("cpu"))
+    assert known == {"loss": 0.0, "accepted_per_pass": 4.4, "tokens_per_pass": 4.4}
+    blind = worth(lambda rows: torch.zeros(*rows["labels"].shape, VOCAB), outputs, 25, 0, START, 0, torch.device("cpu"))
+    assert blind["loss"] == pytest.approx(np.log(VOCAB), abs=1e-3)
+    assert blind["tokens_per_pass"] == 1.0
