@@ -93,6 +93,13 @@ def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
         plan("paper", ["ngram"], has_draft=True)
 
 
+def test_budgets_can_be_chosen() -> None:
+    found = plan("paper", ["ar", "chain", "rsd-s", "shared-noise"], has_draft=True, budgets=(14,))
+    assert {s.name for s in found} == {"ar", "chain 14", "rsd-s 2x7", "rsd-s 7x2", "shared-noise 14 nodes"}
+    with pytest.raises(ConfigError, match="measures none of"):
+        plan("peers", ["chain"], has_draft=True, budgets=(14,))
+
+
 def test_number_formats_are_those_of_loading() -> None:
     assert get_args(bench_config.DTypeName) == get_args(DTypeName)
 
@@ -104,6 +111,7 @@ def test_number_formats_are_those_of_loading() -> None:
         ({"temperatures": "0,warm"}, "'warm'"),
         ({"temperatures": ","}, "comma-separated"),
         ({"temperatures": "-1"}, "'-1'"),
+        ({"budgets": "14,15"}, "'15': choose from 6, 10, 14, 21, 30"),
         ({"methods": "chain,beam"}, "'beam': choose from ar, chain"),
         ({"data": "x", "prompts": "y"}, "both given"),
     ],

@@ -23,7 +23,7 @@ USAGE, FAILED = 2, 1
         (["--method", "magic"], "'magic' is not one of 'auto', 'ar', 'chain'"),
         (["--method", "chain", "--shape", "fast"], "shape 'fast' does not fit method 'chain'"),
         (["--method", "rsd-s", "--shape", "2-2-2"], "shape '2-2-2' does not fit method 'rsd-s': give width x length"),
-        (["--method", "chain", "--nodes", "5"], "nodes is a budget for method 'shared-noise'"),
+        (["--method", "chain", "--nodes", "5"], "nodes is a budget for methods 'dynamic' and 'shared-noise'"),
         (["--method", "hybrid", "--shape", "3x"], "shape '3x' does not fit method 'hybrid': give width x length"),
         (["--least", "0.5"], "least is 0.5, but method 'auto' does not draw its tree level by level"),
         (["--method", "chain", "--least", "7"], "least is 7.0: a level brings at most one accepted token"),

@@ -70,7 +70,7 @@ def _measure(config: BenchConfig, pair: Pair) -> None:
     from draftwood.machine import load_average
 
     scale = config.scale()
-    settings = plan(config.preset, config.method_names(), has_draft=pair.draft is not None)
+    settings = plan(config.preset, config.method_names(), has_draft=pair.draft is not None, budgets=config.node_budgets())
     cases = [(setting, temperature) for temperature in scale.temperatures for setting in settings]
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
     bench = Bench(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, final
 
-from draftwood.bench.settings import METHODS
+from draftwood.bench.settings import BUDGETS, METHODS
 from draftwood.errors import ConfigError
 
 PresetName = Literal["quick", "paper", "peers"]
@@ -80,6 +80,10 @@ class BenchConfig:
     methods: str | None = field(
         default=None, metadata={"help": f"measure only these, comma-separated: {', '.join(METHODS)}"}
     )
+    budgets: str | None = field(
+        default=None,
+        metadata={"help": f"of the trees, only those of so many nodes, comma-separated: {', '.join(map(str, BUDGETS))}"},
+    )
     seed: int = field(default=0, metadata={"help": "seed of the texts and of the order of the settings"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for bench.json and bench.md"})
 
@@ -92,6 +96,7 @@ class BenchConfig:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
         self.scale()
         self.method_names()
+        self.node_budgets()
 
     def scale(self) -> Scale:
         """The preset's scale, with what was given in its place."""
@@ -106,6 +111,10 @@ class BenchConfig:
     def method_names(self) -> tuple[str, ...] | None:
         """The methods to keep; None for all of the preset's."""
         return None if self.methods is None else tuple(_listed("methods", self.methods, _method))
+
+    def node_budgets(self) -> tuple[int, ...] | None:
+        """The node budgets to keep; None for everything."""
+        return None if self.budgets is None else tuple(_listed("budgets", self.budgets, _budget))
 
 
 @final
@@ -149,6 +158,12 @@ def _temperature(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ConfigError(f"temperatures holds {text!r}: give numbers of 0 or more, for example 0,0.6,1")
     return value
+
+
+def _budget(text: str) -> int:
+    if text not in map(str, BUDGETS):
+        raise ConfigError(f"budgets holds {text!r}: choose from {', '.join(map(str, BUDGETS))}")
+    return int(text)
 
 
 def _method(text: str) -> str:

@@ -174,15 +174,18 @@ def peers() -> Iterator[Setting]:
 PLANS: dict[str, Callable[[], Iterable[Setting]]] = {"quick": quick, "paper": paper, "peers": peers}
 
 
-def plan(preset: str, methods: Sequence[str] | None, *, has_draft: bool) -> list[Setting]:
-    """The settings of a preset, each once, with all the places where it competes.
+def plan(
+    preset: str, methods: Sequence[str] | None, *, has_draft: bool, budgets: Sequence[int] | None = None
+) -> list[Setting]:
+    """The settings of a preset, each once, with all the places where it competes; with ``budgets``, only those there.
 
     Raises:
         ConfigError: nothing is left, or a draft model is needed.
     """
     found: dict[str, Setting] = {}
     for setting in PLANS[preset]():
-        if methods is None or setting.method in methods:
+        elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)
+        if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
             places = found[setting.name].places if setting.name in found else ()
             found[setting.name] = replace(setting, places=places + setting.places)
     if not found:
