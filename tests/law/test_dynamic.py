@@ -21,22 +21,14 @@ from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_gpt, tiny_runner
 from tests.law.tape import total_variation
+from tests.law.test_outlook import Depths
 from tests.law.test_rung3_tape import EXACT, WRONG, at_temperature, engine_law, reference_law, runners
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
 
 
-class Shapes:
+class Shapes(Depths):
     """A drafter that notes the forms of its trees, per depth limit."""
-
-    def __init__(self, inner):
-        self.inner, self.seen = inner, set()
-        self.name, self.draw, self.max_length = inner.name, inner.draw, inner.max_length
-        self.start, self.select, self.commit = inner.start, inner.select, inner.commit
-
-    @property
-    def forward_seconds(self):
-        return self.inner.forward_seconds
 
     def draft(self, root, law, choices, limits):
         tree = self.inner.draft(root, law, choices, limits)
