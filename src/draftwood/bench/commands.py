@@ -5,11 +5,13 @@ Nothing heavy is imported before a benchmark runs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from draftwood.bench.config import BenchConfig, VerifyConfig
+from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
 
 if TYPE_CHECKING:
@@ -23,16 +25,45 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[verify ...]")
+@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|verify ...]")
 @dataclass_options(BenchConfig)
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Measure block efficiency and speed, against plain decoding and against transformers.
 
-    `draftwood bench verify` measures the verifiers alone.
+    `draftwood bench acceptance` compares drawn trees exactly, `draftwood bench verify` times the verifiers alone.
     """
     if context.invoked_subcommand is None:
         _bench(BenchConfig(**options))
+
+
+@command.command(name="acceptance")
+@dataclass_options(BenchConfig, leave_out=("preset", "repeats"))
+def acceptance_command(**options: Any) -> None:
+    """Measure the expected block efficiency of drawn trees, every method on the same texts."""
+    from draftwood.api import load
+    from draftwood.bench.acceptance import compare, drawn
+    from draftwood.bench.document import replace_file
+    from draftwood.bench.prompts import read_prompts
+    from draftwood.bench.settings import plan
+    from draftwood.loading import LoadOptions, quiet_loading
+
+    config = BenchConfig(**{"preset": "paper", **options})
+    quiet_loading()
+    pair = load(config.target, config.draft, options=LoadOptions(dtype=config.dtype, device=config.device))
+    scale = config.scale()
+    found = plan("paper", config.method_names(), has_draft=pair.draft is not None, budgets=config.node_budgets())
+    settings, temperatures = drawn(found), [t for t in scale.temperatures if t > 0]
+    if not settings or not temperatures:
+        raise ConfigError("nothing is left to measure: name drawn methods and temperatures above 0, or leave both out")
+    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    config.output.mkdir(parents=True, exist_ok=True)
+    with _bar() as progress:
+        task = progress.add_task("acceptance", total=len(settings) * len(temperatures))
+        advance = partial(progress.update, task, advance=1, refresh=True)
+        report = compare(pair, settings, prompts, temperatures, scale.max_new_tokens, config.seed, advance)
+    replace_file(config.output / "acceptance.md", report)
+    click.echo(report)
 
 
 @command.command(name="verify")
