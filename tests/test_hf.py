@@ -109,7 +109,7 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    monkeypatch.setattr(_Unpadded, "start", lambda self, texts: self._runner.start(texts))
+    monkeypatch.setattr(_Unpadded, "start", lambda self, texts, sources=(): self._runner.start(texts))
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
 

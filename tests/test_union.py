@@ -57,6 +57,7 @@ class Spy:
 
     def __init__(self, verifier, sizes):
         self.name, self.lossless, self.draws = verifier.name, verifier.lossless, verifier.draws
+        self.tolerant = False
         self._verifier, self._sizes = verifier, sizes
 
     def verify(self, tree, target_logp, choices):

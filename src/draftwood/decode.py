@@ -39,12 +39,14 @@ class Request:
 
     Attributes:
         prompt: token ids, at least one.
+        source: token ids that an encoder-decoder target's encoder reads; the prompt is then what its decoder begins with.
         seed: the text is a function of the prompt, the settings and this number.
         limits: when to stop.
         criterion: ends the text when it returns True for all token ids so far.
     """
 
     prompt: Sequence[int]
+    source: Sequence[int] = ()
     seed: int = 0
     limits: Limits = field(default_factory=Limits)
     criterion: Callable[[list[int]], bool] | None = None
@@ -149,10 +151,10 @@ class Decoder:
             NumericsError: scores that are NaN.
         """
         outputs = [self._open(i, request) for i, request in enumerate(requests)]
-        if self.verifier.name == "greedy" and not sampling.greedy:
+        if self.verifier.name in ("greedy", "tolerance") and not sampling.greedy:
             raise ConfigError(
-                f"verifier 'greedy' is exact at temperature 0 only, but temperature is {sampling.temperature:g}: use "
-                "--verifier auto, or temperature 0"
+                f"verifier {self.verifier.name!r} is for temperature 0 only, but temperature is {sampling.temperature:g}: "
+                "use --verifier auto, or temperature 0"
             )
         seeds = [request.seed for request in requests]
         source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
@@ -163,7 +165,7 @@ class Decoder:
         try:
             self.stats = [Stats() for _ in requests]
             if outputs:
-                yield from self._rounds(outputs, sampling, source)
+                yield from self._rounds(outputs, [request.source for request in requests], sampling, source)
         finally:
             self._in_use.release()
 
@@ -195,6 +197,12 @@ class Decoder:
             raise ConfigError(
                 f"prompt {index} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
             )
+        if self.target.runner.reads_source != bool(request.source):
+            raise ConfigError(
+                f"request {index} has no source, which the target's encoder would read: give its token ids"
+                if self.target.runner.reads_source
+                else f"request {index} has a source, but the target has no encoder: leave it out, or put it into the prompt"
+            )
         if bad := [t for t in prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
         if self.max_length is not None and len(prompt) >= self.max_length:
@@ -211,7 +219,9 @@ class Decoder:
             criterion=request.criterion,
         )
 
-    def _rounds(self, outputs: list[RowOutput], sampling: Sampling, source: NoiseSource) -> Iterator[list[Piece]]:
+    def _rounds(
+        self, outputs: list[RowOutput], sources: list[Sequence[int]], sampling: Sampling, noise: NoiseSource
+    ) -> Iterator[list[Piece]]:
         rows = list(range(len(outputs)))
         law = Law(
             sampling,
@@ -221,25 +231,25 @@ class Decoder:
             [output.stops for output in outputs],
         )
         for part in (self.target, self.drafter):
-            part.start([output.tokens[:-1] for output in outputs])
+            part.start([output.tokens[:-1] for output in outputs], sources)
         while rows:
             clock = Clock()
-            this_round = self._round([outputs[r] for r in rows], law, source, clock)
+            this_round = self._round([outputs[r] for r in rows], law, noise, clock)
             pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
             for part in (self.target, self.drafter):
                 part.commit(this_round)
             going = [i for i, r in enumerate(rows) if outputs[r].finish_reason is None]
             if 0 < len(going) < len(rows):
-                law, source = law.select(going), source.select(going)
+                law, noise = law.select(going), noise.select(going)
                 for part in (self.target, self.drafter):
                     part.select(going)
             self._count(pieces, this_round, clock.stop())
             rows = [rows[i] for i in going]
             yield pieces
 
-    def _round(self, outputs: list[RowOutput], law: Law, source: NoiseSource, clock: Clock) -> Round:
+    def _round(self, outputs: list[RowOutput], law: Law, noise: NoiseSource, clock: Clock) -> Round:
         positions = [len(output.tokens) - 1 for output in outputs]
-        choices = source.at(positions)
+        choices = noise.at(positions)
         root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
         limits = [self._limit(output) for output in outputs]
         with torch.inference_mode():
@@ -249,7 +259,7 @@ class Decoder:
             before = self.target.forward_seconds
             logits = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_laws = law.target(logits, tree.prefixes)
+            target_laws = law.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
             with clock.stage("verify"):
                 verdict = verify(self.verifier, tree, target_laws, choices)
         return Round(tree=tree, target_laws=target_laws, verdict=verdict, seconds=clock.elapsed)

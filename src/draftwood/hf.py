@@ -160,10 +160,11 @@ class _Unpadded:
         self._padding = padding
         self.vocab_size = runner.vocab_size
         self.max_length: int | None = None  # checked without the padding before anything runs
+        self.reads_source = False
         self.device = runner.device
         self.forward_seconds = 0.0
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._runner.start([text[n:] for text, n in zip(texts, self._padding, strict=True)])
 
     def extend(self, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Tensor:

@@ -153,8 +153,9 @@ class Law:
         self._unasked.append((scores, laws.logp))
         return laws
 
-    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes) -> Laws:
-        """Log-laws of the target at every node; point masses on the best token at temperature 0.
+    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, *, certain: bool = True) -> Laws:
+        """Log-laws of the target at every node; at temperature 0 point masses on the best token, or, if not ``certain``, the
+        unwarped laws as a ranking.
 
         Raises:
             NumericsError: scores that are NaN, also those of the draft since the last call; a law without any possible
@@ -166,11 +167,11 @@ class Law:
         # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
         if bool(torch.cat([law[..., 0] for _, law in (*asked, (scores, laws.logp))], dim=1).isnan().any()):
             _name_the_trouble(asked, laws.logp)
-        if not self.sampling.greedy:
+        if not (self.sampling.greedy and certain):
             return laws
         best = scores.argmax(dim=-1, keepdim=True)  # not of the law, in which close scores may round to a tie
-        certain = torch.full_like(laws.logp, -torch.inf).scatter_(-1, best, 0.0)
-        return Laws(logp=certain, vocab=self.vocab)
+        point = torch.full_like(laws.logp, -torch.inf).scatter_(-1, best, 0.0)
+        return Laws(logp=point, vocab=self.vocab)
 
     def _laws(self, scores: Tensor) -> Laws:
         if self.sampling.greedy or not self.sampling.truncates:

@@ -24,9 +24,9 @@ class Target:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
-        """Prompts without their last token."""
-        self.runner.start(texts)
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """Prompts without their last token, and what an encoder reads."""
+        self.runner.start(texts, sources)
 
     def score(self, tree: DraftTree) -> Float[Tensor, "row node vocab"]:
         """Scores after every node; the first round also reads the prompt."""

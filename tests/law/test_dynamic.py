@@ -95,12 +95,12 @@ VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 
 
-def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, seed=2):
+def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, seed=2, eos=()):
     draft = TorchRunner(tiny_gpt(VOCAB, seed, layers=layers), drafts=True)
     drafter, verify = build(
         Method(method="dynamic", nodes=nodes, shape=shape, verifier=verifier), draft, greedy=greedy
     )
-    return Decoder(tiny_runner(VOCAB, 1), drafter, verify)
+    return Decoder(tiny_runner(VOCAB, 1), drafter, verify, eos=eos)
 
 
 def requests():
@@ -109,11 +109,12 @@ def requests():
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal", "coupled"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=7)])
-def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling):
-    together = [r.token_ids for r in decoder(verifier).generate(requests(), sampling)]
-    alone = [decoder(verifier).generate([r], sampling)[0].token_ids for r in requests()]
+@pytest.mark.parametrize("eos", [(), (0, 1, 2)])  # nothing is drafted below an end of text: rows differ in whom they ask
+def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling, eos):
+    together = [r.token_ids for r in decoder(verifier, eos=eos).generate(requests(), sampling)]
+    alone = [decoder(verifier, eos=eos).generate([r], sampling)[0].token_ids for r in requests()]
     assert together == alone
-    again = decoder(verifier)
+    again = decoder(verifier, eos=eos)
     again.generate(requests()[::-1], sampling)  # what other requests brought changes nothing
     assert [r.token_ids for r in again.generate(requests(), sampling)] == together
 

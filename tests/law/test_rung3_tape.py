@@ -186,8 +186,8 @@ class Wrapped:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def start(self, texts):
-        self.inner.start(texts)
+    def start(self, texts, sources=()):
+        self.inner.start(texts, sources)
 
     def select(self, rows):
         self.inner.select(rows)
@@ -258,8 +258,8 @@ class Misplaced:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def start(self, texts):
-        self.inner.start(texts)
+    def start(self, texts, sources=()):
+        self.inner.start(texts, sources)
 
     def extend(self, tokens, depths, ancestors):
         return self.inner.extend(tokens, depths, ancestors)
@@ -282,7 +282,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
     target, draft = runners(3)
 
     class Naive:
-        name, lossless, draws = "naive", True, Recursive.draws
+        name, lossless, draws, tolerant = "naive", True, Recursive.draws, False
 
         def verify(self, tree, target_logp, choices):
             verdict = Recursive().verify(tree, target_logp, choices)

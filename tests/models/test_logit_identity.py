@@ -164,7 +164,7 @@ class Unmoved:
         self.runner = runner
         self._start = runner.start
 
-    def start(self, texts) -> None:
+    def start(self, texts, sources=()) -> None:
         self._start(texts)
         self.runner._cache.move = lambda *_: None
 

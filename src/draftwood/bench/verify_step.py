@@ -38,6 +38,7 @@ class MadeUpDraft:
     """A runner of one row without a network, which remembers what it said in a round."""
 
     max_length: int | None = None
+    reads_source = False
     forward_seconds = 0.0
 
     def __init__(self, vocab: int, seed: int) -> None:
@@ -46,7 +47,7 @@ class MadeUpDraft:
         self._falling = torch.arange(1, vocab + 1).float().log_().mul_(-_ZIPF)
         self._said: list[Float[Tensor, "row n vocab"]] = []
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._said = []
 
     def extend(

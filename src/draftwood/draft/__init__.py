@@ -40,7 +40,7 @@ class Drafter(Protocol):
     @property
     def forward_seconds(self) -> float: ...
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Forget everything; ``texts`` are the prompts without their last token."""
         ...
 

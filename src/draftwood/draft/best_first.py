@@ -71,8 +71,8 @@ class BestFirst:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
-        self.runner.start(texts)
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.start(texts, sources)
         self._reading = self._behind = True
 
     def select(self, rows: Sequence[int]) -> None:

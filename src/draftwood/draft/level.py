@@ -132,8 +132,8 @@ class LevelDrafter:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
-        self.runner.start(texts)
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.start(texts, sources)
 
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)

@@ -31,7 +31,7 @@ def lookup(text: Sequence[int], count: int, max_ngram: int) -> list[int]:
 
 @final
 class NGram:
-    """Drafts a chain of up to ``length`` tokens from the text so far; no draft model.
+    """Drafts a chain of up to ``length`` tokens from the text so far, and from what an encoder reads; no draft model.
 
     Args:
         length: tokens drafted at most.
@@ -46,13 +46,15 @@ class NGram:
     def __init__(self, length: int, max_ngram: int = 3) -> None:
         self.length = length
         self.max_ngram = max_ngram
+        self._sources: list[list[int]] = []
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
-        """Nothing to remember: the law holds the texts."""
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._sources = [list(source) for source in sources] or [[] for _ in texts]  # the law holds the texts
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         found = [
-            lookup(text, min(self.length, limit), self.max_ngram) for text, limit in zip(law.texts, limits, strict=True)
+            lookup([*source, *text], min(self.length, limit), min(self.max_ngram, len(text)))
+            for source, text, limit in zip(self._sources, law.texts, limits, strict=True)
         ]
         depth = max(map(len, found))
         builder = TreeBuilder(root, 1 + depth)
@@ -66,4 +68,4 @@ class NGram:
         """Nothing to learn: the text itself is the memory."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Nothing to drop."""
+        self._sources = [self._sources[r] for r in rows]

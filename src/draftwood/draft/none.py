@@ -23,7 +23,7 @@ class NoDraft:
     max_length: int | None = None
     forward_seconds = 0.0
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:

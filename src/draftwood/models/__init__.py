@@ -21,17 +21,24 @@ class Runner(Protocol):
     Attributes:
         vocab_size: number of scores per node.
         max_length: the longest text in tokens, None if unlimited.
+        reads_source: the model has an encoder, and every row a source.
         device: where tokens are wanted and scores come from.
         forward_seconds: wall time spent in forwards since the runner was made.
     """
 
     vocab_size: int
     max_length: int | None
+    reads_source: bool
     device: torch.device
     forward_seconds: float
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
-        """Forget everything; ``texts`` are the rows' prompts without their last token, which is the root."""
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """Forget everything; ``texts`` are the rows' prompts without their last token, which is the root; ``sources`` are
+        what the encoder of an encoder-decoder model reads, row by row. Models without an encoder ignore them.
+
+        Raises:
+            CacheError: a source that does not fit the encoder.
+        """
         ...
 
     def extend(
@@ -53,4 +60,26 @@ class Runner(Protocol):
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Between rounds only."""
+        ...
+
+
+@runtime_checkable
+class BlockRunner(Runner, Protocol):
+    """A draft model that scores a whole block of coming tokens in one forward, each without knowing those before it.
+
+    As a :class:`Runner` it makes that forward for the root; deeper nodes of the round get the scores of their depth, so
+    that every way of growing trees works on it.
+
+    Attributes:
+        block: the longest block in tokens; it ends every tree.
+    """
+
+    block: int
+
+    def ahead(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+        """Scores of the ``count`` tokens after the root, from one forward; the first call of a round, and the only one.
+
+        Raises:
+            ConfigError: ``count`` is below 1 or above ``block``.
+        """
         ...

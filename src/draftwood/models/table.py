@@ -18,6 +18,8 @@ class TableRunner:
         table: scores ``[vocab] * order + [vocab]``; texts shorter than the order are padded with token 0 on the left.
     """
 
+    reads_source = False
+
     def __init__(self, table: Float[Tensor, "*context vocab"]) -> None:
         self.table = table
         self.vocab_size = table.shape[-1]
@@ -27,7 +29,7 @@ class TableRunner:
         self._texts: list[list[int]] = []
         self._nodes: list[list[int]] = []
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._texts = [list(text) for text in texts]
         self._nodes = [[] for _ in texts]
 

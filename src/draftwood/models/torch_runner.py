@@ -32,6 +32,8 @@ class TorchRunner:
         ModelError: the architecture cannot score a tree; it is named, with the reason.
     """
 
+    reads_source = False
+
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_architecture(model)
         self.model = model
@@ -49,7 +51,7 @@ class TorchRunner:
         if check:
             check_tree_forward(self)
 
-    def start(self, texts: Sequence[Sequence[int]]) -> None:
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._cache = TreeCache(self._layers)
         self._cached = [0] * len(texts)  # slots [0, cached) of a row hold committed tokens
         self._pending = [list(text) for text in texts]

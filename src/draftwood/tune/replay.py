@@ -43,6 +43,7 @@ class Replay:
     name = "replay"
     lossless = True
     draws = DRAWS_WITH_LAWS
+    tolerant = False
 
     def __init__(self, nest: Nest, inner: Verifier) -> None:
         self._inner = inner

@@ -20,6 +20,8 @@ class Verifier(Protocol):
         name: as written on the command line.
         lossless: the output follows the target's law exactly.
         draws: the ways of choosing siblings under which that holds.
+        tolerant: it keeps tokens that are nearly the target's best, so at temperature 0 it is given the target's laws as
+            they are, not as point masses.
     """
 
     @property
@@ -30,6 +32,9 @@ class Verifier(Protocol):
 
     @property
     def draws(self) -> frozenset[Draw]: ...
+
+    @property
+    def tolerant(self) -> bool: ...
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """Keep one path of each row's tree and draw the token after it."""

@@ -46,6 +46,7 @@ class Coupled:
     name: ClassVar[str] = "coupled"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
+    tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """One pass over all nodes."""
@@ -63,6 +64,7 @@ class Greedy:
     name: ClassVar[str] = "greedy"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
+    tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """One pass over all nodes; ``choices`` is not asked."""

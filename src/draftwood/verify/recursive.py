@@ -26,6 +26,7 @@ class Recursive:
     name: ClassVar[str] = "recursive"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LAWS
+    tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""

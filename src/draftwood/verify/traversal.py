@@ -48,6 +48,7 @@ class Traversal:
     name: ClassVar[str] = "traversal"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LAWS
+    tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""

@@ -1,0 +1,74 @@
+"""Spec-Verification: drafted tokens are kept that the target likes nearly as well as its best one.
+
+Source: "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation", Xia et al. 2023, arXiv
+2203.16487, section 3.2. Lossy by design; with ``beta`` 1 (or ``tau`` 0) it is greedy decoding, token for token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.checks import number, whole
+from draftwood.errors import ConfigError
+from draftwood.noise import Choices
+from draftwood.rounds import Verdict, path_table
+from draftwood.tree import ALL_DRAWS, DraftTree, Draw
+from draftwood.verify.coupled import follow
+
+
+@final
+class Tolerance:
+    """Keeps a drafted token that is among the target's ``beta`` best ones and whose log-probability is within ``tau`` of the
+    best; of several such children the one that the target likes most. After the last one comes the target's best token.
+
+    Args:
+        beta: 1 or more.
+        tau: in nats, 0 or more.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    name = "tolerance"
+    draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
+    tolerant: ClassVar[bool] = True
+
+    def __init__(self, beta: int = 3, tau: float = 1.0) -> None:
+        if whole("beta", beta) < 1:
+            raise ConfigError(f"beta is {beta}: give 1 (the target's best token only) or more")
+        if number("tau", tau) < 0:
+            raise ConfigError(f"tau is {tau}: give 0 (the target's best token only) or more")
+        self.beta, self.tau = beta, float(tau)
+
+    @property
+    def lossless(self) -> bool:
+        """True where only the best token is kept."""
+        return self.beta == 1 or self.tau == 0
+
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
+        """One pass over all nodes, one host sync; ``choices`` is not asked. ``target_logp`` are unsharpened laws."""
+        best = target_logp.argmax(dim=-1)
+        if self.lossless:
+            return follow(tree, best)
+        top = target_logp.topk(min(self.beta, target_logp.shape[-1]), dim=-1).values
+        least = torch.maximum(top[..., -1], top[..., 0] - self.tau)
+        row = torch.arange(tree.rows, device=best.device).unsqueeze(1)
+        told = target_logp[row, tree.parents, tree.tokens]
+        worth = told.masked_fill(told < least.gather(1, tree.parents), -torch.inf).tolist()
+        paths = [_walk(kids, liked) for kids, liked in zip(tree.children, worth, strict=True)]
+        last = [picks[path[-1] if path else 0] for path, picks in zip(paths, best.tolist(), strict=True)]
+        return Verdict(nodes=path_table(paths, best.device), next_token=torch.tensor(last, device=best.device))
+
+
+def _walk(children: list[list[int]], worth: list[float]) -> list[int]:
+    """From the root to the child that is liked most, as long as there is one."""
+    path, node = [], 0
+    while liked := [child for child in children[node] if worth[child] > -math.inf]:
+        node = max(liked, key=worth.__getitem__)
+        path.append(node)
+    return path
