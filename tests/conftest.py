@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -33,3 +34,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of a tiny translation model and of drafters for it (``tests/tiny_translation.py``)."""
+    from tests.tiny_translation import save_models
+
+    folder = tmp_path_factory.mktemp("translation")
+    save_models(folder)
+    return folder

@@ -24,7 +24,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.models.torch_runner as torch_runner
 from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
-from draftwood.hf import Recipe, _Unpadded, recipe
+from draftwood.hf import Recipe, recipe
 from draftwood.methods import Method
 from draftwood.sampling import Law
 from tests.helpers import tiny_gpt
@@ -101,6 +101,18 @@ def test_the_texts_are_worth_comparing():
         assert sum(len(set(row)) for row in rows) / 8 > 3
 
 
+@pytest.mark.parametrize("method", [Method(), Method(method="rsd-s", shape="2x3")])
+def test_a_draft_of_blocks_is_known_by_its_configuration(method):
+    draft = tiny("llama", 1, dtype=torch.float32, num_hidden_layers=1, vocab_size=VOCAB + 1)
+    draft.config.mask_token_id, draft.config.draft_block = VOCAB, 4
+    made = recipe(draft, method=method)
+    assert torch.equal(ours(target(), made), plain_text("llama"))
+    assert max(stats.drafted / stats.rounds for stats in made.stats) > 2
+    wrong = recipe(other(), method=Method(method="block"))
+    with pytest.raises(PairingError, match="needs a draft that scores a whole block at once"):
+        ours(target(), wrong)
+
+
 def test_default_methods_and_a_single_row_without_mask():
     ids = {"input_ids": torch.tensor([[5, 6, 7]])}
     wanted = plain(target(), ids)
@@ -109,7 +121,8 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    monkeypatch.setattr(_Unpadded, "start", lambda self, texts, sources=(): self._runner.start(texts))
+    seeing = "draftwood.models.unpadded._Unpadded.start"
+    monkeypatch.setattr(seeing, lambda self, texts, sources=(): self._runner.start(texts))
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
 

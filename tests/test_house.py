@@ -24,8 +24,8 @@ FLOORS = [
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
     [{"methods"}],
-    [{"loading"}, {"profile"}],
-    [{"api"}],
+    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}],
+    [{"api"}, {"translation"}],
     [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"tune"}, {"serve"}, {"trace"}],
     [{"cli"}],
 ]
@@ -78,7 +78,7 @@ def test_public_names():
     assert draftwood.__all__ == [
         "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
         "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling",
-        "Stats", "Verdict", "__version__", "load",
+        "Stats", "Translator", "Verdict", "__version__", "load", "load_translator",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

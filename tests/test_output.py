@@ -298,3 +298,18 @@ def test_special_tokens_are_no_text_and_the_first_word_joins_the_prompt():
     output = row(WITH_SPACES, eos=[5])
     assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == " once upon  atime"
     assert output.generated == [0, 1, 4, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "reason"),
+    [
+        ([[5, 6], [7, 8, 9]], [5, 6, 2], "length"),
+        ([[5, 6], [2]], [5, 6, 2], "stop"),
+        ([[5, 2]], [5, 2], "stop"),
+        ([[5, 6, 3]], [5, 6, 2], "length"),
+    ],
+)
+def test_a_final_token_takes_the_last_place(given: list[list[int]], tokens: list[int], reason: str) -> None:
+    output = RowOutput([1], Limits(max_new_tokens=3), eos=frozenset({2, 3}), final=2)
+    counts = [output.take(part)[0] for part in given]
+    assert (output.generated, output.finish_reason, sum(counts)) == (tokens, reason, len(tokens))

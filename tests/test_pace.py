@@ -76,3 +76,37 @@ def test_reading_text_is_no_cost_of_a_level():
     pace.grew(0, 1.0, 0.9, LEVEL)
     pace.grew(0, 1.0, 0.9, None)
     assert pace.level == LEVEL
+
+
+def after_a_slow_level() -> list[int]:
+    """Levels drafted in the rounds that follow one level of twenty times the usual time."""
+    pace, before = lived(0.3, levels=1)
+    assert set(before) == {1}
+    pace.grew(0, 1.0, 0.3, 20 * LEVEL)
+    pace.finished(4, 1.3, 20 * LEVEL, 20 * LEVEL + TARGET + 4 * NODE)
+    return lived(0.3, rounds=12, levels=1, pace=pace)[1]
+
+
+def test_one_slow_level_does_not_end_drafting():
+    assert after_a_slow_level() == [1] * 12
+
+
+@pytest.mark.parametrize("faster", [0.1, 0.3])
+def test_control_a_slow_level_that_counts_in_full_is_seen(monkeypatch, faster):
+    monkeypatch.setattr("draftwood.draft.pace._SLOWEST", float("inf"))
+    monkeypatch.setattr("draftwood.draft.pace._FASTER", faster)
+    assert sum(after_a_slow_level()) <= 8
+
+
+def after_slow_levels() -> float:
+    """The cost of a level after ten slow ones and six of the usual time."""
+    pace = Pace()
+    for seconds in (LEVEL, *(20 * LEVEL for _ in range(10)), *(LEVEL for _ in range(6))):
+        pace.grew(0, 1.0, 0.5, seconds)
+    return pace.level
+
+
+def test_slow_levels_are_soon_forgotten(monkeypatch):
+    assert after_slow_levels() < 2 * LEVEL
+    monkeypatch.setattr("draftwood.draft.pace._FASTER", 0.1)
+    assert after_slow_levels() > 3 * LEVEL

@@ -141,7 +141,7 @@ def test_a_copied_model_is_the_same_model(folders, tmp_path):
 @pytest.mark.parametrize(("content", "message"), [
     ("", "is not one that this 'draftwood tune' writes"),
     ("[1, 2]", "is not one that this 'draftwood tune' writes"),
-    ('{"format": 99}', "its format is 99, this version reads 1"),
+    ('{"format": 99}', "its format is 99, this version reads 2"),
     (None, "chooses nothing"),
 ])  # fmt: skip
 def test_a_broken_profile_is_named(folders, tmp_path, content, message):

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from draftwood.output import Limits
     from draftwood.rounds import Round, Stats, Verdict
     from draftwood.sampling import Sampling
+    from draftwood.translation import Translator, load_translator
     from draftwood.tree import DraftTree
 
 _HOME = {
     "load": "api",
     "Pair": "api",
+    "load_translator": "translation",
+    "Translator": "translation",
     "LoadOptions": "loading",
     "Decoder": "decode",
     "Piece": "decode",
@@ -69,9 +72,11 @@ __all__ = [
     "Round",
     "Sampling",
     "Stats",
+    "Translator",
     "Verdict",
     "__version__",
     "load",
+    "load_translator",
 ]
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, final, overload
 
-from draftwood.checks import several, whole
+from draftwood.checks import several
 from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.draft import Drafter
+from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
@@ -20,16 +18,17 @@ from draftwood.loading import (
     choose_device,
     choose_dtype,
     eos_of,
+    is_encoder_decoder,
     load_model,
     load_tokenizer,
     sampling_of,
 )
-from draftwood.methods import Method, build, resolve
-from draftwood.models.torch_runner import TorchRunner
+from draftwood.methods import Method
+from draftwood.models import ModelRunner
+from draftwood.models.backend import Runners, make_runners
 from draftwood.output import Limits
 from draftwood.profile import Profile, Subject, find, subject_of
 from draftwood.sampling import Sampling
-from draftwood.verify import Verifier
 
 
 def load(
@@ -62,13 +61,16 @@ def load(
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     tokenizer = load_tokenizer(target, options)
+    if is_encoder_decoder(target, options):
+        raise ModelError(f"{str(target)!r} is an encoder-decoder model: use draftwood translate, or load_translator")
     model = load_model(target, options, device, dtype)
     draft_model = None
     if draft is not None:
         draft_model = load_model(draft, options, device, dtype)
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-    subject = subject_of(target, draft, dtype, device)
-    return Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject))
+    runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights)
+    subject = subject_of(target, draft, dtype, device, runners.target.engine)
+    return Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject), runners=runners)
 
 
 @final
@@ -83,6 +85,7 @@ class Pair:
         tokenizer: the tokenizer of both.
         subject: what a profile has to be measured for, where the models' files are known.
         profile: what was found to be fastest; method ``auto`` takes it.
+        runners: runners of both models; made here without them.
 
     Raises:
         ModelError: a model that cannot score a tree.
@@ -96,23 +99,23 @@ class Pair:
         *,
         subject: Subject | None = None,
         profile: Profile | None = None,
+        runners: Runners | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.subject = subject
         self.profile = profile
-        self.target = TorchRunner(model)
-        self.draft = TorchRunner(draft_model, drafts=True) if draft_model is not None else None
-        self._in_use = Lock()
-        self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
+        self.target, self.draft = runners or make_runners(model, draft_model)
         self.eos = eos_of(model, tokenizer)
+        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
         self.sampling = sampling_of(model)
 
     def __repr__(self) -> str:
-        def told(runner: TorchRunner | None) -> str:
+        def told(runner: ModelRunner | None) -> str:
             if runner is None:
                 return "None"
             size = sum(p.numel() for p in runner.model.parameters()) / 1e6
-            return f"<{type(runner.model).__name__}, {size:.1f} M, {str(runner.model.dtype)[6:]} on {runner.device}>"
+            kind, dtype = type(runner.model).__name__, str(runner.model.dtype)[6:]
+            return f"<{kind}, {size:.1f} M, {dtype} on {runner.device} by {runner.engine}>"
 
         return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
 
@@ -124,19 +127,14 @@ class Pair:
         method = method or Method()
         if method == Method() and self.profile is not None:
             method = self.profile.choose(temperature)
-        return resolve(method, has_draft=self.draft is not None, greedy=temperature == 0)
+        return self._decoders.resolve(method, greedy=temperature == 0)
 
     def decoder(self, method: Method | None = None, *, temperature: float = 1.0) -> Decoder:
         """A decoder for token ids, for texts of this temperature; the pair's models serve one stream at a time.
 
         Decoders of the same method share what their drafter has learnt about the pair and the machine.
         """
-        greedy = temperature == 0
-        key = self.method(method, temperature=temperature), greedy
-        if key not in self._built:
-            self._built[key] = build(key[0], self.draft, greedy=greedy)
-        drafter, verifier = self._built[key]
-        return Decoder(self.target, drafter, verifier, tokenizer=self.tokenizer, eos=self.eos, in_use=self._in_use)
+        return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a prompt; an empty text becomes the beginning-of-text token if there is one.
@@ -156,11 +154,7 @@ class Pair:
     ) -> list[Request]:
         """Encoded requests; a seed that is None is drawn."""
         return [
-            Request(
-                prompt=self.encode(prompt),
-                seed=secrets.randbits(32) if seed is None else whole("seed", seed),
-                limits=limits or Limits(),
-            )
+            Request(prompt=self.encode(prompt), seed=drawn(seed), limits=limits or Limits())
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
 
@@ -217,13 +211,7 @@ class Pair:
         """
         single = isinstance(prompt, str)
         prompts = [prompt] if isinstance(prompt, str) else list(several("prompt", prompt, str, "texts"))
-        seeds: list[int | None] = [None] * len(prompts)
-        if isinstance(seed, list | tuple):
-            seeds = list(seed)
-        elif seed is not None:
-            seeds = [whole("seed", seed) + i for i in range(len(prompts))]
-        if len(seeds) != len(prompts):
-            raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} prompts: give one each, or a single number")
+        seeds = seeds_for(len(prompts), seed, "prompts")
         sampling = sampling or self.sampling
         decoder = self.decoder(method, temperature=sampling.temperature)
         results = decoder.generate(self.requests(prompts, limits, seeds), sampling)

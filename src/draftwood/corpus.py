@@ -1,4 +1,4 @@
-"""Text files of documents, for training and for benchmarks."""
+"""Text files of documents and of sentence pairs, for training and for benchmarks."""
 
 from __future__ import annotations
 
@@ -36,6 +36,41 @@ def read_lines(path: Path) -> list[str]:
     if "" in lines:
         raise ConfigError(f"line {lines.index('') + 1} of {path} is empty; leave it out here and in the other language")
     return lines
+
+
+def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Source and target sentences of one part of every NAME in a data folder.
+
+    The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file translates the other.
+
+    Raises:
+        ConfigError: no folder, a missing file, an empty file or line, or files that differ in their number of lines.
+    """
+    wanted = f"NAME.{part}.{languages[0]}"
+    if not folder.is_dir():
+        raise ConfigError(f"data folder {folder} does not exist; give one with {wanted}[.xz]")
+    if languages[0] == languages[1]:
+        raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
+    patterns = [f"*.{part}.{lang}{packed}" for lang in languages for packed in ("", ".xz")]
+    names = sorted({path.name.split(f".{part}.")[0] for pattern in patterns for path in folder.glob(pattern)})
+    if not names:
+        raise ConfigError(f"data folder {folder} holds no {wanted} or {wanted}.xz")
+    sides: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        read = [read_lines(_found(folder / f"{name}.{part}.{lang}")) for lang in languages]
+        if len(read[0]) != len(read[1]):
+            counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
+            raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
+        for side, lines in zip(sides, read, strict=True):
+            side += lines
+    return sides
+
+
+def _found(plain: Path) -> Path:
+    for path in (plain, plain.with_name(plain.name + ".xz")):
+        if path.is_file():
+            return path
+    raise ConfigError(f"data folder {plain.parent} holds no {plain.name} or {plain.name}.xz")
 
 
 def _text(path: Path) -> str:

@@ -43,6 +43,8 @@ class Request:
         seed: the text is a function of the prompt, the settings and this number.
         limits: when to stop.
         criterion: ends the text when it returns True for all token ids so far.
+        final: the token that a text ends with where ``limits`` or the context end it (``forced_eos_token_id`` of
+            ``transformers``).
     """
 
     prompt: Sequence[int]
@@ -50,6 +52,7 @@ class Request:
     seed: int = 0
     limits: Limits = field(default_factory=Limits)
     criterion: Callable[[list[int]], bool] | None = None
+    final: int | None = None
 
 
 @final
@@ -217,6 +220,7 @@ class Decoder:
             longest=self.max_length,
             tokenizer=self.tokenizer,
             criterion=request.criterion,
+            final=request.final,
         )
 
     def _rounds(
@@ -230,10 +234,12 @@ class Decoder:
             self.target.runner.vocab_size,
             [output.stops for output in outputs],
         )
-        for part in (self.target, self.drafter):
+        clock = Clock()  # what an encoder reads belongs to the first round
+        for stage, part in (("target", self.target), ("draft", self.drafter)):
+            before = part.forward_seconds
             part.start([output.tokens[:-1] for output in outputs], sources)
+            clock.claim(stage, part.forward_seconds - before)
         while rows:
-            clock = Clock()
             this_round = self._round([outputs[r] for r in rows], law, noise, clock)
             pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
             for part in (self.target, self.drafter):
@@ -246,8 +252,10 @@ class Decoder:
             self._count(pieces, this_round, clock.stop())
             rows = [rows[i] for i in going]
             yield pieces
+            clock = Clock()
 
     def _round(self, outputs: list[RowOutput], law: Law, noise: NoiseSource, clock: Clock) -> Round:
+        begun = clock.elapsed
         positions = [len(output.tokens) - 1 for output in outputs]
         choices = noise.at(positions)
         root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
@@ -262,7 +270,7 @@ class Decoder:
             target_laws = law.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
             with clock.stage("verify"):
                 verdict = verify(self.verifier, tree, target_laws, choices)
-        return Round(tree=tree, target_laws=target_laws, verdict=verdict, seconds=clock.elapsed)
+        return Round(tree=tree, target_laws=target_laws, verdict=verdict, seconds=clock.elapsed - begun)
 
     def _limit(self, output: RowOutput) -> int:
         """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""
@@ -276,7 +284,7 @@ class Decoder:
         count, text = output.take(this_round.tokens[index])
         return Piece(
             row=row,
-            tokens=this_round.tokens[index][:count],
+            tokens=output.tokens[len(output.tokens) - count :],
             drafted=min(count, len(this_round.paths[index])),
             text=text,
             finish_reason=output.finish_reason,

@@ -26,9 +26,10 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetiti
 from draftwood.decode import Decoder, NoiseSource, Request
 from draftwood.errors import CacheError, ConfigError
 from draftwood.methods import Method, build
-from draftwood.models import Runner
+from draftwood.models.causal_block import causal_draft
 from draftwood.models.support import context
 from draftwood.models.torch_runner import TorchRunner
+from draftwood.models.unpadded import unpadded
 from draftwood.noise import Choices, Noise
 from draftwood.output import Limits
 from draftwood.processors import ByRow
@@ -98,11 +99,11 @@ class Recipe:
         padding = _padding(input_ids, model_kwargs.pop("attention_mask", None))
         _refuse_inputs(model_kwargs, input_ids.shape[1], padding)
         ends = _Ends(stopping_criteria or (), input_ids)
-        draft = None if self.draft is None else _Unpadded(self._runner(self.draft, drafts=True), padding)
+        draft = None if self.draft is None else unpadded(causal_draft(self._runner(self.draft, drafts=True)), padding)
         for one in (model, self.draft):
             _check_context(one, ends.longest - min(padding))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
-        decoder = Decoder(_Unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
+        decoder = Decoder(unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
         texts = self._decode(decoder, input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
@@ -149,34 +150,6 @@ class Recipe:
 
 def _silent(*_: Any) -> None:
     """Stands for a streamer."""
-
-
-@final
-class _Unpadded:
-    """A runner that never sees the padding; the loop, processors and criteria do, as in ``generate``."""
-
-    def __init__(self, runner: Runner, padding: Sequence[int]) -> None:
-        self._runner = runner
-        self._padding = padding
-        self.vocab_size = runner.vocab_size
-        self.max_length: int | None = None  # checked without the padding before anything runs
-        self.reads_source = False
-        self.device = runner.device
-        self.forward_seconds = 0.0
-
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._runner.start([text[n:] for text, n in zip(texts, self._padding, strict=True)])
-
-    def extend(self, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Tensor:
-        scores: Tensor = self._runner.extend(tokens, depths, ancestors)
-        self.forward_seconds = self._runner.forward_seconds
-        return scores
-
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self._runner.commit(nodes, pending)
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._runner.select(rows)
 
 
 @final

@@ -10,9 +10,11 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 
 from draftwood.errors import ConfigError, ModelError, PairingError
+from draftwood.models import Backend, Weights
 from draftwood.sampling import Sampling
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+BackendName: TypeAlias = Literal["auto", Backend]
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
 
@@ -23,6 +25,12 @@ class LoadOptions:
 
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    backend: BackendName = field(
+        default="auto", metadata={"help": "what runs causal models; openvino is for the CPU and an extra of its own"}
+    )
+    weights: Weights = field(
+        default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
     profile: str = field(
         default="auto",
@@ -66,8 +74,10 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def load_model(name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype) -> Any:
-    """A causal language model in evaluation mode.
+def load_model(
+    name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype, cls: type[Any] | None = None
+) -> Any:
+    """A model in evaluation mode: of a class that has ``from_pretrained``, or a causal language model.
 
     Raises:
         ModelError: it cannot be loaded; says from where and why.
@@ -75,7 +85,7 @@ def load_model(name: str | Path, options: LoadOptions, device: torch.device, dty
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = (cls or AutoModelForCausalLM).from_pretrained(
             str(name), dtype=dtype, use_safetensors=True, trust_remote_code=options.trust_remote_code
         )
     except Exception as error:
@@ -83,11 +93,52 @@ def load_model(name: str | Path, options: LoadOptions, device: torch.device, dty
     return model.eval().to(device)
 
 
+def model_type(name: str | Path, options: LoadOptions) -> str:
+    """What the configuration of a model says that it is, such as ``marian``; ``masked_block`` and ``draft_heads`` are ours.
+
+    Raises:
+        ModelError: there is no configuration.
+    """
+    from transformers import PretrainedConfig
+
+    try:
+        found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
+    except Exception as error:
+        raise ModelError(_cannot_load("configuration", name, error)) from error
+    return str(found.get("model_type", ""))
+
+
+def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
+    """Whether a model of ``transformers`` has an encoder.
+
+    Raises:
+        ModelError: there is no configuration, or one of an unknown type.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
+    except Exception as error:
+        raise ModelError(_cannot_load("configuration", name, error)) from error
+
+
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
+    """A tokenizer.
+
+    Raises:
+        ModelError: it cannot be loaded; says from where and why.
+    """
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
+    except ImportError as error:
+        if "sentencepiece" not in str(error).lower():
+            raise ModelError(_cannot_load("tokenizer", name, error)) from error
+        raise ModelError(
+            f"the tokenizer of {str(name)!r} needs the package sentencepiece; install it with: "
+            'pip install "draftwood[translate]"'
+        ) from error
     except Exception as error:
         raise ModelError(_cannot_load("tokenizer", name, error)) from error
 

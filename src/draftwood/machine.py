@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,21 @@ from draftwood._version import __version__
 
 def versions() -> dict[str, str]:
     """Of everything that takes part."""
-    return {
+    found = {
         "draftwood": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }
+    return found | {"openvino": version("openvino")} if "openvino" in sys.modules else found
+
+
+def version_of(package: str) -> str | None:
+    """Which version of a package is installed; None if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -33,6 +43,13 @@ def machine(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
+
+
+def cache_folder() -> Path:
+    """What is kept for later: ``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    if own := os.environ.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
 
 
 def load_average() -> float | None:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, cast, final, get_args
 from draftwood.checks import number
 from draftwood.draft import Drafter
 from draftwood.draft.best_first import BestFirst
+from draftwood.draft.block import BlockChain
 from draftwood.draft.fans import DrawnFan, Fan, SharedFan
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
@@ -20,22 +21,29 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.errors import ConfigError, PairingError
-from draftwood.models import Runner
+from draftwood.models import BlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
+from draftwood.verify.tolerance import BETA, TAU, Tolerance
 from draftwood.verify.traversal import Traversal
 
-MethodName: TypeAlias = Literal["auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "ngram"]
-VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy"]
-NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"})
-VERIFIERS: dict[str, type[Verifier]] = {"recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy}
+MethodName: TypeAlias = Literal[
+    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "block", "ngram"
+]
+VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
+NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "block"})
+NEEDS_BLOCK = frozenset({"block"})  # a draft that scores a whole block in one forward
+VERIFIERS: dict[str, type[Verifier]] = {
+    "recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy, "tolerance": Tolerance
+}  # fmt: skip
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "hybrid": "3x4", "ngram": "5"}
 LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
 PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 6, 8  # the most that a tree may grow to which grows as it pays
 NODES = 14  # of a dynamic tree
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
 MAX_NODES = 512
+_CHAINS = ("chain", "ngram", "block")  # whose shape is a length
 
 _VERIFIED_BY: dict[str, VerifierName] = {
     "ar": "coupled", "shared-noise": "coupled", "ngram": "coupled", "dynamic": "traversal"
@@ -43,6 +51,7 @@ _VERIFIED_BY: dict[str, VerifierName] = {
 _WANTED = {
     "chain": "a length such as 4",
     "ngram": "a length such as 5",
+    "block": "a length such as 10",
     "iid": "width x length such as 3x4",
     "rsd-c": "branching such as 2-2-2",
     "rsd-s": "width x length such as 3x4",
@@ -64,6 +73,8 @@ class Method:
             grows as far as it pays, and a dynamic one has 14 nodes.
         least: of a drawn tree (chain, iid, rsd-c, rsd-s, hybrid), accepted tokens that another level must be expected to
             bring, from 0 to 1; without it, every tree has its full shape.
+        beta, tau: what verifier ``tolerance`` keeps at temperature 0: tokens among the target's ``beta`` best and within
+            ``tau`` nats of the best. Either of them asks for that verifier, and the text may then differ from the target's.
     """
 
     method: MethodName = field(default="auto", metadata={"help": "how the draft is made"})
@@ -73,6 +84,18 @@ class Method:
     least: float | None = field(
         default=None,
         metadata={"help": "stop drafting where another level is expected to bring fewer accepted tokens than this (0 to 1)"},
+    )
+    beta: int | None = field(
+        default=None,
+        metadata={
+            "help": f"changes the text: keep drafts among the target's so many best tokens ({BETA} if only --tau is given)"
+        },
+    )
+    tau: float | None = field(
+        default=None,
+        metadata={
+            "help": f"changes the text: keep drafts within so many nats of the best ({TAU:g} if only --beta is given)"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -95,39 +118,68 @@ class Method:
                 f"least is {self.least}, but method {self.method!r} does not draw its tree level by level: choose one of "
                 f"{', '.join(LEVELLED)}, or leave it out"
             )
+        if (self.beta, self.tau) != (None, None):
+            _tolerance(self)
+            if self.verifier not in ("auto", "tolerance"):
+                raise ConfigError(
+                    f"beta and tau are for verifier 'tolerance', but the verifier is {self.verifier!r}: leave one out"
+                )
 
 
-def resolve(method: Method, *, has_draft: bool, greedy: bool) -> Method:
+def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
     """The method with every ``auto`` replaced.
 
+    Args:
+        method: what was asked for.
+        has_draft: there is a draft model.
+        greedy: for temperature 0.
+        has_block: the draft model is a :class:`draftwood.models.BlockRunner`.
+
     Raises:
+        ConfigError: ``beta`` or ``tau`` above temperature 0.
         PairingError: a method that needs a draft model without one.
     """
     name: MethodName = method.method
     if name == "auto":
-        name = "shared-noise" if has_draft else "ngram"
+        # A budget of nodes asks for a tree, which a draft of blocks can grow too.
+        drafted: MethodName = "block" if has_block and method.nodes is None else "shared-noise"
+        name = drafted if has_draft else "ngram"
         if method.nodes is not None and not has_draft:
             raise PairingError(
                 "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
             )
     if name in NEEDS_DRAFT and not has_draft:
         raise PairingError(f"method {name!r} needs a draft model: give --draft, or use --method ngram or ar")
-    verifier: VerifierName = method.verifier
+    beta, tau, verifier = method.beta, method.tau, method.verifier
+    if (beta, tau) != (None, None):
+        if not greedy:
+            raise ConfigError(
+                "beta and tau are for temperature 0, where there is a best token: leave them out, or ask for it"
+            )
+        verifier = "tolerance"
     if verifier == "auto":
         # Plain decoding is coupled too: then the same seed gives the same text with and without a draft.
         verifier = "greedy" if greedy else _VERIFIED_BY.get(name, "recursive")
-    return replace(method, method=name, verifier=verifier, shape=method.shape or DEFAULT_SHAPES.get(name))
+    if verifier == "tolerance":
+        beta, tau = _tolerance(method).beta, _tolerance(method).tau
+    shape = method.shape or DEFAULT_SHAPES.get(name)
+    return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
 
 
 def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafter, Verifier]:
     """The drafter and the verifier of a method.
 
     Raises:
-        ConfigError: a shape that the method cannot have.
-        PairingError: a method that needs a draft model without one.
+        ConfigError: a shape that the method, or the draft model, cannot have.
+        PairingError: a method that needs a draft model without one, or one of another kind.
     """
-    chosen = resolve(method, has_draft=draft is not None, greedy=greedy)
-    return _drafter(chosen, draft, greedy), VERIFIERS[chosen.verifier]()
+    chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
+    verifier = _tolerance(chosen) if chosen.verifier == "tolerance" else VERIFIERS[chosen.verifier]()
+    return _drafter(chosen, draft, greedy), verifier
+
+
+def _tolerance(method: Method) -> Tolerance:
+    return Tolerance(BETA if method.beta is None else method.beta, TAU if method.tau is None else method.tau)
 
 
 def _drafter(method: Method, draft: Runner | None, greedy: bool) -> Drafter:
@@ -139,11 +191,26 @@ def _drafter(method: Method, draft: Runner | None, greedy: bool) -> Drafter:
     if name == "ngram":
         return NGram(sum(_branching(name, shape)))
     runner = cast(Runner, draft)
+    if name == "block":
+        return _block(runner, shape)
     if name == "dynamic" or (name == "shared-noise" and (shape is None or "x" in shape)):
         return _best_first(method, runner, greedy)
     if method.nodes is not None:
         raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")
-    return LevelDrafter(runner, _growth(name, shape), None if method.least is None else float(method.least))
+    growth = _growth(name, shape)
+    _check_depth(name, shape, len(growth.widths), runner)
+    return LevelDrafter(runner, growth, None if method.least is None else float(method.least))
+
+
+def _block(runner: Runner, shape: str | None) -> BlockChain:
+    if not isinstance(runner, BlockRunner):
+        raise PairingError(
+            f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
+            "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
+        )
+    length = runner.block if shape is None else len(_branching("block", shape))
+    _check_depth("block", shape, length, runner)
+    return BlockChain(runner, length)
 
 
 def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
@@ -154,10 +221,12 @@ def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
         nodes = nodes or NODES
     if method.shape is not None:
         width, length = _beam(method.method, method.shape)
+        _check_depth(method.method, method.shape, length, runner)
         return BestFirst(runner, fan, nodes=nodes or width * length, width=width, length=length)
+    deepest = runner.block if isinstance(runner, BlockRunner) else MAX_NODES
     if nodes is None:
-        return BestFirst(runner, fan, nodes=PACED_NODES, width=PACED_WIDTH, length=PACED_LENGTH, pace=Pace())
-    length = min(12, nodes) if drawn else max(1, min(8, 2 + nodes // 4, nodes))
+        return BestFirst(runner, fan, nodes=PACED_NODES, width=PACED_WIDTH, length=min(PACED_LENGTH, deepest), pace=Pace())
+    length = min(12, nodes, deepest) if drawn else max(1, min(8, 2 + nodes // 4, nodes, deepest))
     return BestFirst(runner, fan, nodes=nodes, width=max(2, nodes // 4), length=length)
 
 
@@ -172,13 +241,13 @@ def _growth(name: str, shape: str | None) -> Growth:
 
 
 def _branching(name: str, shape: str | None) -> tuple[int, ...]:
-    if shape is not None and re.fullmatch(r"[1-9]\d*", shape) and name in ("chain", "ngram"):
+    if shape is not None and re.fullmatch(r"[1-9]\d*", shape) and name in _CHAINS:
         numbers = (1,) * min(int(shape), MAX_NODES + 1)
     elif shape is not None and re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", shape):
         numbers = tuple(int(part) for part in shape.split("-"))
     else:
         raise _bad_shape(name, shape)
-    if name in ("chain", "ngram") and max(numbers) > 1:
+    if name in _CHAINS and max(numbers) > 1:
         raise _bad_shape(name, shape)
     nodes, level = 0, 1
     for count in numbers:
@@ -200,6 +269,14 @@ def _beam(name: str, shape: str | None) -> tuple[int, int]:
 def _check_size(name: str, shape: str | None, nodes: int) -> None:
     if nodes > MAX_NODES:
         raise ConfigError(f"shape {shape!r} of method {name!r} has more than {MAX_NODES} nodes: give a smaller one")
+
+
+def _check_depth(name: str, shape: str | None, depth: int, runner: Runner) -> None:
+    if isinstance(runner, BlockRunner) and depth > runner.block:
+        raise ConfigError(
+            f"shape {shape!r} of method {name!r} is {depth} tokens deep, but the draft fills blocks of {runner.block}: give "
+            "a shape that is no deeper"
+        )
 
 
 def _bad_shape(name: str, shape: str | None) -> ConfigError:

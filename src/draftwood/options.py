@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -19,6 +19,7 @@ import click
 from draftwood.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def dataclass_options(cls: type[Any], *, leave_out: Collection[str] = ()) -> Callable[[F], F]:
@@ -40,6 +41,11 @@ def dataclass_options(cls: type[Any], *, leave_out: Collection[str] = ()) -> Cal
         return function
 
     return decorate
+
+
+def pick(cls: type[T], options: Mapping[str, Any]) -> T:
+    """The dataclass from options by name; those of other classes are left where they are."""
+    return cls(**{f.name: options[f.name] for f in dataclasses.fields(cls) if f.name in options})  # type: ignore[arg-type]
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[[F], F]:

@@ -77,6 +77,7 @@ class RowOutput:
         longest: most tokens of prompt and text together, None if unlimited.
         tokenizer: for text and stop strings; None for token ids only.
         criterion: ends the text after a token when it returns True for all token ids so far.
+        final: takes the last place that there is room for, whatever the verdict was.
 
     Raises:
         ConfigError: stop strings without a tokenizer.
@@ -91,6 +92,7 @@ class RowOutput:
         longest: int | None = None,
         tokenizer: Any = None,
         criterion: Callable[[list[int]], bool] | None = None,
+        final: int | None = None,
     ) -> None:
         if limits.stop and tokenizer is None:
             raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
@@ -107,6 +109,7 @@ class RowOutput:
         self._held = ""  # text that may be the beginning of a stop string
         self._cut = False  # a stop string ended the text
         self._criterion = criterion
+        self._final = final
 
     @property
     def generated(self) -> list[int]:
@@ -121,19 +124,20 @@ class RowOutput:
     def take(self, tokens: Sequence[int]) -> tuple[int, str]:
         """Take one round's tokens; returns how many of them count and the text that is now certain."""
         new_text, count = "", 0
-        for token in tokens:
+        for chosen in tokens:
+            token = chosen if self._final is None or self.remaining > 1 else self._final
             count += 1
             self.tokens.append(token)
             if self.limits.stop:  # only then does the text decide where it ends
                 new_text += self._read([token])
-            if self.finish_reason is None and self._ends(token):
+            if self.finish_reason is None and token == chosen and self._ends(token):
                 self.finish_reason = "stop"
             if self.finish_reason is None and self.remaining <= 0:
                 self.finish_reason = "length"
             if self.finish_reason is not None:
                 break
         if not self.limits.stop:
-            new_text += self._read(tokens[:count])
+            new_text += self._read(self.tokens[len(self.tokens) - count :])
         if self.finish_reason is not None:
             new_text += self._flush()
         self.text += new_text

@@ -1,14 +1,14 @@
 """What ``draftwood tune`` found out about a pair on this machine: which profile fits, and what it chooses.
 
 A profile is a JSON file that says what it was measured for. It is used for exactly that: the same two models (by their
-files), number format, device, processor and number of threads. It decides how fast text comes, never which law it follows.
+files), number format, device, engine, processor and number of threads. It decides how fast text comes, never which law it
+follows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,10 +18,10 @@ from typing import Any, final
 import torch
 
 from draftwood.errors import ConfigError
-from draftwood.machine import cpu_name
+from draftwood.machine import cache_folder, cpu_name, version_of
 from draftwood.methods import Method
 
-FORMAT = 1
+FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # pieces of a weight file that are looked at, and their bytes
 _AGAIN = "run 'draftwood tune' again, or use --profile none"
 
@@ -49,18 +49,14 @@ class Profile:
         return self.choices[min(self.choices, key=lambda measured: (abs(measured - temperature), measured))]
 
 
-def cache_folder() -> Path:
-    """``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
-    if own := os.environ.get("DRAFTWOOD_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
-
-
-def subject_of(target: str | Path, draft: str | Path | None, dtype: torch.dtype, device: torch.device) -> Subject | None:
+def subject_of(
+    target: str | Path, draft: str | Path | None, dtype: torch.dtype, device: torch.device, engine: str = "torch"
+) -> Subject | None:
     """What would be measured now; None where a model's files cannot be found.
 
     Args:
         target, draft: folders, or names of hub models that have been downloaded.
+        engine: what runs them (:class:`draftwood.models.ModelRunner`).
     """
     models = {"target": _model(target), "draft": None if draft is None else _model(draft)}
     if models["target"] is None or (draft is not None and models["draft"] is None):
@@ -69,6 +65,7 @@ def subject_of(target: str | Path, draft: str | Path | None, dtype: torch.dtype,
         **models,
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
+        "engine": engine,
         "machine": {
             "cpu": cpu_name(),
             "threads": torch.get_num_threads(),
@@ -147,8 +144,11 @@ def why_not(profile: Profile) -> str | None:
     device, dtype = torch.device(subject["device"]), getattr(torch, subject["dtype"])
     if device.type == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA here"
+    engine = str(subject["engine"])
+    if engine.startswith("openvino") and version_of("openvino") is None:
+        return "OpenVINO is not installed here"
     draft = subject["draft"]
-    return difference(subject, subject_of(subject["target"]["name"], draft and draft["name"], dtype, device))
+    return difference(subject, subject_of(subject["target"]["name"], draft and draft["name"], dtype, device, engine))
 
 
 def document(subject: Subject, choices: Mapping[float, Method], rest: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _essence(subject: Subject) -> dict[str, Any]:
     """What has to agree: a model is the same under another name."""
     models = {n: None if subject[n] is None else str(subject[n]["fingerprint"]) for n in ("target", "draft")}
     machine = {n: subject["machine"][n] for n in ("cpu", "threads", "accelerator")}
-    return {**models, "dtype": subject["dtype"], "device": subject["device"], **machine}
+    return {**models, **{n: subject[n] for n in ("dtype", "device", "engine")}, **machine}
 
 
 def _shown(subject: Subject, name: str) -> str:
@@ -188,9 +188,9 @@ def _shown(subject: Subject, name: str) -> str:
 
 def _model(name: str | Path) -> dict[str, str] | None:
     if Path(name).is_dir():
-        return {"name": str(Path(name).resolve()), "fingerprint": fingerprint(Path(name))}
+        return {"name": str(Path(name).resolve()), "fingerprint": folder_digest(Path(name))}
     folder = _downloaded(str(name))
-    return None if folder is None else {"name": str(name), "fingerprint": fingerprint(folder)}
+    return None if folder is None else {"name": str(name), "fingerprint": folder_digest(folder)}
 
 
 def _downloaded(name: str) -> Path | None:
@@ -205,7 +205,7 @@ def _downloaded(name: str) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def fingerprint(folder: Path) -> str:
+def folder_digest(folder: Path) -> str:
     """A digest of a model folder: the configuration, and of each weight file its size, its header and some samples.
 
     Weights that were trained further have another one, and no large file is read as a whole.

@@ -17,6 +17,7 @@ from draftwood.api import Pair
 from draftwood.bench import run as bench_run
 from draftwood.bench.commands import command
 from draftwood.bench.config import BenchConfig
+from draftwood.cli import main
 
 SMALL = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4", "--methods", "ar,chain,generate,assisted"]
 
@@ -90,3 +91,11 @@ def test_the_command_does_not_import_torch() -> None:
     code = "import sys, draftwood.bench.commands; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], check=False, env=paths).returncode == 0
+
+
+@pytest.mark.parametrize("part", sorted(command.commands))
+def test_options_before_a_subcommand_are_refused_by_name(part: str) -> None:
+    done = CliRunner().invoke(main, ["bench", "--device", "cuda", "--prompt-tokens", "24", part])
+    assert done.exit_code == 2
+    assert f"--device, --prompt-tokens came before '{part}'" in done.output
+    assert "--seed" not in done.output  # has a value, but nobody gave it

@@ -9,7 +9,7 @@ import pytest
 
 from draftwood.api import Pair
 from draftwood.bench import config as bench_config
-from draftwood.bench.settings import BUDGETS, LENGTHS, METHODS, PLANS, Setting, node_count, plan
+from draftwood.bench.settings import BLOCKS, BUDGETS, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
 from draftwood.loading import DTypeName
@@ -72,7 +72,8 @@ def test_every_method_competes_in_every_place_of_the_paper() -> None:
 def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: str) -> None:
     found = plan(name, None, has_draft=True)
     assert len({s.name for s in found}) == len(found)
-    assert {"ar", "generate"} <= {s.method for s in found}
+    assert name == "acceptance" or {"ar", "generate"} <= {s.method for s in found}  # acceptance times nothing
+    assert all(s.places for s in found) or name != "acceptance"  # and reports budgets only
     if name == "paper":
         both = next(s for s in found if s.name == "rsd-c 2-2")
         assert both.places == (("length", 2), ("budget", 6))
@@ -81,8 +82,25 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
 def test_no_side_has_more_tries_than_the_other() -> None:
     counts = Counter(s.method for s in plan("peers", None, has_draft=True))
     assert counts.pop("ar") == counts.pop("generate") == 1
-    assert set(counts) == set(METHODS) - {"ar", "generate"}
+    assert set(counts) == set(METHODS) - {"ar", "generate", *BLOCKS}
     assert set(counts.values()) == {4}
+
+
+def test_blocks_are_measured_where_the_draft_scores_blocks_and_no_tree_is_deeper() -> None:
+    found = plan("paper", None, has_draft=True, block=10)
+    assert {s.name for s in found if s.method == "block"} == {f"block {n}" for n in (2, 3, 4, 5, 6, 10)}
+    assert max(map(depth, found)) == 10
+    assert {"rsd-s 3x10", "chain 10", "shared-noise 30 nodes"} <= {s.name for s in found}
+    assert max(map(depth, plan("paper", None, has_draft=True))) == 30
+    with_blocks = Counter(s.method for s in plan("peers", None, has_draft=True, block=8))
+    assert "assisted" not in with_blocks
+    assert {with_blocks[name] for name in (*BLOCKS, "chain")} == {4}
+    with pytest.raises(ConfigError, match="does not score whole blocks, which does not go with block:"):
+        plan("quick", ["block"], has_draft=True)
+    with pytest.raises(ConfigError, match="a draft model is needed for block"):
+        plan("quick", ["block"], has_draft=False)
+    with pytest.raises(ConfigError, match="scores whole blocks, which does not go with assisted"):
+        plan("peers", ["assisted", "chain"], has_draft=True, block=8)
 
 
 def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:

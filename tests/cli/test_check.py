@@ -23,9 +23,23 @@ def test_json_and_temperature_0(run, pair):
     assert found["p_value"] is None
 
 
+@pytest.mark.parametrize("options", [(), ("--method", "rsd-s", "--verifier", "traversal", "--top-k", "3")])
+def test_enumeration_tries_every_choice(run, pair, options):
+    result = run("check", *pair, "--prompt", "the fox", "--enumerate", "2", *options)
+    assert result.exit_code == 0, result.output
+    assert ": exact. The joint law of the first 2 tokens after a prompt, " in result.stdout
+    found = json.loads(run("check", *pair, "--prompt", "the fox", "--enumerate", "2", "--json", *options).stdout)
+    assert found["exact"]
+    assert found["tokens"] == 2
+    assert found["total_variation"] <= found["allowed"] < 1e-3
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (("--samples", "2"), "say nothing: give 640 tokens or more"),
     (("--samples", "0"), "samples is 0: give 1 or more"),
+    (("--enumerate", "0"), "enumerate is 0: give 1 or more"),
+    (("--enumerate", "2", "--samples", "9"), "enumerate draws no samples, but samples came too"),
+    (("--enumerate", "2", "--method", "chain"), "give --top-k 16 or less, or leave --enumerate out: check then samples"),
     (("--method", "shared-noise", "--verifier", "traversal"), "verifier 'traversal' is not exact"),
 ])  # fmt: skip
 def test_what_cannot_be_checked_is_told(run, pair, options, message):

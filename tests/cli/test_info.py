@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,29 @@ def test_json_holds_versions_pairs_and_methods(run: Run, bundled: dict[str, dict
         "nodes": None,
         "verifiers": ["recursive", "traversal", "coupled", "greedy"],
     }
+    assert facts["methods"]["block"]["needs_draft"] is True
+    assert {tuple(f["verifiers"]) for f in facts["methods"].values()} == {
+        ("recursive", "traversal", "coupled", "greedy"),  # tolerance is exact for none
+        ("coupled", "greedy"),
+    }
     assert facts["auto"]["without_draft"]["method"] == "ngram"
+
+
+def test_the_translation_pair_has_the_same_keys(
+    run: Run, translation: Path, bundled: dict[str, dict[str, Path]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = shutil.copytree(translation / "target", tmp_path / "target")
+    (target / "README.md").write_text("---\nlanguage:\n- de\n- en\n---\n# A card\n", encoding="utf-8")
+    pairs = {**bundled, "translation": {"target": target, "draft": translation / "block"}}
+    monkeypatch.setattr(info, "bundled_pairs", lambda: pairs)
+    found = json.loads(run("info", "--json").stdout)["pairs"]
+    pair = found["translation"]
+    assert pair.keys() == found["language"].keys()
+    assert (pair["languages"], found["language"]["languages"]) == (["de", "en"], [])
+    assert (pair["context"], pair["method"], found["language"]["method"]) == (40, "block", "shared-noise")
+    assert pair["verifiers"] == ["recursive", "traversal", "coupled", "greedy"]
+    assert found["language"]["verifiers"] == ["coupled", "greedy"]
+    assert "translation, de to en (up to 40 tokens; method block)" in run("info").stdout
 
 
 def test_parameters_are_counted_as_torch_counts_them(bundled: dict[str, dict[str, Path]]) -> None:

@@ -12,6 +12,7 @@ from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import DrawnFan
 from draftwood.draft.pool import Grown
 from draftwood.errors import ConfigError
+from draftwood.exactness.tape import total_variation
 from draftwood.methods import Method, build
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
@@ -20,7 +21,6 @@ from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_gpt, tiny_runner
-from tests.law.tape import total_variation
 from tests.law.test_outlook import Depths
 from tests.law.test_rung3_tape import EXACT, WRONG, at_temperature, engine_law, reference_law, runners
 
@@ -117,6 +117,35 @@ def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sa
     again = decoder(verifier, eos=eos)
     again.generate(requests()[::-1], sampling)  # what other requests brought changes nothing
     assert [r.token_ids for r in again.generate(requests(), sampling)] == together
+
+
+class Slots:
+    """Children as ever, and a note of the noise that they were drawn with: per draft, the slots of each level."""
+
+    def __init__(self, inner):
+        self.inner, self.name, self.draw, self.count = inner, inner.name, inner.draw, inner.count
+        self.asked = []
+
+    def grow(self, logp, choices, depth, first):
+        if depth == 0:
+            self.asked.append([])
+        self.asked[-1].append(range(first, first + logp.shape[1]))
+        return self.inner.grow(logp, choices, depth, first)
+
+    def learn(self, grown, choice):
+        self.inner.learn(grown, choice)
+
+
+def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides():
+    fan = Slots(DrawnFan(3))
+    drafter = BestFirst(TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True), fan, nodes=9, width=3, length=5)
+    Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(requests(), Sampling())
+    assert max(map(len, fan.asked)) > 2  # levels deep enough to collide
+    assert len({tuple(map(len, levels)) for levels in fan.asked}) > 1  # fronts of different size
+    for levels in fan.asked:
+        slots = [slot for level in levels for slot in level]
+        assert len(set(slots)) == len(slots)
+        assert [level.start for level in levels] == [0, 1, 4, 7, 10][: len(levels)]
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])

@@ -11,13 +11,13 @@ import torch
 from draftwood.decode import Decoder, Request
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.level import LevelDrafter
+from draftwood.exactness.tape import total_variation
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import decoder
-from tests.law.tape import total_variation
 from tests.law.test_rung1_fractions import BOTH, Builder, F, V, accepted, distance, output_law
 from tests.law.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, engine_law, reference_law, runners
 from tests.law.test_rung3_tape import other_temperature as other_law

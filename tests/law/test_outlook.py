@@ -14,6 +14,7 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.outlook import Outlook
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError
+from draftwood.exactness.tape import total_variation
 from draftwood.methods import LEVELLED, Method, build
 from draftwood.models.table import TableRunner
 from draftwood.output import Limits
@@ -21,7 +22,6 @@ from draftwood.sampling import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_runner
-from tests.law.tape import total_variation
 from tests.law.test_hybrid import Tampered
 from tests.law.test_rung1_fractions import BOTH
 from tests.law.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, engine_law, reference_law, runners

@@ -13,12 +13,12 @@ from draftwood import noise
 from draftwood.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.exactness.tape import beam_of, enumerate_law, without_replacement
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise, Stream
 from draftwood.sampling import Law, Sampling
 from draftwood.tree import Draw
 from draftwood.verify.plain import plain_tree, recursive
-from tests.law.tape import beam_of, enumerate_law, without_replacement
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
 LAW = [0.5, 0.3, 0.15, 0.05]

@@ -15,6 +15,7 @@ import torch
 from draftwood.decode import Decoder, Request
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.exactness.tape import TapeSource, enumerate_law, total_variation
 from draftwood.laws import Laws
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
@@ -23,7 +24,6 @@ from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import decoder, tiny_runner
-from tests.law.tape import TapeSource, enumerate_law, total_variation
 
 EXACT = 1e-9
 WRONG = 1e-4  # a negative control must be at least this far off
@@ -163,10 +163,8 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nod
     """The text is a function of the shared noise alone: same law, branch by branch, as plain decoding on that noise."""
     target, draft = runners(3)
     length = 4 if method in ("shared-noise", "ngram") else 3
-    # A best-first tree may stop earlier or later in company, and then asks for other noise: one branch at a time.
-    batch = 512 if shape in ("2-2", "1-1-1", "2-1", "2", "2x1") else 1
     engine = decoder(target, draft, method, shape, "coupled", nodes=nodes)
-    law = engine_law(engine, length, Sampling(), SHARED, batch=batch)
+    law = engine_law(engine, length, Sampling(), SHARED)
     plain = engine_law(decoder(target, None, "ar", None, "coupled"), length, Sampling(), SHARED)
     assert len(plain) > 3
     assert total_variation(law, plain) < EXACT
@@ -249,6 +247,8 @@ def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
 
 class Misplaced:
     """A target runner that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
+
+    reads_source = False
 
     def __init__(self, inner):
         self.inner = inner

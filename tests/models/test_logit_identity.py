@@ -65,8 +65,11 @@ class Walk:
         for row, (row_tokens, parents) in enumerate(trees if check else []):
             for node in range(nodes):
                 path = [row_tokens[n] for n in self._path(parents, node)]
-                worst = max(worst, float((scores[row, node] - self.scores_of(self.texts[row] + path)).abs().max()))
+                worst = max(worst, float((scores[row, node] - self._wanted(row, path)).abs().max()))
         return worst
+
+    def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
+        return self.scores_of(self.texts[row] + path)
 
     def select(self, rows: list[int]) -> None:
         self.runner.select(rows)

@@ -79,7 +79,7 @@ def trained(lm_config: Callable[..., LMConfig], tmp_path_factory: pytest.TempPat
     return out, train_lm(lm_config(out))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draft_config(corpus: Path, trained: tuple[Path, dict[str, Any]]) -> Callable[..., DraftConfig]:
     """Settings of a tiny drafter for the tiny language model, with changes."""
     tiny = {**TINY, "layers": 1, "hidden": 16, "intermediate": 32, "steps": 50}

@@ -136,13 +136,13 @@ def test_plain_decoding_where_drafts_cost_too_much(costs):
 
 def test_of_each_kind_the_best_is_run_beside_what_only_a_run_can_tell(costs):
     found, ahead = best_of(costs, 0.7)
-    asked = finalists(ahead, has_draft=True)
+    asked = finalists(ahead, WHOLE)
     assert asked[: 2 + len(WHOLE)] == [PLAIN, LOOKUP, *WHOLE]
     assert Method(method="shared-noise") in WHOLE
     assert {m.method for m in WHOLE}.isdisjoint(NESTED)
     assert {m.method for m in asked[2 + len(WHOLE) :]} == {"chain", "rsd-s"}
     assert found in asked
-    assert finalists(estimates({}, costs, {}), has_draft=False) == [PLAIN, LOOKUP]
+    assert finalists(estimates({}, costs, {}), []) == [PLAIN, LOOKUP]
 
 
 def test_the_measured_winner_is_the_choice():

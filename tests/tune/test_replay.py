@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwood.decode import Decoder, Request
+from draftwood.exactness.tape import total_variation
 from draftwood.methods import Method, build
 from draftwood.models.table import TableRunner
 from draftwood.output import Limits
@@ -17,7 +18,6 @@ from draftwood.tune.nests import Nest, beams, branchings
 from draftwood.tune.replay import Replay
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.law.tape import total_variation
 from tests.law.test_rung3_tape import EXACT, at_temperature, engine_law, reference_law, runners
 
 VOCAB, TEXTS, TOKENS = 8, 24, 32

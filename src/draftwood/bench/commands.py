@@ -5,19 +5,19 @@ Nothing heavy is imported before a benchmark runs.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from draftwood.bench.config import BenchConfig, VerifyConfig
+from draftwood.bench.progress import steps
+from draftwood.bench.translate.commands import translate_command
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rich.progress import Progress
 
     from draftwood.api import Pair
     from draftwood.bench.run import Bench, Log
@@ -25,45 +25,81 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|verify ...]")
+@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|sweep|translate|verify ...]")
 @dataclass_options(BenchConfig)
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Measure block efficiency and speed, against plain decoding and against transformers.
 
-    `draftwood bench acceptance` compares drawn trees exactly, `draftwood bench verify` times the verifiers alone.
+    `draftwood bench acceptance` compares trees on the same texts, `draftwood bench sweep` compares auto with fixed settings,
+    `draftwood bench translate` measures translation, `draftwood bench verify` times the verifiers alone.
     """
     if context.invoked_subcommand is None:
         _bench(BenchConfig(**options))
+        return
+    from_line = (name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    if given := ", ".join("--" + name.replace("_", "-") for name in from_line):
+        part = context.invoked_subcommand
+        raise ConfigError(
+            f"{given} came before {part!r}, where only 'draftwood bench' itself reads options: give them behind {part!r} "
+            f"('draftwood bench {part} --help' lists those it has), or leave them out"
+        )
+
+
+command.add_command(translate_command)
 
 
 @command.command(name="acceptance")
 @dataclass_options(BenchConfig, leave_out=("preset", "repeats"))
 def acceptance_command(**options: Any) -> None:
-    """Measure the expected block efficiency of drawn trees, every method on the same texts."""
+    """Measure the expected block efficiency of trees of a fixed budget, every method on the same texts."""
     from draftwood.api import load
-    from draftwood.bench.acceptance import compare, drawn
+    from draftwood.bench.acceptance import check_methods, compare
     from draftwood.bench.document import replace_file
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.settings import plan
     from draftwood.loading import LoadOptions, quiet_loading
 
     config = BenchConfig(**{"preset": "paper", **options})
+    check_methods(config.method_names())
     quiet_loading()
-    pair = load(config.target, config.draft, options=LoadOptions(dtype=config.dtype, device=config.device))
+    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend)
+    pair = load(config.target, config.draft, options=loading)
     scale = config.scale()
-    found = plan("paper", config.method_names(), has_draft=pair.draft is not None, budgets=config.node_budgets())
-    settings, temperatures = drawn(found), [t for t in scale.temperatures if t > 0]
-    if not settings or not temperatures:
-        raise ConfigError("nothing is left to measure: name drawn methods and temperatures above 0, or leave both out")
+    chosen, budgets = config.method_names(), config.node_budgets()
+    settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
     config.output.mkdir(parents=True, exist_ok=True)
-    with _bar() as progress:
-        task = progress.add_task("acceptance", total=len(settings) * len(temperatures))
-        advance = partial(progress.update, task, advance=1, refresh=True)
-        report = compare(pair, settings, prompts, temperatures, scale.max_new_tokens, config.seed, advance)
+    with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:
+        report = compare(pair, settings, prompts, scale.temperatures, scale.max_new_tokens, config.seed, advance)
     replace_file(config.output / "acceptance.md", report)
     click.echo(report)
+
+
+@command.command(name="sweep")
+@dataclass_options(BenchConfig, leave_out=("preset", "methods", "budgets"))
+def sweep_command(**options: Any) -> None:
+    """Compare auto with a grid of fixed settings, and with plain decoding where the draft is untrained."""
+    from draftwood.api import load
+    from draftwood.bench.prompts import read_prompts
+    from draftwood.bench.sweep import Sweep, untrained
+    from draftwood.loading import LoadOptions, quiet_loading
+
+    config = BenchConfig(**{"preset": "paper", **options})
+    quiet_loading()
+    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend)
+    pair = load(config.target, config.draft, options=loading)
+    blind = untrained(pair, config.seed)
+    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    sweep = Sweep(config=config, pair=pair, blind=blind, prompts=prompts)
+    config.output.mkdir(parents=True, exist_ok=True)
+    try:
+        with steps("sweep", sum(bench.steps for bench in sweep.benches())) as advance:
+            sweep.run(advance)
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted: unless it was warming up, {config.output / 'sweep.md'} is a partial report", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    click.echo((config.output / "sweep.md").read_text(encoding="utf-8"))
 
 
 @command.command(name="verify")
@@ -75,9 +111,8 @@ def verify_command(**options: Any) -> None:
 
     config = VerifyConfig(**options)
     config.output.mkdir(parents=True, exist_ok=True)
-    with _bar() as progress:
-        task = progress.add_task("verify", total=(config.repeats + 1) * len(config.vocab))
-        document = measure(config, lambda: progress.update(task, advance=1, refresh=True))
+    with steps("verify", (config.repeats + 1) * len(config.vocab)) as advance:
+        document = measure(config, advance)
     replace_file(config.output / "verify.json", text_of(document))
     replace_file(config.output / "verify.md", markdown(document))
     click.echo(markdown(document))
@@ -88,8 +123,14 @@ def _bench(config: BenchConfig) -> None:
     from draftwood.loading import LoadOptions, quiet_loading
 
     quiet_loading()
-    options = LoadOptions(dtype=config.dtype, device=config.device, profile="none")  # every method is named
+    options = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend, profile="none")
     _measure(config, load(config.target, config.draft, options=options))
+
+
+def _block(pair: Pair) -> int | None:
+    from draftwood.models import BlockRunner
+
+    return pair.draft.block if isinstance(pair.draft, BlockRunner) else None
 
 
 def _measure(config: BenchConfig, pair: Pair) -> None:
@@ -101,7 +142,8 @@ def _measure(config: BenchConfig, pair: Pair) -> None:
     from draftwood.machine import load_average
 
     scale = config.scale()
-    settings = plan(config.preset, config.method_names(), has_draft=pair.draft is not None, budgets=config.node_budgets())
+    chosen, budgets = config.method_names(), config.node_budgets()
+    settings = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
     cases = [(setting, temperature) for temperature in scale.temperatures for setting in settings]
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
     bench = Bench(
@@ -129,16 +171,5 @@ def _measure(config: BenchConfig, pair: Pair) -> None:
 
 
 def _with_progress(bench: Bench, log: Log, on_repeat: Callable[[], object]) -> None:
-    with _bar() as progress:
-        task = progress.add_task("bench", total=bench.steps)
-        bench.run(log, lambda: progress.update(task, advance=1, refresh=True), on_repeat)
-
-
-def _bar() -> Progress:
-    """A bar on stderr, so that stdout stays free for results."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-
-    shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    # Drawn between two measurements: a thread that redraws on its own would compete with the models.
-    return Progress(*shown, console=Console(stderr=True), auto_refresh=False)
+    with steps("bench", bench.steps) as advance:
+        bench.run(log, advance, on_repeat)

@@ -13,6 +13,7 @@ from draftwood.errors import ConfigError
 
 PresetName = Literal["quick", "paper", "peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+BackendName = Literal["torch", "openvino"]
 T = TypeVar("T")
 
 
@@ -60,6 +61,7 @@ class BenchConfig:
     draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic, on both sides"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    backend: BackendName = field(default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"})
     data: Path | None = field(default=None, metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"})
     prompts: Path | None = field(
         default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
@@ -105,16 +107,16 @@ class BenchConfig:
             if (value := getattr(self, name)) is not None:
                 scale = replace(scale, **{name: value})
         if self.temperatures is not None:
-            scale = replace(scale, temperatures=tuple(_listed("temperatures", self.temperatures, _temperature)))
+            scale = replace(scale, temperatures=tuple(listed("temperatures", self.temperatures, _temperature)))
         return scale
 
     def method_names(self) -> tuple[str, ...] | None:
         """The methods to keep; None for all of the preset's."""
-        return None if self.methods is None else tuple(_listed("methods", self.methods, _method))
+        return None if self.methods is None else tuple(listed("methods", self.methods, _method))
 
     def node_budgets(self) -> tuple[int, ...] | None:
         """The node budgets to keep; None for everything."""
-        return None if self.budgets is None else tuple(_listed("budgets", self.budgets, _budget))
+        return None if self.budgets is None else tuple(listed("budgets", self.budgets, _budget))
 
 
 @final
@@ -143,7 +145,7 @@ class VerifyConfig:
             raise ConfigError(f"shape is {self.shape!r}: give width x length such as 3x10")
 
 
-def _listed(name: str, text: str, read: Callable[[str], T]) -> list[T]:
+def listed(name: str, text: str, read: Callable[[str], T]) -> list[T]:
     found = [read(part) for piece in text.split(",") if (part := piece.strip())]
     if not found:
         raise ConfigError(f"{name} is {text!r}: give a comma-separated list, or leave the option out")

@@ -50,7 +50,7 @@ class Writer:
         return {
             "format": FORMAT,
             "partial": partial,
-            "config": {**_plain(asdict(self.config)), **_plain(asdict(scale))},
+            "config": {**plain(asdict(self.config)), **plain(asdict(scale))},
             "versions": machine.versions(),
             "machine": {
                 **machine.machine(self.pair.target.device),
@@ -89,26 +89,26 @@ class Writer:
                     "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
                 }
             )
-        order = OURS + PEERS
+        order = ("auto", *OURS, *PEERS)
         return sorted(results, key=lambda r: (r["temperature"], order.index(r["method"]), r["nodes"]))
 
 
 def _models(pair: Pair) -> dict[str, Any]:
     """Kind, size and number format of both models."""
-    found = {"target": pair.target.model, "draft": pair.draft.model if pair.draft else None}
     return {
         name: {
-            "type": model.config.model_type,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "attention": model.config._attn_implementation,
+            "type": runner.model.config.model_type,
+            "parameters": sum(p.numel() for p in runner.model.parameters()),
+            "dtype": str(runner.model.dtype).removeprefix("torch."),
+            "attention": runner.model.config._attn_implementation,
+            "engine": runner.engine,
         }
-        for name, model in found.items()
-        if model is not None
+        for name, runner in {"target": pair.target, "draft": pair.draft}.items()
+        if runner is not None
     }
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
     """JSON has no paths."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 

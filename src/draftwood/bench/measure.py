@@ -14,6 +14,7 @@ from draftwood.api import Pair
 from draftwood.bench.settings import Setting
 from draftwood.decode import Decoder, Request
 from draftwood.methods import build
+from draftwood.models import ModelRunner
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
@@ -55,27 +56,30 @@ class Sample:
 @final
 @dataclass
 class Meter:
-    """Counts and times the forwards of one model, whoever calls it; ``tokens`` are all that it was given to read."""
+    """Counts and times the forwards of a model and of what was made of it, whoever calls them; ``tokens`` are all that they
+    were given to read.
+
+    Copies of the model that share its hooks (:mod:`draftwood.models.twin`) are not counted.
+    """
 
     count: int = 0
     tokens: int = 0
     seconds: float = 0.0
     _start: float = 0.0
+    _watched: tuple[torch.nn.Module, ...] = ()
 
     def reset(self) -> None:
         """Start again from zero."""
         self.count, self.tokens, self.seconds = 0, 0, 0.0
 
     @contextmanager
-    def on(self, model: torch.nn.Module | None) -> Iterator[Meter]:
-        """Watch ``model``; no model is never called."""
-        if model is None:
-            yield self
-            return
-        hooks = [
-            model.register_forward_pre_hook(self._before, with_kwargs=True),
-            model.register_forward_hook(self._after),
-        ]
+    def on(self, *models: torch.nn.Module | None) -> Iterator[Meter]:
+        """Watch the models; no model is never called, and one that comes twice is watched once."""
+        self._watched = tuple({id(model): model for model in models if model is not None}.values())
+        hooks = []
+        for model in self._watched:
+            hooks.append(model.register_forward_pre_hook(self._before, with_kwargs=True))
+            hooks.append(model.register_forward_hook(self._after))
         try:
             yield self
         finally:
@@ -83,11 +87,15 @@ class Meter:
                 hook.remove()
 
     def _before(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not any(model is watched for watched in self._watched):
+            return
         ids = kwargs.get("input_ids", args[0] if args else None)
         self.tokens += ids.numel() if ids is not None else 0
         self._start = perf_counter()
 
     def _after(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not any(model is watched for watched in self._watched):
+            return
         self.seconds += perf_counter() - self._start
         self.count += 1
 
@@ -103,8 +111,13 @@ class Meters:
     @contextmanager
     def on(self, pair: Pair) -> Iterator[Meters]:
         """Watch a pair."""
-        with self.target.on(pair.target.model), self.draft.on(pair.draft.model if pair.draft else None):
+        with self.target.on(*_called(pair.target)), self.draft.on(*_called(pair.draft)):
             yield self
+
+
+def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
+    """What is called for a model: by transformers, and by its runner."""
+    return () if runner is None else (runner.model, runner.network)
 
 
 def measure(make: Maker, prompt: Sequence[int], seed: int, meters: Meters, device: torch.device) -> Sample:
@@ -139,7 +152,8 @@ def _settle(device: torch.device) -> None:
 def our_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
     """Draftwood, from token ids to token ids: ``transformers`` makes no text from them either."""
     sampling = Sampling(temperature=temperature)
-    drafter, verifier = build(setting.to_method(), pair.draft, greedy=sampling.greedy)
+    method = pair.method(setting.to_method(), temperature=temperature)
+    drafter, verifier = build(method, pair.draft, greedy=sampling.greedy)
     decoder = Decoder(pair.target, drafter, verifier, eos=pair.eos)
     limits = Limits(max_new_tokens=max_new_tokens)
 

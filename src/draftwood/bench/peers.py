@@ -20,12 +20,12 @@ def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens:
     extra = {"assistant_model": draft} if setting.method == "assisted" else {}
     if setting.method == "prompt-lookup":
         config.prompt_lookup_num_tokens = setting.nodes
-    assistant = _assistant_config(setting.nodes)
+    assistant = assistant_config(setting.nodes)
 
     def make(prompt: Sequence[int], seed: int) -> Text:
         torch.manual_seed(seed)
         ids = torch.tensor([list(prompt)], device=model.device)
-        with _configured(model, config), _configured(draft, assistant):
+        with configured(model, config), configured(draft, assistant):
             out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
         return Text(tokens=out[0, ids.shape[1] :].tolist())
 
@@ -44,7 +44,7 @@ def _generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> A
     return GenerationConfig(**settings)
 
 
-def _assistant_config(length: int) -> Any:
+def assistant_config(length: int) -> Any:
     """The draft length is read from the assistant's own configuration; given to ``generate`` it would be ignored."""
     from transformers import GenerationConfig
 
@@ -54,7 +54,7 @@ def _assistant_config(length: int) -> Any:
 
 
 @contextmanager
-def _configured(model: Any, config: Any) -> Iterator[None]:
+def configured(model: Any, config: Any) -> Iterator[None]:
     """Put ``config`` in the place of a model's own one, whose sampling settings would fill every gap."""
     if model is None:
         yield

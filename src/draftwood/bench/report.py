@@ -29,7 +29,7 @@ NOTES = """\
 def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
     results, temperatures = document["results"], document["config"]["temperatures"]
-    blocks = [_head(document)]
+    blocks = [head(document, "Draftwood benchmark")]
     for temperature in temperatures:
         here = [r for r in results if r["temperature"] == temperature]
         if not here:
@@ -48,19 +48,21 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _head(document: dict[str, Any]) -> str:
+def head(document: dict[str, Any], title: str) -> str:
+    """What was measured where."""
     config, machine, versions = document["config"], document["machine"], document["versions"]
     sources: dict[str, int] = {}
     for prompt in document["prompts"]:
         sources[prompt["source"]] = sources.get(prompt["source"], 0) + 1
     repeats = max((len(r["repeats"]) for r in document["results"]), default=0)
     models = [
-        f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, {m['attention']} attention"
+        f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, {m['attention']} attention, "
+        f"run by {m['engine']}"
         for part, m in document["models"].items()
     ]
     load = f"load average {machine['load_before']} before and {machine['load_after']} after"
     lines = [
-        "# Draftwood benchmark" + (" (interrupted: partial results)" if document["partial"] else ""),
+        f"# {title}" + (" (interrupted: partial results)" if document["partial"] else ""),
         "",
         *(f"* {line}" for line in models),
         f"* prompts: {', '.join(f'{count} {name}' for name, count in sources.items())}; "
@@ -106,7 +108,7 @@ def _protocol(here: list[Result], protocol: str) -> list[str]:
     blocks = [f"### {title}"]
     plain = next((r for r in here if r["method"] == "ar"), None)
     for name, key, form in (
-        ("Block efficiency", efficiency_of, _efficiency),
+        ("Block efficiency", efficiency_of, efficiency_cell),
         ("Tokens/s", speed_of, lambda r: f"{speed_of(r):.1f}"),
     ):
         columns = [best([r for r in here if [protocol, value] in r["places"]], key) for value in values]
@@ -133,9 +135,9 @@ def _against_peers(here: list[Result]) -> list[str]:
         [
             result["setting"],
             str(tries[method]),
-            _efficiency(result),
-            _spread(result["tokens_per_second"], 1),
-            *(_spread(ratio(result["repeats"], peer["repeats"]), 2) for peer in peers.values()),
+            efficiency_cell(result),
+            spread_cell(result["tokens_per_second"], 1),
+            *(spread_cell(ratio(result["repeats"], peer["repeats"]), 2) for peer in peers.values()),
         ]
         for method, result in fastest.items()
     ]
@@ -151,7 +153,7 @@ def _by_source(here: list[Result]) -> list[str]:
     rows = []
     for result in fastest.values():
         parts = [result["by_source"].get(source) for source in sources]
-        rows.append([result["setting"], *(f"{_efficiency(p)} / {speed_of(p):.1f}" if p else "" for p in parts)])
+        rows.append([result["setting"], *(f"{efficiency_cell(p)} / {speed_of(p):.1f}" if p else "" for p in parts)])
     return ["### By source", "Block efficiency / tokens per second:", table(["fastest setting", *sources], rows)]
 
 
@@ -165,9 +167,9 @@ def _all_settings(here: list[Result]) -> list[str]:
             r["setting"],
             str(r["nodes"]),
             f"{r['drafted_per_round']:.2f}",
-            _efficiency(r),
-            _spread(r["tokens_per_second"], 1),
-            _spread(r["speedup"]["ar"], 2) if "ar" in r["speedup"] else "",
+            efficiency_cell(r),
+            spread_cell(r["tokens_per_second"], 1),
+            spread_cell(r["speedup"]["ar"], 2) if "ar" in r["speedup"] else "",
             *(f"{100 * r['share'][stage]:.1f}" for stage in STAGES),
             f"{100 * r['outside_share']:.1f}",
             f"{r['outside_ms_per_round']:.3f}",
@@ -212,10 +214,11 @@ def _greedy(document: dict[str, Any]) -> list[str]:
     return [title, text, table(header, rows)]
 
 
-def _efficiency(figures: Result) -> str:
+def efficiency_cell(figures: Result) -> str:
+    """Block efficiency and its standard error over prompts."""
     error = figures["block_efficiency_se"]
     return f"{figures['block_efficiency']:.3f}" + (f" ± {error:.3f}" if error is not None else "")
 
 
-def _spread(values: dict[str, float], digits: int) -> str:
+def spread_cell(values: dict[str, float], digits: int) -> str:
     return f"{values['median']:.{digits}f} ({values['min']:.{digits}f} to {values['max']:.{digits}f})"

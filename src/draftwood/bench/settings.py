@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
-    "shared-noise", "ngram",
+    "shared-noise", "block", "block+traversal", "ngram",
 )  # fmt: skip
+BLOCKS = ("block", "block+traversal")  # methods of a draft that scores a whole block in one forward
 BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
 PEERS = ("generate", "assisted", "prompt-lookup")
 METHODS = OURS + PEERS
@@ -92,6 +93,15 @@ def node_count(shape: str) -> int:
     return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
 
 
+def depth(setting: Setting) -> int:
+    """Levels of a setting's tree; 0 where its shape does not say."""
+    if setting.shape is None or setting.is_peer or setting.method == "ngram":
+        return 0
+    if "x" in setting.shape:
+        return int(setting.shape.split("x")[1])
+    return len(setting.shape.split("-")) if "-" in setting.shape else int(setting.shape)
+
+
 def _shaped(method: str, shape: str, *places: Place) -> Setting:
     return Setting(method=method, shape=shape, nodes=node_count(shape), places=places)
 
@@ -100,7 +110,7 @@ def fixed_length() -> Iterator[Setting]:
     """Trees of equal depth, whatever they cost the target."""
     for length in LENGTHS:
         place = ("length", length)
-        yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal"))
+        yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal", *BLOCKS))
         for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal", "shared-noise"):
             yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
@@ -112,13 +122,19 @@ def fixed_budget() -> Iterator[Setting]:
     """Trees of exactly as many nodes, whatever their form."""
     for budget, (branchings, beams) in BUDGETS.items():
         place = ("budget", budget)
-        for method in ("chain", "chain+traversal"):
+        for method in ("chain", "chain+traversal", *BLOCKS):
             yield _shaped(method, str(budget), place)
         for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal"):
             yield from (_shaped(method, beam, place) for beam in beams)
         for method in ("rsd-c", "rsd-c+traversal"):
             yield from (_shaped(method, branching, place) for branching in branchings)
         yield from (Setting(method=method, nodes=budget, places=(place,)) for method in BY_NODES)
+
+
+def acceptance() -> Iterator[Setting]:
+    """Trees of exactly as many nodes, and prompt lookup of as many tokens."""
+    yield from fixed_budget()
+    yield from (_shaped("ngram", str(budget), ("budget", budget)) for budget in BUDGETS)
 
 
 def _references() -> Iterator[Setting]:
@@ -137,7 +153,7 @@ def quick() -> Iterator[Setting]:
     """One draft length, six nodes for every tree, and one setting of each peer."""
     yield from _references()
     length, budget = ("length", 3), ("budget", 6)
-    yield _shaped("chain", "3", length)
+    yield from (_shaped(method, "3", length) for method in ("chain", "block"))
     yield from (_shaped(method, "2x3", length, budget) for method in ("iid", "rsd-s", "hybrid", "shared-noise"))
     yield _shaped("rsd-c", "2-1-1", length, budget)
     yield Setting(method="shared-noise", nodes=6, places=(budget,))
@@ -156,6 +172,8 @@ PEER_SHAPES = {
     "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
     "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
     "hybrid+traversal": ("2x3", "2x4", "2x5", "3x3"),
+    "block": ("2", "3", "5", "8"),
+    "block+traversal": ("3", "4", "6", "8"),
     "ngram": ("2", "3", "5", "8"),
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
@@ -171,20 +189,46 @@ def peers() -> Iterator[Setting]:
     yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
 
 
-PLANS: dict[str, Callable[[], Iterable[Setting]]] = {"quick": quick, "paper": paper, "peers": peers}
+PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
+    "quick": quick,
+    "paper": paper,
+    "peers": peers,
+    "acceptance": acceptance,
+}
 
 
 def plan(
-    preset: str, methods: Sequence[str] | None, *, has_draft: bool, budgets: Sequence[int] | None = None
+    preset: str,
+    methods: Sequence[str] | None,
+    *,
+    has_draft: bool,
+    budgets: Sequence[int] | None = None,
+    block: int | None = None,
 ) -> list[Setting]:
     """The settings of a preset, each once, with all the places where it competes; with ``budgets``, only those there.
 
+    Args:
+        preset: one of ``PLANS``.
+        methods: keep only these.
+        has_draft: there is a draft model.
+        budgets: of trees, keep only those of so many nodes.
+        block: the longest block where the draft scores blocks in one forward: no tree is deeper. Without it no blocks are
+            measured, and with it not ``assisted``, which drafts token by token.
+
     Raises:
-        ConfigError: nothing is left, or a draft model is needed.
+        ConfigError: nothing is left, or another draft model is needed.
     """
+    unfit = ({"assisted"} if block else set(BLOCKS)) if has_draft else set[str]()
+    if wrong := [name for name in methods or () if name in unfit]:
+        kind = "scores whole blocks" if block else "does not score whole blocks"
+        raise ConfigError(
+            f"the draft {kind}, which does not go with {', '.join(wrong)}: leave it out, or give another draft"
+        )
     found: dict[str, Setting] = {}
     for setting in PLANS[preset]():
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)
+        if setting.method in unfit or (block is not None and depth(setting) > block):
+            continue
         if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
             places = found[setting.name].places if setting.name in found else ()
             found[setting.name] = replace(setting, places=places + setting.places)
@@ -192,6 +236,6 @@ def plan(
         raise ConfigError(f"preset {preset!r} measures none of {', '.join(methods or ())}: choose other methods")
     needy = sorted({s.method for s in found.values() if s.method in DRAFTING})
     if needy and not has_draft:
-        rest = ",".join(m for m in METHODS if m not in DRAFTING)
+        rest = ",".join(name for name in METHODS if name not in DRAFTING)
         raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
     return list(found.values())

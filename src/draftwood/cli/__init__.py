@@ -12,6 +12,7 @@ from draftwood.cli.group import Commands
     cls=Commands,
     homes={
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
+        "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "bench": ("draftwood.bench.commands:command", "Measure methods against plain decoding."),
         "tune": ("draftwood.cli.tune:command", "Measure what is fastest for a pair on this machine, and remember it."),
@@ -29,4 +30,5 @@ def main(debug: bool) -> None:
     draftwood generate "Once upon a time"
     draftwood generate --compare --temperature 0 "Once upon a time"
     draftwood generate --input prompts.jsonl --output texts.jsonl
+    draftwood translate "Wo ist der Bahnhof?"
     """

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from draftwood.cli.journal import Journal, line_of
 from draftwood.cli.prompts import Line, seed_of
 from draftwood.errors import ConfigError
 
-_BEGINNING = '{"index": '
+_KINDS = {"index": int, "prompt": str, "text": str, "seed": int}
 
 
 @final
@@ -31,48 +27,16 @@ class Answers:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.found: list[dict[str, Any]] = []
-        self.written = 0
-        self._cut_at: int | None = None  # a half-written line starts at this byte
-        if path is not None:
-            self._prepare(path)
+        self._printed = 0
+        self._journal = None if path is None else Journal(
+            path, good=_is_answer, kind="an answer of 'draftwood generate'", beginnings=('{"index": ',)
+        )  # fmt: skip
+        self.found = [] if self._journal is None else self._journal.found
 
-    def _prepare(self, path: Path) -> None:
-        if not path.parent.is_dir():
-            raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another --output")
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"output {path} is no regular file: name one, or leave --output out for standard output")
-        place = path if path.exists() else path.parent
-        if not os.access(place, os.W_OK):
-            raise ConfigError(f"output {path} cannot be written: permission denied; name another --output")
-        if path.exists():
-            self._read(path)
-
-    def _read(self, path: Path) -> None:
-        *whole, rest = path.read_bytes().split(b"\n")
-        self.found = [self._parse(path, i, line) for i, line in enumerate(whole)]
-        if not rest:
-            return
-        if not _BEGINNING.encode().startswith(rest[: len(_BEGINNING)]):  # else a killed run left it, and it is done again
-            raise self._foreign(path, len(whole))
-        self._cut_at = sum(len(line) + 1 for line in whole)
-
-    def _parse(self, path: Path, index: int, line: bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
-            raise self._foreign(path, index) from None
-        kinds = {"index": int, "prompt": str, "text": str, "seed": int}
-        if not isinstance(found, dict) or any(type(found.get(key)) is not kind for key, kind in kinds.items()):
-            raise self._foreign(path, index)
-        return found
-
-    @staticmethod
-    def _foreign(path: Path, index: int) -> ConfigError:
-        return ConfigError(
-            f"{path}, line {index + 1}: this is not an answer of 'draftwood generate', so the file is left alone; name "
-            "another --output, or remove the file"
-        )
+    @property
+    def written(self) -> int:
+        """How many answers this run has written."""
+        return self._printed if self._journal is None else self._journal.written
 
     def first_seed(self, lines: Sequence[Line]) -> int | None:
         """The seed of line 0 in the run that wrote the file, if that can be told."""
@@ -102,38 +66,15 @@ class Answers:
         return {answer["index"] for answer in self.found}
 
     def write(self, answers: Iterable[dict[str, Any]]) -> None:
-        """Append answers; they are on the disk when this returns."""
-        lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers]
-        if self.path is None:
-            sys.stdout.writelines(lines)
-            sys.stdout.flush()
-            self.written += len(lines)
+        """Append answers; those in a file are on the disk when this returns."""
+        if self._journal is not None:
+            self._journal.append(answers)
             return
-        with _uninterrupted():
-            self._append(self.path, "".join(lines).encode("utf-8"))
-            self.written += len(lines)
-
-    def _append(self, path: Path, data: bytes) -> None:
-        if self._cut_at is not None:
-            os.truncate(path, self._cut_at)
-            self._cut_at = None
-        with path.open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        lines = [line_of(answer) for answer in answers]
+        sys.stdout.writelines(lines)
+        sys.stdout.flush()
+        self._printed += len(lines)
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for a short piece of work."""
-    if threading.current_thread() is not threading.main_thread():  # only there do signals arrive
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
+def _is_answer(index: int, found: dict[str, Any]) -> bool:
+    return all(type(found.get(key)) is kind for key, kind in _KINDS.items())

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
 from draftwood.cli.answers import Answers
 from draftwood.cli.group import Interrupted
+from draftwood.cli.progress import Advance, progress
 from draftwood.cli.prompts import Line, encode, read_prompts
 from draftwood.cli.results import results, summary
-from draftwood.cli.settings import Files, Settings
+from draftwood.cli.settings import Settings
 from draftwood.decode import Decoder, Request, Result
 from draftwood.errors import ConfigError
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
-
-
-class Advance(Protocol):
-    """Called with the statistics of everything so far whenever a text is finished."""
-
-    def __call__(self, stats: Stats) -> None: ...
 
 
 def run_file(settings: Settings) -> None:
@@ -47,12 +40,13 @@ def run_file(settings: Settings) -> None:
     if done:
         click.echo(f"{len(done)} of {len(lines)} prompts are answered in {files.output} already.", err=True)
     method = asdict(pair.method(settings.method, temperature=sampling.temperature))
+    told = {"method": method, "engine": pair.target.engine}
     total = Stats()
     try:
-        with _progress(len(lines), len(done), files) as advance:
+        with progress("prompts", len(lines), len(done), to_file=files.output is not None) as advance:
             for i in range(0, len(todo), files.batch_size):
                 part = slice(i, i + files.batch_size)
-                _answer(decoder, method, todo[part], requests[part], sampling, answers, total, advance)
+                _answer(decoder, told, todo[part], requests[part], sampling, answers, total, advance)
     except KeyboardInterrupt:
         raise Interrupted(_how_far(settings, answers, len(done) + answers.written, len(lines), first_seed)) from None
     click.echo(f"{len(todo)} prompts, {summary(total, decoder)}, seed {first_seed}", err=True)
@@ -66,7 +60,7 @@ def _first_seed(settings: Settings, answers: Answers, lines: Sequence[Line]) -> 
 
 def _answer(
     decoder: Decoder,
-    method: dict[str, Any],
+    told: dict[str, Any],
     lines: Sequence[Line],
     requests: Sequence[Request],
     sampling: Sampling,
@@ -82,32 +76,14 @@ def _answer(
             total.add(result.stats)
             advance(total)
     finally:
-        answers.write(_object(lines[row], finished[row], method) for row in sorted(finished))
+        answers.write(_object(lines[row], finished[row], told) for row in sorted(finished))
 
 
-def _object(line: Line, result: Result, method: dict[str, Any]) -> dict[str, Any]:
-    return {"index": line.index, **line.carried, "prompt": line.prompt, **result.to_json(), "method": method}
+def _object(line: Line, result: Result, told: dict[str, Any]) -> dict[str, Any]:
+    return {"index": line.index, **line.carried, "prompt": line.prompt, **result.to_json(), **told}
 
 
 def _how_far(settings: Settings, answers: Answers, done: int, of: int, first_seed: int) -> str:
     if answers.path is None:
         return f"{done} of {of} prompts are answered; seed {first_seed}"
     return f"{done} of {of} prompts are answered in {answers.path}; the same command goes on from there"
-
-
-@contextmanager
-def _progress(total: int, done: int, files: Files) -> Iterator[Advance]:
-    """A progress bar on standard error, if that is a terminal and the answers do not go there too."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    own = console.is_terminal and (files.output is not None or not sys.stdout.isatty())
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not own) as bar:
-        task = bar.add_task("prompts", total=total, completed=done)
-
-        def advance(stats: Stats) -> None:
-            bar.update(task, advance=1, description=f"prompts, {stats.tokens_per_second:.0f} tokens/s")
-
-        yield advance

@@ -8,12 +8,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.settings import Sectioned, Settings, generate_options
+from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_looks, generate_options
 from draftwood.errors import ConfigError
-from draftwood.methods import Method
 
 
-@click.command(name="generate", cls=Sectioned, short_help="Continue a prompt, or every prompt of a file.")
+@click.command(name="generate", cls=Sectioned, sections=SECTIONS, short_help="Continue a prompt, or every prompt of a file.")
 @click.argument("prompt", required=False)
 @generate_options
 @click.pass_context
@@ -57,10 +56,7 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
     for name in ("show", "compare"):
         if files.input is not None and getattr(looks, name):
             raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
-    if looks.show and looks.json:
-        raise ConfigError("--show and --json exclude each other: colours have no place in JSON")
-    if looks.compare and settings.method == Method(method="ar", verifier=settings.method.verifier):
-        raise ConfigError("--compare sets a method beside plain decoding, but --method ar is plain decoding itself")
+    check_looks(looks, settings.method)
 
 
 def _text(prompt: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +20,27 @@ from draftwood.cli.results import name_of
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.loading import bundled_pairs, choose_device, choose_dtype
-from draftwood.methods import DEFAULT_SHAPES, NEEDS_DRAFT, PACED_NODES, VERIFIERS, Method, MethodName, build, resolve
-from draftwood.models.table import TableRunner
+from draftwood.machine import cache_folder, version_of
+from draftwood.methods import (
+    DEFAULT_SHAPES,
+    MAX_NODES,
+    NEEDS_BLOCK,
+    NEEDS_DRAFT,
+    PACED_NODES,
+    VERIFIERS,
+    Method,
+    MethodName,
+    build,
+    resolve,
+)
+from draftwood.models.backend import AUTO
+from draftwood.models.heads import HeadsConfig
+from draftwood.models.masked_block import MaskedBlockConfig
+from draftwood.models.openvino_store import store_folder, store_size
+from draftwood.models.table import toy
+
+_FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
+_UNSHAPED = {"block": "its block"}
 
 
 @click.command(name="info", short_help="Show versions, the device, bundled pairs and methods.")
@@ -34,14 +54,6 @@ def command(as_json: bool) -> None:
 def gather() -> dict[str, Any]:
     """Everything that ``info`` knows, as plain values."""
     device = choose_device("auto")
-    pairs = {
-        name: {
-            **{part: str(path) for part, path in parts.items()},
-            "parameters": {part: parameter_count(path / "model.safetensors") for part, path in parts.items()},
-            "context": min(_context(path) for path in parts.values()),
-        }
-        for name, parts in bundled_pairs().items()
-    }
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -51,7 +63,9 @@ def gather() -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
-        "pairs": pairs,
+        "backends": {"auto": list(AUTO), "openvino": version_of("openvino")},
+        "converted": {"folder": str(store_folder()), "bytes": store_size()},
+        "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
         "methods": methods(),
         "auto": {
@@ -62,10 +76,34 @@ def gather() -> dict[str, Any]:
     }
 
 
+def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
+    """What is known of a target and a draft from their folders; ``languages`` has the source first, if there is one."""
+    configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
+    has_block = configs["draft"]["model_type"] in _FILL_BLOCKS
+    method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
+    return {
+        **{part: str(path) for part, path in parts.items()},
+        "parameters": {part: parameter_count(path / "model.safetensors") for part, path in parts.items()},
+        "context": min(int(c["max_position_embeddings"]) for c in configs.values() if "max_position_embeddings" in c),
+        "languages": _languages(parts["target"] / "README.md"),
+        "method": method.method,
+        "verifiers": methods()[method.method]["verifiers"],
+    }
+
+
+def _languages(card: Path) -> list[str]:
+    """What a model card says in its head."""
+    from huggingface_hub.repocard import metadata_load
+
+    found = (metadata_load(card) if card.is_file() else None) or {}
+    named = found.get("language") or []
+    return [named] if isinstance(named, str) else list(named)
+
+
 def profiles() -> list[dict[str, Any]]:
     """The profiles in the user's cache, and whether they apply when their pair is loaded here."""
     found = []
-    for path in sorted((profile.cache_folder() / "profiles").glob("*.json")):
+    for path in sorted((cache_folder() / "profiles").glob("*.json")):
         try:
             one = profile.read(path)
         except ConfigError as error:
@@ -78,7 +116,7 @@ def profiles() -> list[dict[str, Any]]:
                 "applies": reason is None,
                 "reason": reason,
                 **{part: subject[part] and subject[part]["name"] for part in ("target", "draft")},
-                **{part: subject[part] for part in ("dtype", "device")},
+                **{part: subject[part] for part in ("dtype", "device", "engine")},
                 "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
             }
         )
@@ -94,19 +132,19 @@ def methods() -> dict[str, dict[str, Any]]:
             "needs_draft": name in NEEDS_DRAFT,
             "shape": DEFAULT_SHAPES.get(name),
             "nodes": PACED_NODES if name == "shared-noise" else None,
-            "verifiers": [verifier for verifier in VERIFIERS if _fits(name, verifier)],
+            "verifiers": [verifier for verifier in VERIFIERS if _exact(name, verifier)],
         }
         for name in names
     }
 
 
-def _fits(name: Any, verifier: Any) -> bool:
-    toy = TableRunner(torch.zeros(1))
+def _exact(name: Any, verifier: Any) -> bool:
+    draft = toy(MAX_NODES if name in NEEDS_BLOCK else 0)
     try:
-        Decoder(toy, *build(Method(method=name, verifier=verifier), toy, greedy=False))
+        decoder = Decoder(toy(), *build(Method(method=name, verifier=verifier), draft, greedy=False))
     except PairingError:
         return False
-    return True
+    return decoder.verifier.lossless
 
 
 def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
@@ -128,28 +166,25 @@ def parameter_count(path: Path) -> int:
         raise ModelError(f"{path} is no safetensors file: install Draftwood again") from error
 
 
-def _context(folder: Path) -> int:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return int(config["max_position_embeddings"])
-
-
 def _lines(facts: dict[str, Any]) -> list[str]:
     threads = f", {facts['threads']} threads" if facts["device"] == "cpu" else ""
     lines = [
         ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
         f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
+        f"backend   {_told_backends(facts)}",
         "",
         "Bundled pairs",
     ]
     for name, pair in facts["pairs"].items():
-        lines.append(f"  {name} (up to {pair['context']} tokens)")
+        languages = f", {' to '.join(pair['languages'])}" if pair["languages"] else ""
+        lines.append(f"  {name}{languages} (up to {pair['context']} tokens; method {pair['method']})")
         lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
     if not facts["pairs"]:
         lines.append("  none: name models with --target and --draft")
     lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"])]
     lines += ["", "Methods         draft model   default    exact verifiers"]
     for name, method in facts["methods"].items():
-        size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or "-"
+        size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or _UNSHAPED.get(name, "-")
         needs = "needed" if method["needs_draft"] else "-"
         lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
     lines += ["", "Method auto is, where no profile applies,"]
@@ -158,12 +193,24 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     return [*lines, "  (greedy is exact at temperature 0 only)"]
 
 
+def _told_backends(facts: dict[str, Any]) -> str:
+    found = facts["backends"]
+    auto = f"auto is {', else '.join(found['auto'])}"
+    if found["openvino"] is None:
+        return f'{auto}; OpenVINO is not installed (pip install "draftwood[openvino]")'
+    converted = facts["converted"]
+    return (
+        f"{auto}; OpenVINO {found['openvino']}, converted models: {converted['bytes'] / 1e6:.0f} MB in {converted['folder']}"
+    )
+
+
 def _told_profiles(found: list[dict[str, Any]]) -> list[str]:
     lines = []
     for one in found:
         lines.append(f"  {one['file']}")
         if "target" in one:
-            lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {one['dtype']} on {one['device']}")
+            where = f"{one['dtype']} on {one['device']} by {one['engine']}"
+            lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {where}")
         if one["applies"]:
             named = ((choice["temperature"], Method(**choice["method"])) for choice in one["choices"])
             lines.append(f"    applies: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")

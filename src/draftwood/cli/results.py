@@ -8,6 +8,7 @@ from typing import Any
 
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.methods import Method
+from draftwood.models import ModelRunner
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
 
@@ -46,10 +47,12 @@ def summary(stats: Stats, decoder: Decoder) -> str:
     method = decoder.drafter.name
     if method != "ar":
         method += f" + {decoder.verifier.name}"
-    exact = "" if decoder.verifier.lossless else " (changes the text's law)"
+    exact = "" if decoder.verifier.lossless else " (changes the text)"
+    runner = decoder.target.runner
+    by = f" by {runner.engine}" if isinstance(runner, ModelRunner) and runner.engine != "torch" else ""
     return (
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
-        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}"
+        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}{by}"
     )
 
 

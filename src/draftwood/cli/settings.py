@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 import click
-import torch
 
 from draftwood.api import Pair, load
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
 from draftwood.loading import LoadOptions, quiet_loading
-from draftwood.methods import Method, build
-from draftwood.models.table import TableRunner
+from draftwood.methods import MAX_NODES, NEEDS_BLOCK, Method, build
+from draftwood.models.table import toy
 from draftwood.noise import MAX_SEED
-from draftwood.options import dataclass_options
+from draftwood.options import dataclass_options, pick
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 @final
@@ -83,7 +81,7 @@ class Looks:
     show: bool = field(
         default=False, metadata={"help": "tell drafted tokens (cyan, or in ⟦ ⟧) from the target's own (yellow)"}
     )
-    compare: bool = field(default=False, metadata={"help": "decode the prompt without a draft too, and show the speed-up"})
+    compare: bool = field(default=False, metadata={"help": "decode without a draft too, and show the speed-up"})
     json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
 
 
@@ -120,26 +118,24 @@ class Settings:
 
     def __post_init__(self) -> None:
         has_draft = self.models.draft is not None or self.models.target is None
-        toy = TableRunner(torch.zeros(1))  # a wrong shape or pairing should not wait until models are loaded
-        drafter, verifier = build(self.method, toy if has_draft else None, greedy=self.sampling.greedy)
-        list(Decoder(toy, drafter, verifier).stream([], replace(self.sampling, logit_bias=None)))
+        # A wrong shape or pairing should not wait until models are loaded. How long its blocks are, only the draft knows.
+        draft = toy(MAX_NODES if self.method.method in NEEDS_BLOCK else 0) if has_draft else None
+        drafter, verifier = build(self.method, draft, greedy=self.sampling.greedy)
+        list(Decoder(toy(), drafter, verifier).stream([], replace(self.sampling, logit_bias=None)))
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
         """From the options by name, and the names of those that were given."""
 
-        def pick(cls: type[T]) -> T:
-            return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})  # type: ignore[arg-type]
-
         return Settings(
-            models=pick(Models),
-            loading=pick(LoadOptions),
-            method=pick(Method),
-            sampling=pick(Sampling),
-            limits=pick(Limits),
-            seed=pick(Seed).seed,
-            files=pick(Files),
-            looks=pick(Looks),
+            models=pick(Models, options),
+            loading=pick(LoadOptions, options),
+            method=pick(Method, options),
+            sampling=pick(Sampling, options),
+            limits=pick(Limits, options),
+            seed=pick(Seed, options).seed,
+            files=pick(Files, options),
+            looks=pick(Looks, options),
             given=given,
         )
 
@@ -162,6 +158,18 @@ class Settings:
         own = {f.name: getattr(pair.sampling, f.name) for f in fields(Sampling) if f.name not in self.given}
         sampling = replace(self.sampling, **own)
         return pair, pair.decoder(self.method, temperature=sampling.temperature), sampling
+
+
+def check_looks(looks: Looks, method: Method) -> None:
+    """Refuse what cannot be shown.
+
+    Raises:
+        ConfigError: options of the display that exclude each other, or have no effect.
+    """
+    if looks.show and looks.json:
+        raise ConfigError("--show and --json exclude each other: colours have no place in JSON")
+    if looks.compare and method == Method(method="ar", verifier=method.verifier):
+        raise ConfigError("--compare sets a method beside plain decoding, but --method ar is plain decoding itself")
 
 
 def generate_options(function: F) -> F:
@@ -190,11 +198,19 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 @final
 class Sectioned(click.Command):
-    """A command whose help shows its options by subject."""
+    """A command whose help shows its options by subject.
+
+    Args:
+        sections: title -> the dataclasses whose fields are its options.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, tuple[type[Any], ...]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}
-        titles = {title: [f.name for cls in classes for f in fields(cls)] for title, classes in SECTIONS.items()}
+        titles = {title: [f.name for cls in classes for f in fields(cls)] for title, classes in self.sections.items()}
         for title, names in (titles | {"Other": list(left)}).items():
             shown = [left.pop(name) for name in names if name in left]
             records = [record for option in shown if (record := option.get_help_record(ctx))]

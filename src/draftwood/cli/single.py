@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, final
 
 import click
 
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import results, summary
-from draftwood.cli.settings import Settings
+from draftwood.cli.settings import Looks, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.methods import Method
 from draftwood.output import Limits
+from draftwood.sampling import Sampling
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
@@ -22,38 +24,85 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
     pair, decoder, sampling = settings.open()
-    settings = replace(settings, sampling=sampling)
     [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
+    method = pair.method(settings.method, temperature=sampling.temperature)
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.looks.compare else None
-    if plain is not None:
-        _warm_up([decoder, plain], request, settings)
-    if settings.looks.json:
-        result = _decode(decoder, request, settings)
-        extra = {} if plain is None else {"compare": _comparison(result, _decode(plain, request, settings))}
-        method = asdict(pair.method(settings.method, temperature=sampling.temperature))
-        click.echo(json.dumps({"prompt": prompt, **result.to_json(), "method": method, **extra}, ensure_ascii=False))
+    write_one(
+        OneText(
+            decoder=decoder,
+            plain=plain,
+            request=request,
+            sampling=sampling,
+            looks=settings.looks,
+            shown_before=prompt,
+            told={"prompt": prompt, "engine": pair.target.engine},
+            method=method,
+            dtype=str(pair.target.model.dtype),
+        )
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OneText:
+    """One text to be written.
+
+    Attributes:
+        decoder: writes it.
+        plain: writes it without a draft too, to compare; None if that is not wanted.
+        request, sampling: what to write, and how tokens are drawn.
+        looks: what is shown.
+        shown_before: what a terminal shows in front of the text.
+        told: what JSON tells in front of the text.
+        method: what is drafted and how it is verified.
+        dtype: number format of the target.
+    """
+
+    decoder: Decoder
+    plain: Decoder | None
+    request: Request
+    sampling: Sampling
+    looks: Looks
+    shown_before: str
+    told: Mapping[str, Any]
+    method: Method
+    dtype: str
+
+    @property
+    def seed(self) -> str:
+        """The seed, where it matters."""
+        return "" if self.sampling.greedy else f"seed {self.request.seed}"
+
+
+def write_one(one: OneText) -> None:
+    """Write one text, and what is wanted beside it."""
+    if one.plain is not None:
+        _warm_up([one.decoder, one.plain], one)
+    if one.looks.json:
+        result = _decode(one.decoder, one)
+        extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
+        found = {**one.told, **result.to_json(), "method": asdict(one.method), **extra}
+        click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
-    painter = Painter(screen, pair.tokenizer) if settings.looks.show else None
-    screen.prompt(prompt)
-    result = _decode(decoder, request, settings, screen, painter)
-    screen.remark(f"{summary(result.stats, decoder)}, seed {request.seed}, {_ending(result)}")
+    painter = Painter(screen, one.decoder.tokenizer) if one.looks.show else None
+    screen.prompt(one.shown_before)
+    result = _decode(one.decoder, one, screen, painter)
+    screen.remark(", ".join(part for part in (summary(result.stats, one.decoder), one.seed, _ending(result)) if part))
     if painter is not None:
         screen.remark(painter.legend)
-    if plain is not None:
-        screen.remark(_verdict(result, _decode(plain, request, settings), decoder, str(pair.target.model.dtype)))
+    if one.plain is not None:
+        screen.remark(_verdict(result, _decode(one.plain, one), one))
 
 
-def _warm_up(decoders: list[Decoder], request: Request, settings: Settings) -> None:
+def _warm_up(decoders: list[Decoder], one: OneText) -> None:
     """A few tokens in turn, so that no decoder pays alone for what only the first run costs."""
-    short = replace(request, limits=_WARM_UP)
+    short = replace(one.request, limits=_WARM_UP)
     for decoder in decoders * 2:
-        list(results(decoder, [short], settings.sampling))
+        list(results(decoder, [short], one.sampling))
 
 
-def _decode(
-    decoder: Decoder, request: Request, settings: Settings, screen: Screen | None = None, painter: Painter | None = None
-) -> Result:
+def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:
     count = 0
 
     def watch(piece: Piece) -> None:
@@ -65,11 +114,11 @@ def _decode(
             screen.write(piece.text)
 
     try:
-        [(_, result)] = results(decoder, [request], settings.sampling, watch)
+        [(_, result)] = results(decoder, [one.request], one.sampling, watch)
     except KeyboardInterrupt:
         if screen is not None and not screen.terminal:
             screen.write("\n")
-        raise Interrupted(f"{count} tokens were generated; seed {request.seed}") from None
+        raise Interrupted("; ".join(part for part in (f"{count} tokens were generated", one.seed) if part)) from None
     if screen is not None:
         screen.write("\n")
     return result
@@ -88,8 +137,8 @@ def _comparison(result: Result, plain: Result) -> dict[str, Any]:
     }
 
 
-def _verdict(result: Result, plain: Result, decoder: Decoder, dtype: str) -> str:
-    found = _comparison(result, plain)
+def _verdict(result: Result, plain: Result, one: OneText) -> str:
+    found, verifier = _comparison(result, plain), one.decoder.verifier
     text = (
         f"Plain decoding: {plain.stats.new_tokens} tokens in {plain.stats.total_seconds:.2f} s: "
         f"{found['tokens_per_second']:.1f} tokens/s. Speed-up {found['speed_up']:.2f} (one run of each; 'draftwood bench' "
@@ -97,13 +146,16 @@ def _verdict(result: Result, plain: Result, decoder: Decoder, dtype: str) -> str
     )
     if found["identical"]:
         return text + "The two texts are identical."
-    if decoder.verifier.name in ("coupled", "greedy"):
+    if not verifier.lossless:
+        return text + (
+            f"The two texts differ, as verifier {verifier.name} also keeps tokens that the target likes nearly as well as "
+            f"its best one. Plain decoding writes: {plain.text}"
+        )
+    if verifier.name in ("coupled", "greedy", "tolerance"):
         pairs = enumerate(zip(result.token_ids, plain.token_ids, strict=False))
         at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(result.token_ids), len(plain.token_ids)))
         return text + (
             f"The two texts differ from token {at} on: there two tokens were so close that rounding in "
-            f"{dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
+            f"{one.dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
         )
-    return (
-        text + f"The two texts differ, as verifier {decoder.verifier.name} uses other random numbers; their law is the same."
-    )
+    return text + f"The two texts differ, as verifier {verifier.name} uses other random numbers; their law is the same."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, final
@@ -21,7 +21,7 @@ from draftwood.cli.settings import Models
 from draftwood.errors import ConfigError
 from draftwood.loading import LoadOptions, quiet_loading
 from draftwood.machine import versions
-from draftwood.options import dataclass_options
+from draftwood.options import dataclass_options, pick
 from draftwood.profile import Subject, default_path, document
 from draftwood.tune.run import Findings, Sizes, Tell, Tuning
 
@@ -53,7 +53,8 @@ def command(**options: Any) -> None:
 
     From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
     """
-    models, loading, files, sizes = (_part(cls, options) for cls in (Models, LoadOptions, Files, Sizes))
+    models, loading = pick(Models, options), pick(LoadOptions, options)
+    files, sizes = pick(Files, options), pick(Sizes, options)
     prompts = _prompts(files.input, sizes.prompts)
     _check_writable(files.out)
     quiet_loading()
@@ -69,10 +70,6 @@ def command(**options: Any) -> None:
     click.echo(_told(found))
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}. {used}; --profile none leaves it out.")
-
-
-def _part(cls: type[Any], options: Mapping[str, Any]) -> Any:
-    return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
 
 def _prompts(path: Path | None, most: int) -> list[str]:

@@ -124,7 +124,8 @@ class BestFirst:
         logp, missing = laws.dense(), [[i >= len(front) for i in range(n)] for front in fronts]
         if any(map(any, missing)):
             logp = logp.masked_fill(torch.tensor(missing, device=device).unsqueeze(-1), -torch.inf)
-        grown = self.fan.grow(logp, choices, depth, seen)
+        first = 1 + self.width * (depth - 1) if depth else 0  # of slots of noise; ``seen`` hangs on the neighbours
+        grown = self.fan.grow(logp, choices, depth, first)
         for pool, front, children in zip(pools, fronts, grown, strict=True):
             for candidate, its in zip(front, children, strict=False):  # behind the front stand places without a node
                 if its.tokens:
@@ -152,7 +153,7 @@ class BestFirst:
         """The laws at the kept nodes up to the last one with children; any law stands at those without."""
         inner = 1 + int(tree.parents.max())  # host sync
         numbers = [
-            [max(0, pool.numbers.get(candidate, 0)) for candidate in (kept + [0] * inner)[:inner]]
+            [pool.numbers.get(candidate, 0) for candidate in (kept + [0] * inner)[:inner]]
             for pool, kept in zip(self._pools, self._kept, strict=True)
         ]
         return Laws.joined(self._laws).pick(torch.tensor(numbers, device=tree.tokens.device))

@@ -17,7 +17,8 @@ from draftwood.tree import Draw
 
 _NEVER: Final = -float("inf")
 _LEAST: Final = 1e-30
-_LATER: Final = 0.5  # of a sibling's chance, once those before it were rejected
+# Of a sibling's chance, once those before it were rejected: found on the bundled pair; any value is exact.
+_LATER: Final = 0.5
 
 
 @runtime_checkable
@@ -40,7 +41,7 @@ class Fan(Protocol):
     def count(self) -> int: ...
 
     def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
-        """The children of ``n`` nodes of each row at this depth; ``first`` numbers them among the nodes that were asked."""
+        """The children of ``n`` nodes of each row at this depth; ``first`` is the slot of noise of the first of them."""
         ...
 
     def learn(self, grown: Grown, choice: int) -> None:

@@ -15,6 +15,7 @@ from draftwood.options import dataclass_options
 from draftwood.sampling import Sampling
 
 if TYPE_CHECKING:
+    from draftwood.exactness.enumeration import Enumerated
     from draftwood.exactness.report import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
@@ -31,6 +32,9 @@ class CheckConfig:
     prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text; several times; some without it"})
     samples: int = field(default=128, metadata={"help": "texts"})
     new_tokens: int = field(default=32, metadata={"help": "new tokens in each"})
+    enumerate: int | None = field(
+        default=None, metadata={"help": "no samples: the exact law of so many first tokens, where few are possible"}
+    )
     seed: int = field(default=0, metadata={"help": "of the first text; the others count up"})
     json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
 
@@ -38,6 +42,12 @@ class CheckConfig:
         for name in ("samples", "new_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.enumerate is None:
+            return
+        if self.enumerate < 1:
+            raise ConfigError(f"enumerate is {self.enumerate}: give 1 or more, or leave it out")
+        if given := [name for name in ("samples", "new_tokens") if getattr(self, name) != getattr(type(self), name)]:
+            raise ConfigError(f"enumerate draws no samples, but {' and '.join(given)} came too: leave one of them out")
 
 
 @click.command(name="check")
@@ -46,45 +56,36 @@ class CheckConfig:
 @dataclass_options(Method)
 @dataclass_options(Sampling, leave_out=_BY_HAND)
 def command(**options: Any) -> None:
-    """Is the output exact? Judge texts of a pair and a method by the target alone."""
+    """Is the output exact? Judge texts of a pair and a method by the target alone.
+
+    With --enumerate 2 no text is drawn: every random choice up to the second token is tried, and the law that comes out is
+    compared with the target's. That takes a tiny vocabulary, or few possible tokens: --top-k 4.
+    """
 
     def part(cls: type[Any]) -> Any:
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
     config = part(CheckConfig)
     report, name = _check(config, part(LoadOptions), part(Method), part(Sampling))
-    click.echo(json.dumps(report.to_json() | {"method": name}) if config.json else _told(report, name))
+    click.echo(json.dumps(report.to_json() | {"method": name}) if config.json else f"{name}: {report.told()}")
     if not report.exact:
         raise click.exceptions.Exit(1)
 
 
-def _check(config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling) -> tuple[Report, str]:
+def _check(config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling) -> tuple[Report | Enumerated, str]:
     from draftwood.api import load
+    from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
 
+    if options.weights != "same":
+        raise ConfigError(
+            f"texts are judged by the model as it came, which is not the target of --weights {options.weights}: leave it out"
+        )
     quiet_loading()
     pair = load(config.target, config.draft, options=options)
     decoder = pair.decoder(method, temperature=sampling.temperature)
-    report = check(
-        pair,
-        decoder,
-        sampling,
-        config.prompt or PROMPTS,
-        samples=config.samples,
-        new_tokens=config.new_tokens,
-        seed=config.seed,
-    )
-    return report, f"{decoder.drafter.name} + {decoder.verifier.name}"
-
-
-def _told(report: Report, name: str) -> str:
-    verdict = "exact" if report.exact else "NOT exact"
-    if report.gap is not None:
-        return (
-            f"{name}: {verdict}. {report.tokens} tokens at temperature 0, {report.differing} below the target's best "
-            f"score, by {report.gap:.2g} at most ({report.allowed:.2g} is allowed for rounding)"
-        )
-    return (
-        f"{name}: {verdict}. {report.tokens} tokens in the target's own law: total variation {report.total_variation:.4f}, "
-        f"by chance {report.expected:.4f}; {report.detectable:.4f} is found nine times in ten; p = {report.p_value:.3g}"
-    )
+    prompts, name = config.prompt or PROMPTS, f"{decoder.drafter.name} + {decoder.verifier.name}"
+    if config.enumerate is not None:
+        return enumerated(pair, decoder, sampling, prompts, tokens=config.enumerate, seed=config.seed), name
+    report = check(pair, decoder, sampling, prompts, samples=config.samples, new_tokens=config.new_tokens, seed=config.seed)
+    return report, name

@@ -58,6 +58,19 @@ class Report:
         """Plain values for JSON."""
         return asdict(self)
 
+    def told(self) -> str:
+        """The verdict and its reasons."""
+        verdict = "exact" if self.exact else "NOT exact"
+        if self.gap is not None:
+            return (
+                f"{verdict}. {self.tokens} tokens at temperature 0, {self.differing} below the target's best score, by "
+                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
+            )
+        return (
+            f"{verdict}. {self.tokens} tokens in the target's own law: total variation {self.total_variation:.4f}, by "
+            f"chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
+        )
+
 
 def check(
     pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, samples: int, new_tokens: int, seed: int
@@ -128,22 +141,23 @@ def _greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
     )
 
 
-def _scores(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
+def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
     """Scores at the prefixes of the last ``new`` tokens, by one forward over the text."""
     with torch.inference_mode():
         known = int(model.get_input_embeddings().weight.shape[0])
         text = torch.tensor([ids[:-1]], device=model.device).clamp(max=known - 1)
-        scores: Tensor = model(input_ids=text, use_cache=False).logits[:, -new:].float().cpu()
+        scores: Tensor = model(input_ids=text, use_cache=False).logits[:, -new:].cpu()
         return scores
 
 
-def _law(pair: Pair, prompt: list[int], sampling: Sampling) -> Law:
+def law_of(pair: Pair, prompt: list[int], sampling: Sampling) -> Law:
+    """Of one row that has written nothing yet."""
     return Law(sampling, [prompt], [len(prompt)], pair.target.vocab_size)
 
 
 def _target_law(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
-    scores = _scores(pair.target.model, prompt + ids, len(ids))
-    return _law(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    scores = scores_of(pair.target.model, prompt + ids, len(ids))
+    return law_of(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
 
 
 def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, law: Tensor) -> Tensor:
@@ -151,8 +165,8 @@ def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, la
     longest = None if pair.draft is None else pair.draft.max_length
     if pair.draft is None or (longest is not None and len(prompt) + len(ids) > longest):
         return law
-    scores = _scores(pair.draft.model, prompt + ids, len(ids))
-    draft = _law(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    scores = scores_of(pair.draft.model, prompt + ids, len(ids))
+    draft = law_of(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
     return torch.nan_to_num(draft - law, 0.0)
 
 

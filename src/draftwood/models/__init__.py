@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+
+Backend: TypeAlias = Literal["torch", "openvino"]
+"""The library that runs a model."""
+Weights: TypeAlias = Literal["same", "int8"]
+"""As they are, or rounded to eight bits."""
 
 
 @runtime_checkable
@@ -61,6 +66,25 @@ class Runner(Protocol):
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order. Between rounds only."""
         ...
+
+
+@runtime_checkable
+class ModelRunner(Runner, Protocol):
+    """A runner of a ``transformers`` model.
+
+    Attributes:
+        model: the model; whoever runs it, its configuration and its own forward are asked here.
+        engine: what runs it: a backend, and how the weights were changed where they were.
+        network: what is called once per forward, with ``input_ids`` by name: the model, or what was made of it.
+    """
+
+    model: Any
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def network(self) -> nn.Module: ...
 
 
 @runtime_checkable

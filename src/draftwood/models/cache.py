@@ -45,11 +45,11 @@ class TreeCache(Cache):  # type: ignore[misc]
             rows, heads, _n, dim = key_states.shape
             self.keys = key_states.new_zeros(self.layer_count, rows, heads, self.capacity, dim)
             self.values = value_states.new_zeros(self.layer_count, rows, heads, self.capacity, value_states.shape[-1])
-        stop = self.start + key_states.shape[2]
+        new = key_states.shape[2]
         keys, values = self.keys[layer_idx], self.values[layer_idx]
-        keys[:, :, self.start : stop] = key_states
-        values[:, :, self.start : stop] = value_states
-        return keys[:, :, :stop], values[:, :, :stop]
+        keys.narrow(2, self.start, new).copy_(key_states)
+        values.narrow(2, self.start, new).copy_(value_states)
+        return keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.start

@@ -45,11 +45,23 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
 
 
 class Source(NamedTuple):
-    """A batch of encoded source sentences."""
+    """A batch of encoded source sentences.
+
+    Attributes:
+        embedded, states: the sentences before and after the encoder.
+        mask: False at padding; None where no row is padded.
+        answers: what masked positions 0, 1, ... found in the source; all of it depends on the source only.
+    """
 
     embedded: Float[Tensor, "row source width"]
     states: Float[Tensor, "row source width"]
-    mask: Bool[Tensor, "row source"]
+    mask: Bool[Tensor, "row source"] | None
+    answers: Float[Tensor, "row position width"] | None = None
+
+    def select(self, rows: Int[Tensor, "kept"]) -> Source:
+        """Some of the sentences."""
+        mask, answers = (None if part is None else part[rows] for part in (self.mask, self.answers))
+        return Source(self.embedded[rows], self.states[rows], mask, answers)
 
 
 class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
@@ -106,10 +118,18 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
 
     def encode(self, tokens: Int[Tensor, "row source"], mask: Int[Tensor, "row source"] | None = None) -> Source:
         """Read source sentences, once for all their blocks; ``mask`` is 1 at tokens, 0 at padding; None without padding."""
-        mask = torch.ones_like(tokens) if mask is None else mask
         embedded = self._embed(tokens) + self.encoder.embed_positions(tokens.shape)
         states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
-        return Source(embedded, states, mask.bool())
+        return Source(embedded, states, None if mask is None else mask.bool())
+
+    def answered(self, source: Source, positions: int) -> Source:
+        """The same sentences with the answers of the first ``positions`` masked positions, for block after block."""
+        known, answers = 0 if source.answers is None else source.answers.shape[1], source.answers
+        if known < positions:
+            asking = torch.arange(known, positions, device=source.states.device).expand(len(source.states), -1)
+            found = self._ask(source, asking)
+            answers = found if answers is None else torch.cat([answers, found], dim=1)
+        return source._replace(answers=answers)
 
     def forward(
         self,
@@ -147,20 +167,30 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
             ConfigError: ``k`` is not positive, or a prefix is empty.
             CacheError: prefix and block are longer than the drafter has positions for.
         """
+        hidden, seen = self.entered(source, prefix, prefix_mask, k, known)
+        hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
+        here, there = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
+        for layer in self.layers:
+            hidden = layer(hidden, here, source.states, encoder_attention_mask=there)
+        return hidden[:, -(self.config.block if k is None else k) :]
+
+    def entered(
+        self,
+        source: Source,
+        prefix: Int[Tensor, "row prefix"],
+        prefix_mask: Int[Tensor, "row prefix"] | None,
+        k: int | None,
+        known: Int[Tensor, "row k"] | None = None,
+    ) -> tuple[Float[Tensor, "row token width"], Bool[Tensor, "row token"] | None]:
+        """What the layers get: prefix and block, embedded, and False at padding (None without it); as for ``states``."""
         k = self.config.block if k is None else k
-        mask = torch.ones_like(prefix) if prefix_mask is None else prefix_mask
-        positions = self._positions(mask, k)
+        positions = self._positions(torch.ones_like(prefix) if prefix_mask is None else prefix_mask, k)
         block = known if known is not None else prefix.new_full((len(prefix), k), self.config.mask_token_id)
         hidden = self._embed(torch.cat([prefix, block], dim=1)) + self.positions(positions.shape, position_ids=positions)
-        asked = self._ask(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
+        asked = self._answers(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
         hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + asked], dim=1)
-        hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
-        seen = torch.cat([mask.bool(), torch.ones_like(block, dtype=torch.bool)], dim=1)
-        here = create_bidirectional_mask(config=self.config, inputs_embeds=hidden, attention_mask=seen)
-        there = self._source_mask(source, hidden)
-        for layer in self.layers:
-            hidden = layer(hidden, here, source.states, encoder_attention_mask=there, use_cache=False)
-        return hidden[:, -k:]
+        seen = None if prefix_mask is None else torch.cat([prefix_mask.bool(), torch.ones_like(block, dtype=torch.bool)], 1)
+        return hidden, seen
 
     def _embed(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
         return self.encoder.embed_tokens(tokens) * self.encoder.embed_scale
@@ -177,14 +207,24 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         start = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         return torch.cat([start, lengths + torch.arange(k, device=mask.device)], dim=1)
 
+    def _answers(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
+        """What masked positions find in the source, remembered or asked now."""
+        if source.answers is None:
+            return self._ask(source, positions)
+        return source.answers[torch.arange(len(positions), device=positions.device).unsqueeze(1), positions]
+
     def _ask(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
         """What each masked position finds in the source, its query made from the position."""
         query = self.positions(positions.shape, position_ids=positions)
-        found, _ = self.question(query, key_value_states=source.embedded, attention_mask=self._source_mask(source, query))
+        mask = self._mask(source.mask, query, source.states)
+        found, _ = self.question(query, key_value_states=source.embedded, attention_mask=mask)
         return found
 
-    def _source_mask(self, source: Source, queries: Tensor) -> Tensor | None:
+    def _mask(self, seen: Bool[Tensor, "row key"] | None, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """What the attention takes so that padding is not seen; None where there is none."""
+        if seen is None:
+            return None
         mask: Tensor | None = create_bidirectional_mask(
-            config=self.config, inputs_embeds=queries, attention_mask=source.mask, encoder_hidden_states=source.states
+            config=self.config, inputs_embeds=queries, attention_mask=seen, encoder_hidden_states=keys
         )
         return mask

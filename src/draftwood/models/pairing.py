@@ -23,6 +23,18 @@ def fingerprint(model: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+def whole_digest(model: Any) -> str:
+    """Sixty-four hexadecimal digits that depend on every bit of every weight and saved buffer, and on their names.
+
+    Unlike with :func:`fingerprint`, models that agree once they are rounded to bfloat16 differ here.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
 def check_target(drafter: Any, target: Any) -> None:
     """Refuse a drafter that was trained for another target.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from draftwood.errors import ModelError
-
-if TYPE_CHECKING:
-    from draftwood.models.torch_runner import TorchRunner
+from draftwood.errors import CacheError, ModelError
+from draftwood.models import ModelRunner
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
@@ -17,9 +16,10 @@ _REFUSED = {
     "mpt": _ALIBI,
     "gpt_neo": "its local attention counts places in memory, not positions",
 }
+_TEXT = 48  # tokens that a conversion is compared on
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 # Many models compute norms and attention in float32 whatever their weights.
-_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
 class Context(NamedTuple):
@@ -80,7 +80,43 @@ def check_architecture(model: Any) -> None:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
 
 
-def check_tree_forward(runner: TorchRunner) -> None:
+def check_length(kind: str, context: Context | None, length: int) -> None:
+    """Refuse a text that is longer than the context of a model of this type.
+
+    Raises:
+        CacheError: says how long both are, and what sets the context.
+    """
+    if context is not None and length > context.length:
+        raise CacheError(
+            f"the text has {length} tokens but {kind} takes {context.length} ({context.reason}): "
+            "shorten the prompt or lower max_new_tokens"
+        )
+
+
+def check_scores(runner: ModelRunner) -> None:
+    """Score a text of tokens from all over the vocabulary, and ask the model itself by a plain forward.
+
+    Raises:
+        ModelError: they differ by more than rounding, so what runs is not the model.
+    """
+    model, length = runner.model, min(_TEXT, runner.max_length or _TEXT)
+    known = int(model.get_input_embeddings().weight.shape[0])
+    text = [known * i // length for i in range(length)]
+    with torch.inference_mode():
+        ids = torch.tensor([text], device=runner.device)
+        wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].double()
+    found = _score(runner, text, [list(range(i + 1)) for i in range(length)], behind=[])
+    runner.start([[]])
+    runner.forward_seconds = 0.0
+    worst = float((found - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
+    if not worst <= TOLERANCE.get(model.dtype, 0.5):
+        raise ModelError(
+            f"model type {model.config.model_type!r} scores a text otherwise in {type(runner).__name__} than by itself, by "
+            f"{worst:.2g}: the conversion is wrong. Use --backend torch"
+        )
+
+
+def check_tree_forward(runner: ModelRunner) -> None:
     """Score a small tree and each of its paths as a chain; they must agree at every node.
 
     Raises:
@@ -100,7 +136,7 @@ def check_tree_forward(runner: TorchRunner) -> None:
         runner.forward_seconds = 0.0
     scale = max(1.0, float(tree.abs().max()))
     worst = max(float((tree[i] - chain[-1]).abs().max()) for i, chain in enumerate(chains)) / scale
-    if not worst <= _TOLERANCE.get(dtype, 0.5):
+    if not worst <= TOLERANCE.get(dtype, 0.5):
         if model.training:
             raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
         raise ModelError(
@@ -109,12 +145,12 @@ def check_tree_forward(runner: TorchRunner) -> None:
         )
 
 
-def _score(runner: TorchRunner, tokens: list[int], paths: list[list[int]]) -> torch.Tensor:
+def _score(runner: ModelRunner, tokens: list[int], paths: list[list[int]], behind: Sequence[int] = (0, 1)) -> torch.Tensor:
     n = len(tokens)
     ancestors = torch.zeros(1, n, n, dtype=torch.bool, device=runner.device)
     for i, path in enumerate(paths):
         ancestors[0, i, path] = True
     depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
-    runner.start([[0, 1]])
+    runner.start([list(behind)])
     scores: torch.Tensor = runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors)
     return scores[0].double()

@@ -1,4 +1,4 @@
-"""The exact toy model: the next token's scores are looked up by the last tokens of the text."""
+"""Exact toy models: scores are looked up by the last tokens of the text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from draftwood.models import Runner
+from draftwood.models.block_round import BlockRound
 
 
 @final
@@ -62,3 +65,49 @@ class TableRunner:
     def select(self, rows: Sequence[int]) -> None:
         self._texts = [self._texts[r] for r in rows]
         self._nodes = [self._nodes[r] for r in rows]
+
+
+@final
+class BlockTableRunner:
+    """A :class:`draftwood.models.BlockRunner` whose block depends on the root alone; for tests and teaching.
+
+    Args:
+        table: scores after each token, at each place of the block.
+    """
+
+    reads_source = False
+
+    def __init__(self, table: Float[Tensor, "token place vocab"]) -> None:
+        self.table = table
+        self.block = int(table.shape[1])
+        self.vocab_size = int(table.shape[2])
+        self.max_length: int | None = None
+        self.device = table.device
+        self.forward_seconds = 0.0
+        self._round = BlockRound()
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._round = BlockRound()
+
+    def ahead(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+        self._round.begin(root, count, self.block)
+        return self.table[root, :count]
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        return self._round.answer(self, tokens, depths)
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        self._round.end(nodes, pending)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Nothing to drop: only the root is looked at."""
+
+
+def toy(block: int = 0) -> Runner:
+    """A model of a single token, to try settings on; as a draft of blocks of this length, if it is not 0."""
+    return BlockTableRunner(torch.zeros(1, block, 1)) if block else TableRunner(torch.zeros(1))

@@ -99,6 +99,12 @@ class DraftConfig(TextConfig):
     sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document that a written block starts with"})
+    parallel: int | None = field(
+        default=None, metadata={"help": "train it to draft so many tokens from one forward; without it, one from each"}
+    )
+    cuts: int | None = field(
+        default=None, metadata={"help": "blocks that are cut from a text in a step (--parallel); else context / parallel"}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

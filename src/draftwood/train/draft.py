@@ -7,6 +7,7 @@ It learns the target's next-token law, on training text and on text that the tar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from draftwood.train import data, loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
+from draftwood.train.parallel import Cutting, add_mask_token, place_agreement
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
 
@@ -36,8 +38,8 @@ class Distillation(Trainer):  # type: ignore[misc]
         fuse = torch.compile if self.args.torch_compile else lambda function: function
         self.target, self.distance = fuse(target), fuse(self._distance)
 
-    def _distance(self, draft_logits: Tensor, target_logits: Tensor, tokens: Tensor) -> Tensor:
-        draft_logp, target_logp, labels = log_law(draft_logits), log_law(target_logits), tokens[:, 1:]
+    def _distance(self, draft_logits: Tensor, target_logits: Tensor, labels: Tensor) -> Tensor:
+        draft_logp, target_logp = draft_logits.float().log_softmax(-1), target_logits.float().log_softmax(-1)
         loss = DISTANCES[self.name](target_logp, draft_logp, labels)
         return loss + self.tvd_weight * tvd(target_logp, draft_logp, labels) if self.tvd_weight else loss
 
@@ -47,7 +49,26 @@ class Distillation(Trainer):  # type: ignore[misc]
         outputs = model(input_ids=tokens, use_cache=False)
         with torch.no_grad():
             target_logits = self.target(input_ids=tokens, use_cache=False).logits
-        loss = self.distance(outputs.logits, target_logits, tokens)
+        loss = self.distance(outputs.logits[:, :-1], target_logits[:, :-1], tokens[:, 1:])
+        return (loss, outputs) if return_outputs else loss
+
+
+class BlockDistillation(Distillation):
+    """Distillation of whole blocks: the target's laws are learnt at every token and at the masks of some cuts."""
+
+    def __init__(self, *, cutting: Cutting, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.cutting = cutting
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """Mean distance over tokens and masks; where texts are cut depends on step and seed only; see Trainer."""
+        tokens = inputs["input_ids"]
+        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
+        cut = self.cutting.random(tokens, generator)
+        outputs = model(**cut.inputs())
+        with torch.no_grad():
+            target_logits = self.target(input_ids=tokens, use_cache=False).logits
+        loss = self.distance(*cut.aligned(outputs.logits, target_logits), cut.labels())
         return (loss, outputs) if return_outputs else loss
 
 
@@ -61,12 +82,19 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
+    cutting = Cutting.of(config, len(tokenizer))
     loop.claim(config)
     text, written, held_out = _blocks(config, documents, mix, target, tokenizer)
     dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
     model = new_llama(config, tokenizer)
-    subset = data.first(held_out, config.report_blocks)
-    trainer = Distillation(
+    if cutting is not None:
+        add_mask_token(model, cutting.block)
+
+    def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, Any]]:
+        return _report(model, target, blocks, config.batch, cutting)
+
+    trainer = _trainer(
+        cutting,
         target=target,
         loss=config.loss,
         tvd_weight=config.tvd_weight,
@@ -74,14 +102,14 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
         args=loop.arguments(config, loop.steps_of(config, len(dataset))),
         optimizers=loop.optimizers(config, model),
         train_dataset=dataset,
-        callbacks=loop.callbacks(config, lambda m: agreement(m, target, subset, config.batch)),
+        callbacks=loop.callbacks(config, partial(report, data.first(held_out, config.report_blocks))),
     )
     print(f"{loop.parameters(model):,} parameters, {dataset.tokens.numel():,} tokens to train on", flush=True)
     result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
     metrics = {
         **loop.facts(config, model, data.counted(held_out)),
-        "held_out": loop.measured(model, lambda m: agreement(m, target, held_out, config.batch)),
+        "held_out": loop.measured(model, partial(report, held_out)),
         "sampled_tokens": written.numel(),
         **result,
     }
@@ -89,6 +117,21 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
         metrics["evaluate"] = loop.measured(model, lambda m: evaluate(m, target, tokenizer))
     loop.write_json(config.out / "metrics.json", metrics)
     return metrics
+
+
+def _trainer(cutting: Cutting | None, **settings: Any) -> Distillation:
+    return Distillation(**settings) if cutting is None else BlockDistillation(cutting=cutting, **settings)
+
+
+def _report(
+    model: Any, target: Any, held_out: dict[str, Tensor], batch: int, cutting: Cutting | None
+) -> dict[str, dict[str, Any]]:
+    """What is reported of a drafter: its agreement with the target, and that of its blocks if it drafts blocks."""
+    figures = agreement(model, target, held_out, batch)
+    if cutting is None:
+        return figures
+    blocks = place_agreement(model, target, held_out, batch, cutting)
+    return {name: {**figures[name], **blocks[name]} for name in figures}
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
@@ -145,7 +188,8 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
     for name, blocks in held_out.items():
         accepted, same, loss = [], [], []
         for tokens in loop.batches(blocks, batch, target.device):
-            draft_logp, target_logp = (log_law(m(input_ids=tokens, use_cache=False).logits) for m in (model, target))
+            logits = [m(input_ids=tokens, use_cache=False).logits for m in (model, target)]
+            draft_logp, target_logp = (log_law(one[..., : logits[1].shape[-1]]) for one in logits)  # without a mask token
             accepted.append(acceptance(target_logp, draft_logp).cpu())
             same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
             loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from draftwood.corpus import read_lines
+from draftwood.corpus import read_sentence_pairs
 from draftwood.errors import ConfigError
 from draftwood.train.config import PairsConfig
 
@@ -63,36 +62,7 @@ def read_pairs(config: PairsConfig, part: str) -> tuple[list[str], list[str]]:
     Raises:
         ConfigError: no folder, a missing file, an empty file or line, or files that differ in their number of lines.
     """
-    if not config.data.is_dir():
-        raise ConfigError(
-            f"data folder {config.data} does not exist; give one with NAME.train.{config.source_language}[.xz]"
-        )
-    languages = (config.source_language, config.target_language)
-    if languages[0] == languages[1]:
-        raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
-    names = sorted({p.name.split(f".{part}.")[0] for lang in languages for p in _files(config.data, part, lang)})
-    if not names:
-        raise ConfigError(f"data folder {config.data} holds no NAME.{part}.{languages[0]} or NAME.{part}.{languages[0]}.xz")
-    sides: tuple[list[str], list[str]] = ([], [])
-    for name in names:
-        read = [read_lines(_one(config.data, name, part, lang)) for lang in languages]
-        if len(read[0]) != len(read[1]):
-            counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
-            raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
-        for side, lines in zip(sides, read, strict=True):
-            side += lines
-    return sides
-
-
-def _files(folder: Path, part: str, language: str) -> list[Path]:
-    return [*folder.glob(f"*.{part}.{language}"), *folder.glob(f"*.{part}.{language}.xz")]
-
-
-def _one(folder: Path, name: str, part: str, language: str) -> Path:
-    for path in (folder / f"{name}.{part}.{language}", folder / f"{name}.{part}.{language}.xz"):
-        if path.is_file():
-            return path
-    raise ConfigError(f"data folder {folder} holds no {name}.{part}.{language} or {name}.{part}.{language}.xz")
+    return read_sentence_pairs(config.data, part, (config.source_language, config.target_language))
 
 
 def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: int) -> TokenPairs:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import cast, final
 
-from draftwood.methods import DEFAULT_SHAPES, NEEDS_DRAFT, Method, MethodName
+from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, Method, MethodName
+from draftwood.models import BlockRunner, Runner
 from draftwood.tune.costs import Costs
 from draftwood.tune.nests import Nest
 from draftwood.tune.replay import Replay
@@ -18,7 +19,7 @@ NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
 BASELINES = frozenset({"iid"})
 WHOLE = [  # trees that none of another shape contains: only a run can tell about them
     Method(method=cast(MethodName, name), shape=DEFAULT_SHAPES.get(name))
-    for name in sorted(NEEDS_DRAFT - NESTED - BASELINES)
+    for name in sorted(NEEDS_DRAFT - NESTED - BASELINES - NEEDS_BLOCK)
 ]
 
 
@@ -65,16 +66,28 @@ def estimates(
     }
 
 
-def finalists(found: Mapping[Method, Estimate], *, has_draft: bool) -> list[Method]:
-    """What is worth a real run: of each way of drawing the shape and verifier with the best expectation, and what only a run
-    can tell about. Neighbouring shapes of one kind differ by less than a run can show."""
+def unexpected(draft: Runner | None) -> list[Method]:
+    """Methods about which only a run can tell. A draft that scores whole blocks makes one forward a round: what trees cost
+    level by level says nothing about it, and longer blocks cost hardly more than shorter ones."""
+    if draft is None:
+        return []
+    if not isinstance(draft, BlockRunner):
+        return WHOLE
+    lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
+    blocks = [Method(method="block", shape=str(length)) for length in sorted(lengths)]
+    return [*blocks, Method(method="shared-noise")]
+
+
+def finalists(found: Mapping[Method, Estimate], others: Sequence[Method]) -> list[Method]:
+    """What is worth a real run: of each way of drawing the shape and verifier with the best expectation, and ``others``.
+    Neighbouring shapes of one kind differ by less than a run can show."""
     best: dict[str, Estimate] = {}
     for estimate in found.values():
         name = estimate.method.method
         if name not in best or estimate.tokens_per_second > best[name].tokens_per_second:
             best[name] = estimate
     drawn = [estimate.method for name, estimate in best.items() if name != PLAIN.method]
-    return [PLAIN, LOOKUP, *(WHOLE if has_draft else []), *drawn]
+    return [PLAIN, LOOKUP, *others, *drawn]
 
 
 def fastest(speeds: Mapping[Method, float]) -> Method:

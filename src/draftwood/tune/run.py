@@ -13,8 +13,9 @@ from draftwood.api import Pair
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError
 from draftwood.methods import Method, MethodName, VerifierName
+from draftwood.models import BlockRunner
 from draftwood.sampling import Sampling
-from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists
+from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import BEAMS, BRANCHINGS, ROOM, Forwards, Runs, Speed, Timed, widths_of
 from draftwood.tune.replay import Replay
@@ -129,6 +130,7 @@ class Tuning:
         self.sizes = sizes
         self.tell = tell
         self.runs = Runs(pair, sizes.max_new_tokens)
+        self._by_level = pair.draft is not None and not isinstance(pair.draft, BlockRunner)
         self.temperatures = sorted(set(sizes.temperature))
         self.start = perf_counter()
         longest = max(map(len, self.prompts)) + sizes.max_new_tokens + ROOM
@@ -145,7 +147,7 @@ class Tuning:
         accepted = self._acceptance()
         widths = {m: widths_of(m, self.pair) for found in accepted.values() for m in found}
         ahead = {t: estimates(accepted[t], costs, widths) for t in self.temperatures}
-        asked = {t: finalists(ahead[t], has_draft=self.pair.draft is not None) for t in self.temperatures}
+        asked = {t: finalists(ahead[t], unexpected(self.pair.draft)) for t in self.temperatures}
         meanwhile, measured = self._check(asked)
         costs = costs.at_speed_of(meanwhile)
         expected = {t: estimates(accepted[t], costs, widths) for t in self.temperatures}
@@ -192,10 +194,10 @@ class Tuning:
             for (name, shapes), verifier in product(SHAPES.items(), verifiers)
             for shape in shapes
         ]
-        return [(method, temperature) for method in [PLAIN, *(drawn if self.pair.draft else [])]]
+        return [(method, temperature) for method in [PLAIN, *(drawn if self._by_level else [])]]
 
     def _acceptance(self) -> dict[float, dict[Method, float]]:
-        if self.pair.draft is None:
+        if not self._by_level:
             return {t: {} for t in self.temperatures}
         cases = list(product(self.temperatures, (BEAMS, BRANCHINGS)))
         replays = [Replay(nest, Traversal()) for _, nest in cases]

@@ -45,7 +45,7 @@ class Expected:
 
     def recursive(self, kept: Collection[int]) -> float:
         """Accepted tokens in the mean under recursive rejection, if only these nodes had been drafted."""
-        return sum(self._reach[node] for node in kept if node)
+        return sum((self._reach[node] for node in kept if node), 0.0)
 
     def traversal(self, kept: Collection[int]) -> float:
         """Accepted tokens in the mean under traversal verification, if only these nodes had been drafted."""

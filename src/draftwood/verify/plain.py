@@ -6,6 +6,7 @@ against. Single letters are allowed here only, each under a line that says whose
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -160,3 +161,23 @@ def match(root: PlainNode, choose: Callable[[PlainNode], int]) -> tuple[list[int
         ends = [match(child, choose) for child in y_hat]
         best = max(range(len(ends)), key=lambda i: len(ends[i][0]))
         return [*path, y_hat[best].index, *ends[best][0]], ends[best][1]
+
+
+def tolerance(root: PlainNode, beta: int, tau: float) -> tuple[list[int], int]:
+    """Spec-Verification: accepted nodes and the next token.
+
+    Letters of SpecDec (arXiv 2203.16487, section 3.2): ``S`` holds the ``beta`` best tokens of a place whose log-probability
+    is within ``tau`` of the best. There a draft is a chain; of several children in ``S`` the likeliest is followed.
+    """
+    node = root
+    path: list[int] = []
+    while True:
+        p = node.target
+        best = sorted(range(len(p)), key=lambda y: -p[y])
+        least = math.log(p[best[0]]) - tau
+        S = [y for y in best[:beta] if p[y] > 0 and math.log(p[y]) >= least]  # noqa: N806
+        kept = [child for child in node.children if child.token in S]
+        if not kept:
+            return path, best[0]
+        node = max(kept, key=lambda child: p[child.token])
+        path.append(node.index)

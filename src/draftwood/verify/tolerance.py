@@ -7,7 +7,7 @@ Source: "Speculative Decoding: Exploiting Speculative Execution for Accelerating
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,9 @@ from draftwood.noise import Choices
 from draftwood.rounds import Verdict, path_table
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 from draftwood.verify.coupled import follow
+
+BETA: Final = 3  # the paper's setting, with ...
+TAU: Final = 1.0
 
 
 @final
@@ -38,7 +41,7 @@ class Tolerance:
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
     tolerant: ClassVar[bool] = True
 
-    def __init__(self, beta: int = 3, tau: float = 1.0) -> None:
+    def __init__(self, beta: int = BETA, tau: float = TAU) -> None:
         if whole("beta", beta) < 1:
             raise ConfigError(f"beta is {beta}: give 1 (the target's best token only) or more")
         if number("tau", tau) < 0:

@@ -1,0 +1,160 @@
+"""Settings of ``draftwood bench translate``; defaults exist only here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, final
+
+from draftwood.bench.config import listed
+from draftwood.errors import ConfigError
+
+METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block")
+PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")
+NONE: Final = "none"
+LIMIT: Final = 200
+NEEDS: Final = {"heads": "heads", "block": "draft"}
+"""Methods that are measured only where the option of this name gives their drafter."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TranslateConfig:
+    """What is measured, with which models, on which sentences, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range, an unknown system, a method whose drafter was not given.
+    """
+
+    data: Path = field(metadata={"help": "folder with NAME.val.LANGUAGE[.xz] of two languages, line by line"})
+    target: str | None = field(
+        default=None, metadata={"help": "translation model, a folder or a hub name; the bundled pair without it"}
+    )
+    draft: str | None = field(
+        default=None, metadata={"help": "drafter that fills whole blocks ('draftwood train spec-drafter'), a folder"}
+    )
+    heads: Path | None = field(
+        default=None, metadata={"help": "folder of heads on the target ('draftwood train spec-drafter --kind heads')"}
+    )
+    source_language: str = field(default="de", metadata={"help": "language to translate from, as the files call it"})
+    target_language: str = field(default="en", metadata={"help": "language to translate to, as the files call it"})
+    limit: int | None = field(
+        default=None,
+        metadata={
+            "help": f"sentences, evenly spaced over the files (often sorted by length); by default {LIMIT}, all with --exact"
+        },
+    )
+    long: int = field(default=12, metadata={"help": "tokens of a greedy translation that count as long"})
+    batch_size: tuple[int, ...] = field(
+        default=(1, 8), metadata={"help": "sentences translated at once; may be given several times"}
+    )
+    methods: str | None = field(
+        default=None, metadata={"help": f"only these methods of Draftwood, comma-separated: {', '.join(METHODS)}; or {NONE}"}
+    )
+    peers: str | None = field(
+        default=None, metadata={"help": f"only these other systems, comma-separated: {', '.join(PEERS)}; or {NONE}"}
+    )
+    tolerance: tuple[str, ...] = field(
+        default=("1,0", "3,1.0"), metadata={"help": "beta,tau of method block; may be given several times"}
+    )
+    k: tuple[int, ...] = field(
+        default=(), metadata={"help": "tokens of a block; may be given several times; the drafter's own without it"}
+    )
+    layers: str | None = field(
+        default=None,
+        metadata={"help": "decoder layers that layer skip keeps, such as 0,2; by default all but first and last"},
+    )
+    skip_length: int = field(default=3, metadata={"help": "tokens that layer skip drafts, also for assisted generation"})
+    ngram_length: int = field(default=5, metadata={"help": "tokens that method ngram drafts at most"})
+    beams: int = field(default=5, metadata={"help": "beams of the systems that search with a beam"})
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "longest translation in tokens; by default what the target's own settings allow"}
+    )
+    exact: bool = field(
+        default=False,
+        metadata={"help": "no speed: compare all that should write the target's greedy translations"},
+    )
+    repeats: int = field(default=3, metadata={"help": "repeats of every system on every sentence"})
+    threads: int | None = field(default=None, metadata={"help": "threads of every system; by default those of PyTorch"})
+    seed: int = field(default=0, metadata={"help": "seed of the order of the systems"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "long", "skip_length", "ngram_length", "max_new_tokens", "repeats", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: give 1 or more")
+        for name, values in (("batch_size", self.batch_size), ("k", self.k)):
+            if any(value < 1 for value in values) or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
+        if not self.batch_size:
+            raise ConfigError("batch_size is empty: give at least one number")
+        if self.beams < 2:
+            raise ConfigError(f"beams is {self.beams}: give 2 or more; one beam is greedy decoding")
+        self.tolerances()
+        self.kept_layers()
+        if not (*self.method_names(), *self.peer_names()):
+            raise ConfigError("methods and peers are both 'none': name a system to measure")
+
+    def method_names(self) -> tuple[str, ...]:
+        """Draftwood's methods to be measured; without a choice, all that the given models allow."""
+        if self.methods is None:
+            return tuple(name for name in METHODS if name not in self.left_out())
+        names = _chosen("methods", self.methods, METHODS)
+        for name in names:
+            if name in self.left_out():
+                raise ConfigError(f"method {name!r} was asked for without its drafter: give --{NEEDS[name]}")
+        return names
+
+    def peer_names(self) -> tuple[str, ...]:
+        """The other systems to be measured."""
+        return PEERS if self.peers is None else _chosen("peers", self.peers, PEERS)
+
+    def sentences(self, there: int) -> int:
+        """How many of so many sentences are taken."""
+        if self.limit is None:
+            return there if self.exact else min(there, LIMIT)
+        return min(there, self.limit)
+
+    def skips_layers(self) -> bool:
+        """A system drafts with layers of the target."""
+        return "layer-skip" in self.method_names() or "assisted" in self.peer_names()
+
+    def left_out(self) -> tuple[str, ...]:
+        """Methods whose drafter was not given; the bundled pair has one for ``block``."""
+        bundled = {"block"} if self.target is None else set()
+        return tuple(name for name, option in NEEDS.items() if getattr(self, option) is None and name not in bundled)
+
+    def tolerances(self) -> tuple[tuple[int, float], ...]:
+        """Pairs of beta and tau."""
+        return tuple(dict.fromkeys(_beta_tau(text) for text in self.tolerance))
+
+    def kept_layers(self) -> tuple[int, ...] | None:
+        """Decoder layers that layer skip keeps; None where nothing was said."""
+        return None if self.layers is None else tuple(listed("layers", self.layers, _layer))
+
+
+def _chosen(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    def read(name: str) -> str:
+        if name not in known:
+            raise ConfigError(f"{option} holds {name!r}: choose from {', '.join(known)}, or {NONE}")
+        return name
+
+    return () if text.strip() == NONE else tuple(listed(option, text, read))
+
+
+def _beta_tau(text: str) -> tuple[int, float]:
+    beta, _, tau = text.partition(",")
+    try:
+        found = int(beta), float(tau)
+    except ValueError:
+        found = 0, 0.0
+    if found[0] < 1 or not 0 <= found[1] < float("inf"):
+        raise ConfigError(f"tolerance is {text!r}: give beta,tau such as 3,1.0 (a whole number from 1 on, nats from 0 on)")
+    return found
+
+
+def _layer(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"layers holds {text!r}: give numbers of decoder layers such as 0,4, the first being 0")
+    return int(text)

@@ -1,0 +1,58 @@
+"""What is measured: a system turns token ids of sentences into token ids of their translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+STAGES = ("draft", "target", "verify")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Translations of one batch and, where the system tells, what they cost.
+
+    Attributes:
+        tokens: per sentence, token ids up to and with the end of sentence, without what the decoder began with.
+        passes: the target's decoder passes, counted per sentence; 0 where they are not counted.
+        seconds: of Draftwood's stages; nothing for others.
+    """
+
+    tokens: list[list[int]]
+    passes: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+
+Translate: TypeAlias = Callable[[Sequence[Sequence[int]]], Output]
+"""Translates a batch of sources, given as token ids with their end of sentence."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """One way to translate.
+
+    Attributes:
+        name: unique within a run.
+        translate: does it.
+        ours: it is Draftwood.
+        greedy: it means to write the target's greedy translation, token for token.
+        largest_batch: more sentences at once it does not take; None for any number.
+    """
+
+    name: str
+    translate: Translate
+    ours: bool
+    greedy: bool
+    largest_batch: int | None = None
+
+    def takes(self, batch_size: int) -> bool:
+        return self.largest_batch is None or batch_size <= self.largest_batch
+
+
+def closed(row: Sequence[int], eos: Sequence[int]) -> list[int]:
+    """A translation up to and with its first end of sentence: what follows there is padding."""
+    ends = (at for at, token in enumerate(row) if token in eos)
+    return list(row[: next(ends, len(row)) + 1])

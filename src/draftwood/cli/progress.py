@@ -1,0 +1,40 @@
+"""How far a file is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from draftwood.rounds import Stats
+
+
+class Advance(Protocol):
+    """Called with the statistics of everything so far whenever a text is finished."""
+
+    def __call__(self, stats: Stats) -> None: ...
+
+
+@contextmanager
+def progress(what: str, total: int, done: int, *, to_file: bool) -> Iterator[Advance]:
+    """A progress bar on standard error, if that is a terminal and the texts do not go there too.
+
+    Args:
+        what: the texts are called this.
+        total, done: how many there are, and how many were finished before.
+        to_file: the texts go to a file, not to standard output.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    own = console.is_terminal and (to_file or not sys.stdout.isatty())
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not own) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+
+        def advance(stats: Stats) -> None:
+            bar.update(task, advance=1, description=f"{what}, {stats.tokens_per_second:.0f} tokens/s")
+
+        yield advance

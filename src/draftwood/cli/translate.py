@@ -1,0 +1,76 @@
+"""``draftwood translate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from draftwood.cli.settings import Sectioned, check_looks
+from draftwood.cli.single import OneText, write_one
+from draftwood.cli.translate_lines import run_lines
+from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
+from draftwood.errors import ConfigError
+from draftwood.methods import Method
+
+
+@click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")
+@click.argument("text", required=False)
+@translate_options
+@click.pass_context
+def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
+    """Translate TEXT, or every line of standard input if TEXT is -, or every line of a file (--input).
+
+    Without further options the bundled pair of models is used, which translates German to English. Decoding is greedy:
+    the translation is the one that the target writes alone, unless --beta or --tau allow others that it likes nearly as
+    well. A text is translated in one piece; single sentences work best.
+
+    With --input, line n of --output (or of standard output) translates line n. Lines that are too long or no UTF-8 are
+    named on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
+    file appears when all is done; if a run is stopped, the same command goes on where it was.
+    """
+    settings = Settings.of(options)
+    _check_together(ctx, settings, text)
+    if text is not None and text != "-":
+        run_one(settings, text)
+    elif run_lines(settings):
+        ctx.exit(1)
+
+
+def run_one(settings: Settings, text: str) -> None:
+    """Translate one text and print the translation."""
+    opened = settings.open()
+    translator = opened.translator
+    write_one(
+        OneText(
+            decoder=opened.decoder,
+            plain=translator.decoder(Method(method="ar")) if settings.looks.compare else None,
+            request=translator.request(translator.encode(text), opened.limits(settings), 0),
+            sampling=translator.sampling,
+            looks=settings.looks,
+            shown_before="",
+            told={"source": text},
+            method=opened.method,
+            dtype=str(translator.model.dtype),
+        )
+    )
+
+
+def _check_together(ctx: click.Context, settings: Settings, text: str | None) -> None:
+    """Refuse by name what would have no effect."""
+    files, looks = settings.files, settings.looks
+    if text is None and files.input is None:
+        raise ConfigError('there is no text: give a sentence such as "Guten Tag.", - for standard input, or --input FILE')
+    if text is not None and files.input is not None:
+        raise ConfigError(f"both a text ({text!r}) and --input {files.input} were given: leave one of them out")
+    if text is not None and not text.strip():
+        raise ConfigError("the text is empty: give a sentence to translate")
+    single = text is not None and text != "-"
+    for name in ("output", "batch_size"):
+        if single and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE or -, but a single text was given")
+    for name in ("show", "compare"):
+        if not single and getattr(looks, name):
+            raise ConfigError(f"--{name} is for a single text; leave it out with --input and -")
+    check_looks(looks, settings.method)

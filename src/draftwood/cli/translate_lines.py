@@ -1,0 +1,93 @@
+"""A file of sentences: batch after batch, with a progress bar; stopped and taken up again at will."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftwood.cli.group import Interrupted
+from draftwood.cli.progress import Advance, progress
+from draftwood.cli.results import results, summary
+from draftwood.cli.sentences import Sentence, Translations, read_sentences
+from draftwood.cli.translate_settings import Opened, Settings
+from draftwood.decode import Request
+from draftwood.errors import CacheError, ConfigError
+from draftwood.rounds import Stats
+
+
+def run_lines(settings: Settings) -> int:
+    """Translate every line of the input that is not translated yet; returns how many lines could not be.
+
+    Raises:
+        ConfigError: files that cannot be read, written or taken up again.
+    """
+    files = settings.files
+    source = Path("-") if files.input is None else files.input
+    if files.output is not None and files.output.exists() and source.exists() and files.output.samefile(source):
+        raise ConfigError(f"--input and --output are the same file, {source}: name another --output")
+    sentences = read_sentences(source)
+    out = Translations(files.output, sentences, as_json=settings.looks.json)
+    if out.complete:
+        out.finish()
+        click.echo(f"All {len(sentences)} lines are translated in {files.output} already.", err=True)
+        return out.errors
+    opened = settings.open()
+    out.begin(opened.facts(settings))
+    if out.done:
+        click.echo(f"{len(out.done)} of {len(sentences)} lines are translated in {out.where} already.", err=True)
+    todo = _encoded([s for s in sentences if s.index not in out.done], opened, settings, out)
+    total = Stats()
+    try:
+        with progress("lines", len(sentences), len(sentences) - len(todo), to_file=files.output is not None) as advance:
+            for i in range(0, len(todo), files.batch_size):
+                _translate(todo[i : i + files.batch_size], opened, out, total, advance)
+    except KeyboardInterrupt:
+        went_on = f" in {out.where}; the same command goes on from there" if out.where else ""
+        raise Interrupted(f"{out.count} of {len(sentences)} lines are translated{went_on}") from None
+    out.finish()
+    click.echo(f"{len(sentences)} lines, {summary(total, opened.decoder)}", err=True)
+    if out.errors:
+        click.echo(f"{out.errors} of {len(sentences)} lines could not be translated; they are left empty.", err=True)
+    return out.errors
+
+
+def _encoded(
+    sentences: Sequence[Sentence], opened: Opened, settings: Settings, out: Translations
+) -> list[tuple[Sentence, Request]]:
+    """Requests for what can be translated; the other lines are named and settled."""
+    requests, settled = [], []
+    for sentence in sentences:
+        if not sentence.text.strip():
+            settled.append(sentence.told({"text": "", "token_ids": []}))
+            continue
+        error = sentence.error
+        if error is None:
+            try:
+                request = opened.translator.request(opened.translator.encode(sentence.text), opened.limits(settings), 0)
+                requests.append((sentence, request))
+            except (CacheError, ConfigError) as trouble:
+                error = str(trouble)
+        if error is not None:
+            click.echo(f"Line {sentence.index + 1}: {error}.", err=True)
+            settled.append(sentence.told({"error": error}))
+    out.write(settled)
+    return requests
+
+
+def _translate(
+    batch: Sequence[tuple[Sentence, Request]], opened: Opened, out: Translations, total: Stats, advance: Advance
+) -> None:
+    """One batch; what is finished is written whatever stops the rest."""
+    finished: dict[int, dict[str, Any]] = {}
+    method = asdict(opened.method)
+    try:
+        for row, result in results(opened.decoder, [request for _, request in batch], opened.translator.sampling):
+            finished[row] = batch[row][0].told({**result.to_json(), "method": method})
+            total.add(result.stats)
+            advance(total)
+    finally:
+        out.write(finished[row] for row in sorted(finished))

@@ -1,0 +1,184 @@
+"""The options of ``draftwood translate`` as dataclasses: defaults and help stand here or in the package, and only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import click
+
+from draftwood.cli.settings import Looks
+from draftwood.decode import Decoder
+from draftwood.errors import ConfigError
+from draftwood.loading import LoadOptions, quiet_loading
+from draftwood.methods import MAX_NODES, NEEDS_BLOCK, Method, build
+from draftwood.models.table import toy
+from draftwood.options import dataclass_options, pick
+from draftwood.output import Limits
+from draftwood.sampling import Sampling
+from draftwood.translation import Translator, load_translator
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Which models: hub names or folders."""
+
+    target: str | None = field(
+        default=None, metadata={"help": "encoder-decoder model that translates; the bundled one without it"}
+    )
+    draft: str | None = field(
+        default=None,
+        metadata={
+            "help": "a drafter trained for the target ('train spec-drafter'), another model with its tokenizer, or "
+            "target:0,2 for its own decoder layers 0 and 2"
+        },
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """How far is drafted."""
+
+    k: int | None = field(default=None, metadata={"help": "tokens drafted in one pass, as --shape; the draft's own number"})
+
+    def __post_init__(self) -> None:
+        if self.k is not None and not 1 <= self.k <= MAX_NODES:
+            raise ConfigError(f"k is {self.k}: give a number of tokens from 1 to {MAX_NODES}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a translation may become."""
+
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "the most tokens of a translation; without it, what the model's own settings allow"}
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Sentences from a file.
+
+    Raises:
+        ConfigError: a batch size below 1.
+    """
+
+    input: Path | None = field(default=None, metadata={"help": "text with a sentence a line; - is standard input"})
+    output: Path | None = field(
+        default=None,
+        metadata={"help": "text with the translations, line by line; a stopped run goes on from OUTPUT.partial"},
+    )
+    batch_size: int = field(default=8, metadata={"help": "sentences that are translated together"})
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}: give 1 or more")
+
+
+SECTIONS: dict[str, tuple[type[Any], ...]] = {
+    "Models": (Models, LoadOptions),
+    "Drafting": (Method, Block),
+    "Length": (Length,),
+    "Files": (Files,),
+    "Display": (Looks,),
+}
+_LEFT_OUT = ("profile", "backend", "weights")  # those are for language models
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Models that are ready, and how they are used."""
+
+    translator: Translator
+    decoder: Decoder
+    method: Method
+
+    def limits(self, settings: Settings) -> Limits:
+        """How long a translation may become."""
+        most = settings.length.max_new_tokens
+        return self.translator.limits if most is None else Limits(max_new_tokens=most)
+
+    def facts(self, settings: Settings) -> dict[str, Any]:
+        """What the translations depend on, as plain values."""
+        subject = self.translator.subject or {}
+        names = {"target": settings.models.target, "draft": settings.models.draft}
+        models = {name: (subject.get(name) or {}).get("fingerprint", given) for name, given in names.items()}
+        rest = {
+            "dtype": str(self.translator.model.dtype).removeprefix("torch."),
+            "max_new_tokens": self.limits(settings).max_new_tokens,
+        }
+        return {**models, **rest, **asdict(self.method)}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that ``draftwood translate`` was told, checked as far as possible without the models.
+
+    Raises:
+        ConfigError: options out of range, or that do not fit together.
+        PairingError: a verifier that is not exact for the method.
+    """
+
+    models: Models
+    loading: LoadOptions
+    method: Method
+    length: Length
+    files: Files
+    looks: Looks
+
+    def __post_init__(self) -> None:
+        has_draft = self.models.draft is not None or self.models.target is None
+        # A wrong shape or pairing should not wait until models are loaded. How long its blocks are, only the draft knows.
+        draft = toy(MAX_NODES if self.method.method in NEEDS_BLOCK else 0) if has_draft else None
+        list(Decoder(toy(), *build(self.method, draft, greedy=True)).stream([], Sampling(temperature=0.0)))
+        if self.length.max_new_tokens is not None:
+            Limits(max_new_tokens=self.length.max_new_tokens)
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> Settings:
+        """From the options by name.
+
+        Raises:
+            ConfigError: both ``k`` and a shape.
+        """
+        method, k = pick(Method, options), pick(Block, options).k
+        if k is not None and method.shape is not None:
+            raise ConfigError(f"--k {k} and --shape {method.shape} both say how far is drafted: leave one of them out")
+        return Settings(
+            models=pick(Models, options),
+            loading=pick(LoadOptions, options),
+            method=method if k is None else replace(method, shape=str(k)),
+            length=pick(Length, options),
+            files=pick(Files, options),
+            looks=pick(Looks, options),
+        )
+
+    def open(self) -> Opened:
+        """Load the models and build the decoder; says on standard error what the target asks for and does not get."""
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with console.status("Loading models") if console.is_terminal else nullcontext():
+            quiet_loading()
+            translator = load_translator(self.models.target, self.models.draft, options=self.loading)
+        for remark in translator.remarks:
+            click.echo(f"Note: {remark}.", err=True)
+        return Opened(translator=translator, decoder=translator.decoder(self.method), method=translator.method(self.method))
+
+
+def translate_options(function: F) -> F:
+    """All options of ``draftwood translate``."""
+    for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
+        function = dataclass_options(cls, leave_out=_LEFT_OUT)(function)
+    return function

@@ -1,0 +1,71 @@
+"""Decoders of one target and its draft, and seeds for their texts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, final
+
+from draftwood.checks import whole
+from draftwood.decode import Decoder
+from draftwood.draft import Drafter
+from draftwood.errors import ConfigError
+from draftwood.methods import Method, build, resolve
+from draftwood.models import BlockRunner, Runner
+from draftwood.verify import Verifier
+
+
+@final
+class Decoders:
+    """Makes decoders for a target and its draft, which serve one stream at a time.
+
+    Decoders of the same method share what their drafter has learnt about the pair and the machine.
+    """
+
+    def __init__(self, target: Runner, draft: Runner | None, *, tokenizer: Any, eos: Sequence[int]) -> None:
+        self._target = target
+        self._draft = draft
+        self._tokenizer = tokenizer
+        self._eos = eos
+        self._in_use = Lock()
+        self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
+
+    def resolve(self, method: Method, *, greedy: bool) -> Method:
+        """The method with every ``auto`` replaced; raises what :func:`draftwood.methods.resolve` raises."""
+        has_block = isinstance(self._draft, BlockRunner)
+        return resolve(method, has_draft=self._draft is not None, greedy=greedy, has_block=has_block)
+
+    def of(self, method: Method, *, greedy: bool) -> Decoder:
+        """A decoder for a method without ``auto``; raises what :func:`draftwood.methods.build` raises."""
+        key = method, greedy
+        if key not in self._built:
+            self._built[key] = build(method, self._draft, greedy=greedy)
+        drafter, verifier = self._built[key]
+        return Decoder(self._target, drafter, verifier, tokenizer=self._tokenizer, eos=self._eos, in_use=self._in_use)
+
+
+def drawn(seed: int | None) -> int:
+    """The seed, or a new one, short enough to be typed again.
+
+    Raises:
+        ConfigError: a seed that is no whole number.
+    """
+    return secrets.randbits(32) if seed is None else whole("seed", seed)
+
+
+def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int | None]:
+    """One seed for each of several texts: a single one counts up from text to text, None stays to be drawn.
+
+    Args:
+        what: the texts are called this in an error.
+
+    Raises:
+        ConfigError: another number of seeds, or one that is no whole number.
+    """
+    if seed is None:
+        return [None] * count
+    seeds = list(seed) if isinstance(seed, list | tuple) else [whole("seed", seed) + i for i in range(count)]
+    if len(seeds) != count:
+        raise ConfigError(f"{len(seeds)} seeds came for {count} {what}: give one each, or a single number")
+    return seeds

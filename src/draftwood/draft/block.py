@@ -1,0 +1,126 @@
+"""A chain from one forward: every place of a block gets a token of its own, chosen without knowing those before it.
+
+Above temperature 0 a place's token is drawn from the law that the draft has there, whatever stands before it: given the
+text, the tokens are independent, so each one's law given those above it is that very law, and the verifiers of drawn trees
+are exact. At temperature 0 it is the likeliest token of each place.
+
+Sources: blockwise parallel decoding, Stern et al. 2018, arXiv 1811.03115; SpecDec, Xia et al. 2023, arXiv 2203.16487.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.laws import Laws
+from draftwood.models import BlockRunner
+from draftwood.noise import Choices
+from draftwood.rounds import Round
+from draftwood.sampling import Law
+from draftwood.tree import DraftTree, Draw, TreeBuilder
+
+
+@final
+class BlockChain:
+    """Drafts a chain of up to ``length`` tokens from one forward, all places at once: the chain that :class:`LevelDrafter`
+    would grow from the same scores with the same noise.
+
+    The forward is always made for ``length`` places, however few of them a row has room for, so that a row's draft does not
+    depend on its neighbours. Laws that look back at the text (penalties, processors) need the tokens of the places before:
+    there the chain is grown level by level, from a forward of the runner's whole block.
+
+    Args:
+        runner: the draft model.
+        length: tokens drafted at most, up to ``runner.block``.
+    """
+
+    name = "block"
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, runner: BlockRunner, length: int) -> None:
+        self.runner = runner
+        self.length = length
+        self._level = LevelDrafter(runner, ConstantBranching((1,) * length))
+        self._by_level = False
+        self._asked = False
+
+    @property
+    def max_length(self) -> int | None:
+        return self.runner.max_length
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.runner.forward_seconds
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.start(texts, sources)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.runner.select(rows)
+
+    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+        self._by_level = law.sampling.looks_back
+        if self._by_level:
+            return self._level.draft(root, law, choices, limits)
+        self._asked = max(limits) > 0
+        if not self._asked:
+            return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_laws=None)
+        laws = law.draft(self.runner.ahead(root, self.length), list)
+        tokens = _chosen(_within(laws.dense(), limits), choices, greedy=law.sampling.greedy)
+        ends = [_length(row, stops) for row, stops in zip(tokens.tolist(), law.stops, strict=True)]  # host sync
+        return _chain(root, tokens, ends, None if law.sampling.greedy else laws)
+
+    def commit(self, this_round: Round) -> None:
+        if self._by_level:
+            self._level.commit(this_round)
+            return
+        tokens = this_round.tree.lists[0]
+        chains = [[row[node] for node in [0, *path]] for row, path in zip(tokens, this_round.paths, strict=True)]
+        read = int(self._asked)  # of each chain, the root is in the runner's memory
+        self.runner.commit([[0] * read for _ in chains], [chain[read:] for chain in chains])
+
+
+def _within(logp: Float[Tensor, "row place vocab"], limits: Sequence[int]) -> Float[Tensor, "row place vocab"]:
+    """The laws to draw from: nothing is possible where a row has no room."""
+    places = logp.shape[1]
+    if min(limits) >= places:
+        return logp
+    beyond = torch.arange(places, device=logp.device) >= torch.tensor(limits, device=logp.device).unsqueeze(1)
+    return logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
+
+
+def _chosen(logp: Float[Tensor, "row place vocab"], choices: Choices, *, greedy: bool) -> Int[Tensor, "row place"]:
+    """One token per place, -1 where no token is possible."""
+    if not greedy:
+        return choices.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1)
+    best = logp.max(dim=-1)
+    return torch.where(best.values > -torch.inf, best.indices, -1)
+
+
+def _length(tokens: list[int], stops: frozenset[int]) -> int:
+    """Tokens before the first empty place, and none after one that ends the text."""
+    real = sum(1 for _ in takewhile(lambda token: token >= 0, tokens))
+    return next((i + 1 for i, token in enumerate(tokens[:real]) if token in stops), real)
+
+
+def _chain(root: Int[Tensor, "row"], tokens: Int[Tensor, "row place"], ends: Sequence[int], laws: Laws | None) -> DraftTree:
+    """A chain of ``ends`` tokens per row; with ``laws`` they were drawn from them, else they are certain."""
+    rows, depth = len(ends), max(ends)
+    places = torch.arange(1 + depth, device=root.device)
+    return DraftTree(
+        tokens=torch.cat([root.unsqueeze(1), tokens[:, :depth].clamp(min=0)], dim=1),
+        parents=(places - 1).clamp_(min=0).expand(rows, -1),
+        depths=places.expand(rows, -1),
+        valid=places <= torch.tensor(ends, device=root.device).unsqueeze(1),
+        ancestors=torch.ones(1 + depth, 1 + depth, dtype=torch.bool, device=root.device).tril_().expand(rows, -1, -1),
+        branching=1,
+        draw=Draw.POINT_MASS if laws is None else Draw.WITHOUT_REPLACEMENT,
+        draft_laws=None if laws is None or not depth else laws.at(range(depth)),
+    )

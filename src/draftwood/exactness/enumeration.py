@@ -1,0 +1,177 @@
+"""The exact law of the first tokens of a text, from the engine and from the target alone.
+
+Every random choice of the engine is tried with each of its outcomes (:mod:`draftwood.exactness.tape`); what comes out is the
+joint law of the first tokens, without any sampling error. Beside it stands the target's own: one plain forward per prefix,
+without trees or caches. With the coupled verifier the text is a function of the noise; there a few noises of each text
+position are taken as equally likely, and the target alone picks its tokens with them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.api import Pair
+from draftwood.decode import Decoder, Request
+from draftwood.errors import ConfigError
+from draftwood.exactness.report import law_of, scores_of
+from draftwood.exactness.tape import JointLaw, Tape, TapeSource, Texts, enumerate_law, total_variation
+from draftwood.output import Limits
+from draftwood.sampling import Law, Sampling
+from draftwood.tree import Draw
+
+MOST_TOKENS: Final = 16  # that may be possible where one is drawn
+NOISES: Final = 16  # of a text position, under the coupled verifier
+_ROWS, _NUMBERS = 512, 1 << 21  # branches that are played together, and their scores after one token
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Enumerated:
+    """What was found.
+
+    Attributes:
+        tokens: new tokens of each text.
+        prompts: how many prompts there were.
+        noises: of each text position, from which the coupled verifier and the target alone picked their tokens; None where
+            tokens are drawn.
+        texts: texts that came out with some probability, over all prompts.
+        branches: sequences of random choices that led to them.
+        total_variation: the largest distance of a prompt's joint law from the target's own.
+        allowed: what rounding may make in the target's number format.
+        exact: it is not more.
+    """
+
+    tokens: int
+    prompts: int
+    noises: int | None
+    texts: int
+    branches: int
+    total_variation: float
+    allowed: float
+    exact: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def told(self) -> str:
+        """The verdict and its reasons."""
+        prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
+        own = "own law" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
+        return (
+            f"{'exact' if self.exact else 'NOT exact'}. The joint law of the first {self.tokens} tokens after {prompts}, "
+            f"{self.branches:,} branches of random choices, {self.texts:,} texts: total variation from the target's {own} "
+            f"{self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
+        )
+
+
+def enumerated(
+    pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, tokens: int, seed: int
+) -> Enumerated:
+    """Compare the joint laws of the first ``tokens`` tokens after each prompt.
+
+    Raises:
+        ConfigError: temperature 0, a number format that is too coarse, too many possible tokens or branches.
+    """
+    allowed = _allowed(pair, decoder, sampling)
+    noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.name == "coupled" else None
+    found = []
+    for prompt in (pair.encode(text) for text in prompts):
+        engine, branches = _engine_law(decoder, prompt, tokens, sampling, noise, allowed)
+        found.append((len(engine), branches, total_variation(engine, target_law(pair, prompt, tokens, sampling, noise))))
+    texts, all_branches, distances = zip(*found, strict=True)
+    return Enumerated(
+        tokens=tokens,
+        prompts=len(found),
+        noises=None if noise is None else len(noise),
+        texts=sum(texts),
+        branches=sum(all_branches),
+        total_variation=max(distances),
+        allowed=allowed,
+        exact=max(distances) <= allowed,
+    )
+
+
+def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
+    """The distance that rounding may make; refuses what cannot be enumerated."""
+    if sampling.greedy:
+        raise ConfigError("temperature 0 leaves nothing to enumerate, there is one text only: leave --enumerate out")
+    dtype = pair.target.model.dtype
+    if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+        raise ConfigError(
+            f"laws in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give --dtype "
+            "float32 or float64, or leave it out: check then samples"
+        )
+    certain = decoder.verifier.name == "coupled" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
+    possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)
+    if possible > MOST_TOKENS and not certain:
+        raise ConfigError(
+            f"{possible} tokens are possible at every place (of a vocabulary of {pair.target.vocab_size}), and --enumerate "
+            f"tries each of them wherever one is drawn: give --top-k {MOST_TOKENS} or less, or leave --enumerate out: check "
+            "then samples"
+        )
+    return max(1e-9, 1024 * torch.finfo(dtype).eps)
+
+
+def _noises(vocab: int, seed: int) -> Float[Tensor, "outcome vocab"]:
+    """Gumbel noises."""
+    uniform = torch.rand(NOISES, vocab, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return -(-uniform.clamp(min=1e-12).log()).log()
+
+
+def _engine_law(
+    decoder: Decoder,
+    prompt: list[int],
+    tokens: int,
+    sampling: Sampling,
+    noise: Float[Tensor, "outcome vocab"] | None,
+    rounding: float,
+) -> tuple[JointLaw, int]:
+    request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens, ignore_eos=True))
+
+    def run(tapes: list[Tape]) -> list[Texts]:
+        for tape in tapes:
+            tape.end = len(prompt) + tokens
+        results = decoder.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, noise))
+        return [tuple(result.token_ids) for result in results]
+
+    rows = max(1, min(_ROWS, _NUMBERS // decoder.target.runner.vocab_size))
+    return enumerate_law(run, rows, rounding=rounding)
+
+
+def target_law(
+    pair: Pair, prompt: list[int], tokens: int, sampling: Sampling, noise: Float[Tensor, "outcome vocab"] | None
+) -> JointLaw:
+    """The joint law of the first tokens by the target alone: of its draws, or of its picks with equally likely noises."""
+    law, out = law_of(pair, prompt, sampling), defaultdict[Texts, float](float)
+    waiting: list[tuple[Texts, float]] = [((), 1.0)]
+    while waiting:
+        text, weight = waiting.pop()
+        if len(text) == tokens:
+            out[text] += weight
+        else:
+            here = _law_after(pair, law, [*prompt, *text], list(text))
+            waiting += [((*text, token), weight * p) for token, p in _next(here, noise)]
+    return dict(out)
+
+
+def _law_after(pair: Pair, law: Law, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
+    scores = scores_of(pair.target.model, [*ids, 0], 1)  # of the last token nothing is read
+    return law.target(scores, lambda: [[path]]).dense()[0, 0].double()
+
+
+def _next(logp: Float[Tensor, "vocab"], noise: Float[Tensor, "outcome vocab"] | None) -> Iterator[tuple[int, float]]:
+    """Tokens that may follow, each with its probability."""
+    if noise is None:
+        law = logp.exp()
+        yield from ((token, float(law[token])) for token in law.nonzero().flatten().tolist())
+        return
+    picks = (noise.cpu() + logp).argmax(dim=-1).tolist()
+    yield from ((token, picks.count(token) / len(picks)) for token in set(picks))

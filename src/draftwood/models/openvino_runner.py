@@ -1,0 +1,102 @@
+"""Any Hugging Face causal language model, run by OpenVINO on a CPU and driven by trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.errors import ModelError
+from draftwood.models import Weights
+from draftwood.models.ledger import Ledger, Step
+from draftwood.models.openvino_network import OpenVinoNetwork, check_precision
+from draftwood.models.openvino_slots import GrowingMemory
+from draftwood.models.openvino_store import stored_graph
+from draftwood.models.support import check_architecture, check_length, check_scores, check_tree_forward, context
+
+_CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
+
+
+@final
+class OpenVinoRunner:
+    """A causal language model as a graph of OpenVINO's, which keeps its own keys and values.
+
+    The graph is made from the model on the fly, and kept in the user's cache (:mod:`draftwood.models.openvino_store`). The
+    number of threads is that of PyTorch.
+
+    Args:
+        model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
+        weights: ``int8`` rounds the weights to eight bits per channel (Kozlov et al. 2020, arXiv 2002.08679, NNCF). What it
+            scores then is another model, and a target's law is that of the rounded one.
+        check: compare a small text with the model itself (unless its weights were rounded), and the scores of a tree of
+            five tokens with one forward per path.
+        drafts: this is a draft model, as for :class:`TorchRunner`.
+
+    Attributes:
+        model: as it came; what it scored is asked from the graph.
+        engine: ``openvino``, or ``openvino int8``.
+        network: the graph.
+
+    Raises:
+        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ModelError: the architecture cannot score a tree or cannot be converted; it is named, with the reason.
+    """
+
+    reads_source = False
+
+    def __init__(self, model: Any, *, weights: Weights = "same", check: bool = True, drafts: bool = False) -> None:
+        check_architecture(model)
+        if model.training:
+            raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
+        check_precision(model)
+        self.model = model
+        self.engine = "openvino" if weights == "same" else f"openvino {weights}"
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self._context = context(model.config)
+        self.max_length = self._context.length if self._context is not None else None
+        self.device = model.device
+        self._drafts = drafts
+        self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
+        self.forward_seconds = 0.0
+        self.network = OpenVinoNetwork(stored_graph(model, weights), model)
+        self.start([[]])
+        if check:
+            if weights == "same":
+                check_scores(self)
+            check_tree_forward(self)
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._memory = GrowingMemory(self.network.request, len(texts))
+        self._rows = Ledger(texts, torch.float32, self.device, self.max_length)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._memory.select(rows)
+        self._rows.select(rows)
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        if not self._drafts:
+            check_length(self.model.config.model_type, self._context, self._rows.longest_text)
+        while self._rows.waiting > _CHUNK:
+            self._forward(self._rows.chunk(_CHUNK), keep=1)
+        return self._forward(self._rows.step(tokens, depths, ancestors), keep=tokens.shape[1])
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        self._rows.commit(nodes, pending, self._memory)
+
+    def _forward(self, step: Step, keep: int) -> Float[Tensor, "row keep vocab"]:
+        assert step.mask is not None
+        tokens = step.tokens.clamp(max=self._known_tokens - 1) if self._drafts else step.tokens
+        mask, rows = self._memory.mask(step.mask), self._memory.next_rows()
+        start = perf_counter()
+        scores: Tensor = self.network(input_ids=tokens, positions=step.positions, mask=mask, keep=keep, rows=rows)
+        self.forward_seconds += perf_counter() - start
+        return scores

@@ -1,0 +1,120 @@
+"""Encoder-decoder models, driven by trees: the source is read once, the text as by a causal model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.errors import ModelError
+from draftwood.models.ledger import Ledger, Step
+from draftwood.models.seq2seq_decoder import PatchedDecoder, Scored, SourceDecoder
+from draftwood.models.seq2seq_lean import LeanDecoder
+from draftwood.models.seq2seq_proof import check_source_trees
+from draftwood.models.seq2seq_source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
+
+_CHUNK = 512  # pending tokens per forward; bounds the memory of a long text's mask
+
+
+@final
+class Seq2SeqRunner:
+    """An encoder-decoder language model with its own tree cache; eager, on the model's own device and dtype.
+
+    Args:
+        model: a ``transformers`` text-to-text model in evaluation mode.
+        check: score two small trees and compare them with plain forwards of their paths.
+        drafts: this is a draft model: of texts beyond its positions, and of tokens that it does not know, it may say
+            anything, and of a source too long for it it reads the beginning.
+
+    Attributes:
+        max_source: the longest source in tokens, None if unlimited.
+        keep_states: keep what the output embedding gets.
+        state: with ``keep_states``, after ``commit``: the state of the last committed node of each row, which predicted the
+            present root; None before the first one.
+
+    Raises:
+        ModelError: the architecture cannot score a tree; it is named, with the reason.
+    """
+
+    reads_source = True
+
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
+        check_encoder_decoder(model)
+        self.model = model
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.max_length = longest_text(model)
+        self.device = model.device
+        self.forward_seconds = 0.0
+        self.keep_states = False
+        self.state: Float[Tensor, "row width"] | None = None
+        self._drafts = drafts
+        self._known_tokens = known_tokens(model.get_decoder(), model)
+        self._reader = SourceReader(model, drafts=drafts)
+        self.max_source = self._reader.longest
+        self._states: list[Tensor] = []
+        self._decoder: SourceDecoder
+        try:
+            self._use(LeanDecoder, check)
+        except ModelError:
+            self._use(PatchedDecoder, check)
+
+    def _use(self, kind: Callable[[Any], SourceDecoder], check: bool) -> None:
+        try:
+            self._decoder = kind(self.model)
+        except (AttributeError, LookupError) as error:
+            raise ModelError(
+                f"the decoder of {self.model.config.model_type!r} is made in an unknown way: {error}"
+            ) from error
+        if check:
+            check_source_trees(self)
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        start = perf_counter()
+        self._decoder.start(self._reader.read(sources, len(texts)))
+        self.forward_seconds += perf_counter() - start
+        self._rows = Ledger(texts, self.model.dtype, self.device, self.max_length, bare=self._decoder.bare)
+        self.state, self._states = None, []
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._decoder.select(rows)
+        self._rows.select(rows)
+        if self.state is not None:
+            self.state = self.state[list(rows)]
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        if not self._drafts:
+            check_text(self.model, self._rows.longest_text, self.max_length)
+        n = tokens.shape[1]
+        self._decoder.cache.reserve(self._rows.slots(n))
+        while self._rows.waiting > _CHUNK:
+            self._forward(self._rows.chunk(_CHUNK), keep=1)
+        scored = self._forward(self._rows.step(tokens, depths, ancestors), keep=n)
+        if self.keep_states:
+            self._states.append(scored.states)
+        return scored.scores
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        self.state = None
+        if self._states and all(nodes):
+            last = torch.tensor([kept[-1] for kept in nodes], device=self.device)
+            self.state = torch.cat(self._states, dim=1)[torch.arange(len(nodes), device=self.device), last]
+        self._states = []
+        self._rows.commit(nodes, pending, self._decoder.cache)
+
+    def _forward(self, step: Step, keep: int) -> Scored:
+        start = perf_counter()
+        if self._drafts:
+            step = step._replace(tokens=step.tokens.clamp(max=self._known_tokens - 1))
+        with torch.inference_mode():
+            scored = self._decoder.read(step, self._rows.slot_positions, keep)
+        self.forward_seconds += perf_counter() - start
+        return scored

@@ -1,0 +1,307 @@
+"""Loading an encoder-decoder model, with or without a drafter, and translating with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final, overload
+
+from draftwood.checks import several
+from draftwood.decode import Decoder, Piece, Request, Result
+from draftwood.decoders import Decoders, drawn, seeds_for
+from draftwood.errors import CacheError, ConfigError, ModelError
+from draftwood.generation import asked
+from draftwood.loading import (
+    LoadOptions,
+    bundled_pairs,
+    check_path,
+    check_tokenizers,
+    choose_device,
+    choose_dtype,
+    eos_of,
+    is_encoder_decoder,
+    load_model,
+    load_tokenizer,
+    model_type,
+)
+from draftwood.methods import Method
+from draftwood.models import Runner
+from draftwood.models.causal_block import causal_draft
+from draftwood.models.heads import HeadsDrafter
+from draftwood.models.heads_runner import HeadsRunner
+from draftwood.models.layer_skip import with_layers
+from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.models.masked_block_runner import MaskedBlockRunner
+from draftwood.models.seq2seq_paths import seq2seq_runner
+from draftwood.models.torch_runner import TorchRunner
+from draftwood.output import Limits
+from draftwood.profile import Subject, subject_of
+from draftwood.sampling import Sampling
+
+_OWN = "target:"  # begins a draft that is made of layers of the target
+_CAUSAL_ONLY = {"profile": ("auto", "none"), "backend": ("auto", "torch"), "weights": ("same",)}  # options, and what is fine
+
+
+def load_translator(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    options: LoadOptions | None = None,
+) -> Translator:
+    """Load an encoder-decoder model and, optionally, a drafter: hub names or local folders, safetensors only.
+
+    Without a target the bundled translation pair is loaded.
+
+    Args:
+        target: the model that translates.
+        draft: a masked-block drafter or heads trained for the target, another encoder-decoder or a causal model with the
+            target's tokenizer, or ``target:0,2``: the target itself with its decoder layers 0 and 2 only.
+        options: number format, device and trust.
+
+    Raises:
+        ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only.
+        ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
+        PairingError: a drafter that was trained for another target, or has another tokenizer.
+    """
+    options = options or LoadOptions()
+    for option, fine in _CAUSAL_ONLY.items():
+        if (given := getattr(options, option)) not in fine:
+            raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
+    if target is None:
+        if draft is not None:
+            raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
+        pair = bundled_pairs().get("translation")
+        if pair is None:
+            raise ModelError("this installation holds no bundled translation pair: name a target (and a draft)")
+        target, draft = pair["target"], pair["draft"]
+    own = draft is not None and str(draft).startswith(_OWN)
+    for name in (target, None if own else draft):
+        if name is not None:
+            check_path(name)
+    device = choose_device(options.device)
+    dtype = choose_dtype(options.dtype, device)
+    tokenizer = load_tokenizer(target, options)
+    if not is_encoder_decoder(target, options):
+        raise ModelError(f"{str(target)!r} is no encoder-decoder model: use draftwood generate, or load")
+    model = load_model(target, options, device, dtype, _seq2seq())
+    draft_model = None
+    if draft is not None and own:
+        draft_model = with_layers(model, _layers(str(draft)))
+    elif draft is not None:
+        draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
+        check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
+    return Translator(model, draft_model, tokenizer, subject=subject_of(target, None if own else draft, dtype, device))
+
+
+def _seq2seq() -> type[Any]:
+    from transformers import AutoModelForSeq2SeqLM
+
+    found: type[Any] = AutoModelForSeq2SeqLM
+    return found
+
+
+def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
+    """What loads a draft; None for a causal model."""
+    own: dict[str, type[Any]] = {cls.config_class.model_type: cls for cls in (MaskedBlockDrafter, HeadsDrafter)}
+    if found := own.get(model_type(draft, options)):
+        return found
+    return _seq2seq() if is_encoder_decoder(draft, options) else None
+
+
+def _layers(draft: str) -> list[int]:
+    numbers = draft.removeprefix(_OWN).split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"draft {draft!r} names no layers: write the target's decoder layers as in {_OWN}0,2")
+    return [int(number) for number in numbers]
+
+
+@final
+class Translator:
+    """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
+
+    Without a ``sampling`` of its own a call uses ``self.sampling``: greedy decoding, under everything that the model's
+    generation config asks for. Then a text is that of ``model.generate(num_beams=1, do_sample=False)``, token for token.
+
+    Args:
+        model: the target, a ``transformers`` text-to-text model.
+        draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
+        tokenizer: the tokenizer of both.
+        subject: which files the models are, where that is known.
+
+    Attributes:
+        target, draft: their runners.
+        prompt: what the decoder begins with: the start token, and the one that the model forces to come first.
+        sampling, limits: what a call without its own uses.
+        max_source: the longest sentence in tokens, None if unlimited.
+        remarks: what the model's generation config asks and is not honoured (such as beams), in sentences.
+
+    Raises:
+        ModelError: a model that cannot score a tree.
+        PairingError: a drafter that was trained for another target.
+    """
+
+    def __init__(self, model: Any, draft_model: Any, tokenizer: Any, *, subject: Subject | None = None) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.subject = subject
+        self.target = seq2seq_runner(model)
+        self.draft = None if draft_model is None else _draft_runner(draft_model, self.target, model)
+        self.eos = eos_of(model, tokenizer)
+        wanted = asked(model, self.eos, self.target.max_length)
+        self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
+        self.remarks = wanted.remarks
+        self.max_source: int | None = self.target.max_source
+        self._final = wanted.final
+        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
+
+    def __repr__(self) -> str:
+        size = sum(p.numel() for p in self.model.parameters()) / 1e6
+        draft = "None" if self.draft is None else f"<{type(self.draft).__name__}>"
+        name, dtype = type(self.model).__name__, str(self.model.dtype)[6:]
+        return f"Translator(target=<{name}, {size:.1f} M, {dtype} on {self.model.device}>, draft={draft})"
+
+    def method(self, method: Method | None = None, *, temperature: float = 0.0) -> Method:
+        """What is drafted and how it is verified at a temperature, every ``auto`` replaced."""
+        return self._decoders.resolve(method or Method(), greedy=temperature == 0)
+
+    def decoder(self, method: Method | None = None, *, temperature: float = 0.0) -> Decoder:
+        """A decoder for token ids, for texts of this temperature; the models serve one stream at a time.
+
+        Decoders of the same method share what their drafter has learnt about the pair and the machine.
+        """
+        return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
+
+    def encode(self, sentence: str) -> list[int]:
+        """Token ids of a sentence, as the encoder reads them.
+
+        Raises:
+            ConfigError: text that is no Unicode, or of which the tokenizer makes nothing.
+            CacheError: a sentence longer than the encoder reads.
+        """
+        try:
+            sentence.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError(
+                "the sentence is no Unicode text (it holds bytes of another encoding, or half of a surrogate pair): convert "
+                "it to UTF-8"
+            ) from None
+        ids = list(self.tokenizer(sentence)["input_ids"])
+        if not ids:
+            raise ConfigError("the sentence is empty, and the tokenizer adds nothing to it: give some text")
+        if self.max_source is not None and len(ids) > self.max_source:
+            raise CacheError(
+                f"the sentence has {len(ids)} tokens, but the target's encoder reads {self.max_source}: split it"
+            )
+        return ids
+
+    def requests(self, sentences: Sequence[str], limits: Limits | None, seeds: Sequence[int | None]) -> list[Request]:
+        """Encoded requests; a seed that is None is drawn.
+
+        Raises:
+            ConfigError, CacheError: a sentence that cannot be read, by its number where there are several.
+        """
+        return [
+            self.request(self._encode(sentences, i), limits, seed)
+            for i, seed in zip(range(len(sentences)), seeds, strict=True)
+        ]
+
+    def request(self, source: Sequence[int], limits: Limits | None = None, seed: int | None = None) -> Request:
+        """A request for a sentence that is encoded already; a seed that is None is drawn.
+
+        Raises:
+            ConfigError: limits that end a text before the target has a say.
+        """
+        limits = limits or self.limits
+        forced = len(self.prompt) - 1
+        if limits.max_new_tokens <= forced:
+            raise ConfigError(
+                f"max_new_tokens is {limits.max_new_tokens}, but the target begins every text with token {self.prompt[-1]}: "
+                f"give {forced + 1} or more"
+            )
+        return Request(
+            prompt=self.prompt,
+            source=source,
+            seed=drawn(seed),
+            limits=replace(limits, max_new_tokens=limits.max_new_tokens - forced),
+            final=self._final,
+        )
+
+    def _encode(self, sentences: Sequence[str], index: int) -> list[int]:
+        try:
+            return self.encode(sentences[index])
+        except (ConfigError, CacheError) as error:
+            if len(sentences) == 1:
+                raise
+            raise type(error)(f"sentence {index}: {error}") from error
+
+    def stream(
+        self,
+        text: str,
+        *,
+        method: Method | None = None,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+    ) -> Iterator[Piece]:
+        """One text, round by round; raises what :meth:`requests` and :meth:`Decoder.stream` raise."""
+        sampling = sampling or self.sampling
+        decoder = self.decoder(method, temperature=sampling.temperature)
+        for pieces in decoder.stream(self.requests([text], limits, [seed]), sampling):
+            yield from pieces
+
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
+        self,
+        text: str,
+        *,
+        method: Method | None = None,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+    ) -> Result: ...
+
+    @overload
+    def translate(
+        self,
+        text: Sequence[str],
+        *,
+        method: Method | None = None,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        seed: int | Sequence[int] | None = None,
+    ) -> list[Result]: ...
+
+    def translate(
+        self,
+        text: str | Sequence[str],
+        *,
+        method: Method | None = None,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        seed: int | Sequence[int] | None = None,
+    ) -> Result | list[Result]:
+        """One text, or several at once; each is translated in one piece, and sentences work best.
+
+        Raises:
+            ConfigError: as many seeds as texts are wanted; else what :meth:`requests` and :meth:`Decoder.stream` raise.
+        """
+        single = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(several("text", text, str, "texts"))
+        sampling = sampling or self.sampling
+        decoder = self.decoder(method, temperature=sampling.temperature)
+        requests = self.requests(texts, limits, seeds_for(len(texts), seed, "texts"))
+        results = decoder.generate(requests, sampling)
+        return results[0] if single else results
+
+
+def _draft_runner(draft: Any, target: Any, model: Any) -> Runner:
+    if isinstance(draft, MaskedBlockDrafter):
+        draft.check_target(model)
+        return MaskedBlockRunner(draft)
+    if isinstance(draft, HeadsDrafter):
+        draft.check_target(model)
+        return HeadsRunner(draft, target)
+    if draft.config.is_encoder_decoder:
+        return seq2seq_runner(draft, drafts=True)
+    return causal_draft(TorchRunner(draft, drafts=True))

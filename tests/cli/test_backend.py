@@ -1,0 +1,154 @@
+"""Which library runs a pair: chosen by name or by itself, seen wherever a text is shown, and never mixed in profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import draftwood
+from draftwood import Limits, LoadOptions, Method, Sampling, profile
+from draftwood.errors import ConfigError
+from draftwood.models import backend
+from draftwood.models.torch_runner import TorchRunner
+from tests.cli.conftest import Run
+
+pytest.importorskip("openvino")
+from draftwood.models.openvino_runner import OpenVinoRunner
+
+
+def load(models: Path, **options) -> draftwood.Pair:
+    return draftwood.load(models / "target", models / "draft", options=LoadOptions(**options))
+
+
+def kinds(pair: draftwood.Pair) -> set[type]:
+    return {type(runner) for runner in (pair.target, pair.draft)}
+
+
+def test_auto_is_the_first_one_that_can(models, monkeypatch):
+    assert backend.AUTO == ("torch",)
+    assert kinds(load(models)) == {TorchRunner}
+    monkeypatch.setattr(backend, "AUTO", ("openvino", "torch"))
+    assert kinds(load(models)) == {OpenVinoRunner}
+    assert kinds(load(models, dtype="float64")) == {TorchRunner}  # OpenVINO has no such number format
+    assert kinds(load(models, backend="torch")) == {TorchRunner}
+
+
+def test_a_backend_that_is_named_is_taken_or_refused(models):
+    assert kinds(load(models, backend="openvino")) == {OpenVinoRunner}
+    with pytest.raises(ConfigError, match="dtype float64 cannot be had with OpenVINO"):
+        load(models, backend="openvino", dtype="float64")
+    with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
+        load(models, weights="int8")
+
+
+def test_a_pair_says_what_runs_it(models):
+    assert repr(load(models)).count(" by torch>") == 2
+    assert repr(load(models, backend="openvino")).count("float32 on cpu by openvino>") == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", [Method(method="shared-noise", nodes=6), Method(method="rsd-s"), Method(method="ngram")])
+def test_texts_are_the_same_with_both(models, method, temperature):
+    sampling, limits = Sampling(temperature=temperature), Limits(max_new_tokens=40)
+    texts = []
+    for name in ("torch", "openvino"):
+        found = load(models, backend=name).generate(
+            ["the fox", "a dog and", "once"], method=method, sampling=sampling, limits=limits, seed=4
+        )
+        texts.append([result.token_ids for result in found])
+    assert texts[0] == texts[1]
+
+
+def test_the_bundled_pair_writes_the_same_greedy_text():
+    texts = []
+    for name in ("torch", "openvino"):
+        pair = draftwood.load(options=LoadOptions(backend=name, profile="none"))
+        found = pair.generate("Once upon a time", sampling=Sampling(temperature=0.0), limits=Limits(max_new_tokens=96))
+        texts.append(found.text)
+    assert texts[0] == texts[1]
+
+
+def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
+    pair = load(models, backend="openvino")
+    assert pair.subject is not None
+    path = profile.default_path(pair.subject)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(profile.document(pair.subject, {1.0: Method(method="chain", shape="3")}, {})))
+    assert load(models, backend="openvino").method().method == "chain"
+    assert load(models).profile is None
+    with pytest.raises(ConfigError, match="there engine is 'openvino', here 'torch'"):
+        load(models, profile=str(path))
+    assert profile.why_not(profile.read(path)) is None
+    monkeypatch.setattr(profile, "version_of", lambda package: None)
+    assert profile.why_not(profile.read(path)) == "OpenVINO is not installed here"
+
+
+def test_generate_tells_in_json_and_in_the_closing_line(run: Run, pair, prompts, tmp_path):
+    asked = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
+    for name, told in (("torch", ""), ("openvino", " by openvino,")):
+        result = run(*asked, "--backend", name, "--json", "the fox")
+        assert json.loads(result.stdout)["engine"] == name
+        result = run(*asked, "--backend", name, "the fox")
+        assert (told in result.stderr) if told else ("openvino" not in result.stderr)
+        out = tmp_path / f"{name}.jsonl"
+        result = run(*asked, "--backend", name, "--input", prompts, "--output", out)
+        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
+
+
+def test_check_judges_openvinos_texts_by_the_model_itself(run: Run, pair):
+    asked = ["check", *pair, "--backend", "openvino", "--samples", 32, "--new-tokens", 20, "--json"]
+    report = json.loads(run(*asked).stdout)
+    assert report["exact"]
+    result = run(*asked[:-1], "--weights", "int8")
+    assert result.exit_code == 2
+    assert "--weights int8" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["torch", "openvino"])
+def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair, tmp_path, name):
+    monkeypatch.setattr(backend, "AUTO", ("openvino", "torch"))  # has no say: what is measured is named
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "the fox"}\n')
+    result = run("bench", *pair, "--methods", "ar,generate,chain", "--backend", name, "--prompts", prompts, "--repeats", 1,
+                 "--prompts-per-source", 1, "--max-new-tokens", 4, "--temperatures", "0", "--output", tmp_path)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "bench.json").read_text())
+    assert {model["engine"] for model in document["models"].values()} == {name}
+    assert ("openvino" in document["versions"]) or name == "torch"
+    repeats = {r["method"]: r["repeats"][0] for r in document["results"]}
+    assert repeats["ar"]["forwards"] == repeats["generate"]["forwards"]
+    assert 0 < sum(repeats["chain"]["forwards"]) <= sum(repeats["ar"]["forwards"])
+    assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
+
+
+def test_translators_take_pytorch_only():
+    with pytest.raises(ConfigError, match=r"backend 'openvino' was given, but .* causal"):
+        draftwood.load_translator(options=LoadOptions(backend="openvino"))
+    with pytest.raises(ConfigError, match="weights 'int8'"):
+        draftwood.load_translator(options=LoadOptions(weights="int8"))
+
+
+def test_info_tells_about_backends(run: Run):
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["backends"]["auto"] == ["torch"]
+    assert facts["backends"]["openvino"] is not None
+    assert Path(facts["converted"]["folder"]).name == "openvino"
+    assert f"auto is torch; OpenVINO {facts['backends']['openvino']}" in run("info").stdout
+
+
+def test_info_without_openvino(run: Run, monkeypatch):
+    from draftwood.cli import info
+
+    monkeypatch.setattr(info, "version_of", lambda package: None)
+    assert 'pip install "draftwood[openvino]"' in run("info").stdout
+
+
+def test_threads_are_those_of_pytorch(models):
+    pair = load(models, backend="openvino")
+    compiled = pair.target._request.get_compiled_model()
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
+    assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"

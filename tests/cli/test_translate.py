@@ -1,0 +1,408 @@
+"""``draftwood translate``: a text, a file line by line, a run that is stopped and taken up again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from draftwood import Method, load_translator
+from draftwood.cli import sentences as files
+from draftwood.cli import translate_lines, translate_settings
+from tests.cli.conftest import Run
+from tests.tiny_translation import sentences
+
+LOOSE = ["--beta", "300", "--tau", "50"]
+LINES = sentences(7, seed=5)
+
+
+@pytest.fixture(scope="module")
+def pair(translation: Path) -> list[str]:
+    """Options that name the models."""
+    return ["--target", str(translation / "target"), "--draft", str(translation / "block"), "--dtype", "float32"]
+
+
+@pytest.fixture(scope="module")
+def wanted(translation: Path) -> list[str]:
+    """Translations of the lines by the target alone."""
+    translator = load_translator(translation / "target")
+    return [result.text for result in translator.translate(LINES, method=Method(method="ar"))]
+
+
+@pytest.fixture
+def german(tmp_path: Path) -> Path:
+    """The lines, an empty one behind the second."""
+    path = tmp_path / "german.txt"
+    path.write_text("\n".join([*LINES[:2], "", *LINES[2:]]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make Ctrl-C come after so many finished texts."""
+
+    def stop(count: int) -> None:
+        seen = 0
+
+        def results(*args: Any) -> Iterator[Any]:
+            nonlocal seen
+            for found in real(*args):
+                if seen == count:
+                    raise KeyboardInterrupt
+                seen += 1
+                yield found
+
+        real = translate_lines.results
+        monkeypatch.setattr(translate_lines, "results", results)
+
+    return stop
+
+
+def told(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def test_one_sentence(run: Run, pair: list[str], wanted: list[str]) -> None:
+    result = told(run("translate", *pair, LINES[0]))
+    assert result.stdout == wanted[0] + "\n"
+    assert "method block + greedy, ended" in result.stderr
+    assert "changes the text" not in result.stderr
+    assert "seed" not in result.stderr
+
+
+def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str], wanted: list[str]) -> None:
+    result = told(run("translate", *pair, "--json", "--compare", "--k", "4", LINES[0]))
+    assert result.stderr == ""
+    found = json.loads(result.stdout)
+    assert {"source", "text", "token_ids", "finish_reason", "lossless", "stats", "method"} <= found.keys()
+    assert (found["source"], found["text"], found["lossless"]) == (LINES[0], wanted[0], True)
+    assert (found["method"]["method"], found["method"]["shape"], found["method"]["verifier"]) == ("block", "4", "greedy")
+    assert found["compare"]["identical"] is True
+    assert max(k for k, n in enumerate(found["stats"]["accepted"]) if n) <= 4
+
+
+def test_tolerance_is_told(run: Run, pair: list[str], wanted: list[str]) -> None:
+    found = json.loads(told(run("translate", *pair, *LOOSE, "--json", LINES[0])).stdout)
+    assert found["lossless"] is False
+    assert (found["method"]["verifier"], found["method"]["beta"], found["method"]["tau"]) == ("tolerance", 300, 50.0)
+    assert found["text"] != wanted[0]
+    result = told(run("translate", *pair, *LOOSE, "--compare", LINES[0]))
+    assert result.stdout == found["text"] + "\n"
+    assert "method block + tolerance (changes the text)" in result.stderr
+    assert f"Plain decoding writes: {wanted[0]}" in result.stderr
+    exact = told(run("translate", *pair, "--beta", "1", "--compare", LINES[0]))
+    assert "changes the text" not in exact.stderr
+    assert "The two texts are identical." in exact.stderr
+
+
+def test_show_brackets_what_was_drafted(run: Run, pair: list[str]) -> None:
+    """The draft, untrained, is right only where everything is accepted."""
+    result = told(run("translate", *pair, *LOOSE, "--show", LINES[0]))
+    assert "⟦" in result.stdout
+    assert "in ⟦ ⟧: drafted and accepted" in result.stderr
+
+
+def test_layers_of_the_target_draft_for_it(run: Run, translation: Path, wanted: list[str]) -> None:
+    target = ["--target", translation / "target"]
+    result = told(run("translate", *target, "--draft", "target:1", "--method", "chain", "--compare", LINES[0]))
+    assert result.stdout == wanted[0] + "\n"
+    assert "The two texts are identical." in result.stderr
+
+
+def test_a_file_line_by_line(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "english.txt"
+    result = told(run("translate", *pair, "--input", german, "--output", out, "--batch-size", "3"))
+    assert out.read_text(encoding="utf-8").split("\n") == [*wanted[:2], "", *wanted[2:], ""]
+    assert result.stdout == ""
+    assert result.stderr.startswith("8 lines, ")
+    assert {path.name for path in tmp_path.iterdir()} == {"german.txt", "english.txt"}
+
+
+def test_json_lines(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "english.jsonl"
+    told(run("translate", *pair, "--input", german, "--output", out, "--json"))
+    found = objects(out.read_text(encoding="utf-8"))
+    assert [answer["index"] for answer in found] == list(range(8))
+    assert [answer["text"] for answer in found] == [*wanted[:2], "", *wanted[2:]]
+    assert found[0]["source"] == LINES[0]
+    assert found[0]["method"]["method"] == "block"
+    assert {"token_ids", "finish_reason", "lossless", "stats"} <= found[0].keys()
+    assert found[2] == {"index": 2, "source": "", "text": "", "token_ids": []}
+
+
+@pytest.mark.parametrize("option", [["-"], ["--input", "-"]])
+def test_standard_input_goes_to_standard_output_in_order(
+    run: Run, pair: list[str], german: Path, wanted: list[str], option: list[str]
+) -> None:
+    result = told(run("translate", *pair, "--batch-size", "4", *option, stdin=german.read_bytes()))
+    assert result.stdout.split("\n") == [*wanted[:2], "", *wanted[2:], ""]
+    found = objects(told(run("translate", *pair, "--json", *option, stdin=german.read_bytes())).stdout)
+    assert [answer["text"] for answer in found] == [*wanted[:2], "", *wanted[2:]]
+
+
+def test_odd_but_good_input(run: Run, pair: list[str], wanted: list[str]) -> None:
+    """A byte order mark, Windows line ends, a line separator inside a line, no line break at the end; or nothing at all."""
+    data = f"\ufeff{LINES[0]}\r\n \r\nein\u2028Haus\r\n{LINES[1]}".encode()
+    lines = told(run("translate", *pair, "-", stdin=data)).stdout.split("\n")
+    assert [lines[0], lines[1], lines[3], lines[4:]] == [wanted[0], "", wanted[1], [""]]
+    assert told(run("translate", *pair, "-", stdin=b"")).stdout == ""
+
+
+def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
+    run: Run, pair: list[str], wanted: list[str], tmp_path: Path
+) -> None:
+    path, out = tmp_path / "german.txt", tmp_path / "english.txt"
+    path.write_bytes(f"{LINES[0]}\n{'Haus ' * 60}\n{LINES[1]}\n".encode() + b"Haus \xff\n" + LINES[2].encode())
+    result = run("translate", *pair, "--input", path, "--output", out)
+    assert result.exit_code == 1
+    assert "Line 2: the sentence has " in result.stderr
+    assert "but the target's encoder reads 40: split it." in result.stderr
+    assert "Line 4: this is not UTF-8 text" in result.stderr
+    assert "2 of 5 lines could not be translated; they are left empty." in result.stderr
+    assert out.read_text(encoding="utf-8").split("\n") == [wanted[0], "", wanted[1], "", wanted[2], ""]
+    printed = run("translate", *pair, "--json", "-", stdin=path.read_bytes())
+    assert printed.exit_code == 1
+    found = objects(printed.stdout)
+    assert found[1].keys() == {"index", "source", "error"}
+    assert found[3]["source"] == "Haus \ufffd"
+    assert [answer.get("text") for answer in found] == [wanted[0], None, wanted[1], None, wanted[2]]
+
+
+def test_a_stopped_run_goes_on_to_the_same_file(
+    run: Run,
+    pair: list[str],
+    german: Path,
+    wanted: list[str],
+    tmp_path: Path,
+    stop_after: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "english.txt"
+    partial = tmp_path / "english.txt.partial"
+    command = ["translate", *pair, "--input", german, "--output", out, "--batch-size", "2"]
+    stop_after(3)
+    stopped = run(*command)
+    assert stopped.exit_code == 130
+    assert f"Stopped: 4 of 8 lines are translated in {partial}; the same command goes on from there." in stopped.stderr
+    assert not out.exists()
+    head, *rest = objects(partial.read_text(encoding="utf-8"))
+    assert head["settings"]["method"] == "block"
+    assert sorted(found["index"] for found in rest)[:2] == [0, 1] or len(rest) == 4
+    with partial.open("ab") as half:
+        half.write(b'{"index": 5, "source": "ei')
+    monkeypatch.undo()
+    answered: list[int] = []
+
+    def results(decoder: Any, requests: Any, *more: Any) -> Iterator[Any]:
+        answered.append(len(requests))
+        return real(decoder, requests, *more)
+
+    real = translate_lines.results
+    monkeypatch.setattr(translate_lines, "results", results)
+    resumed = told(run(*command))
+    assert f"4 of 8 lines are translated in {partial} already." in resumed.stderr
+    assert sum(answered) == 4
+    assert out.read_text(encoding="utf-8").split("\n") == [*wanted[:2], "", *wanted[2:], ""]
+    assert not partial.exists()
+
+
+def test_errors_of_the_first_run_count_in_the_second(
+    run: Run, pair: list[str], tmp_path: Path, stop_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "german.txt", tmp_path / "english.txt"
+    path.write_bytes(b"\xff\n" + "\n".join(LINES).encode())
+    command = ["translate", *pair, "--input", path, "--output", out, "--batch-size", "1"]
+    stop_after(2)
+    assert run(*command).exit_code == 130
+    monkeypatch.undo()
+    resumed = run(*command)
+    assert resumed.exit_code == 1
+    assert "1 of 8 lines could not be translated" in resumed.stderr
+    assert len(out.read_text(encoding="utf-8").split("\n")) == 9
+
+
+def test_a_stop_on_standard_output_leaves_whole_lines_in_order(
+    run: Run, pair: list[str], german: Path, wanted: list[str], stop_after: Callable[[int], None]
+) -> None:
+    stop_after(3)
+    stopped = run("translate", *pair, "--input", german, "--batch-size", "1")
+    assert stopped.exit_code == 130
+    assert stopped.stdout.split("\n") == [*wanted[:2], "", wanted[2], ""]
+    assert "Stopped: 4 of 8 lines are translated." in stopped.stderr
+
+
+def test_another_run_is_not_taken_up(
+    run: Run,
+    pair: list[str],
+    translation: Path,
+    german: Path,
+    tmp_path: Path,
+    stop_after: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "english.txt"
+    partial = tmp_path / "english.txt.partial"
+    command = ["translate", "--input", german, "--output", out, "--batch-size", "1"]
+    stop_after(3)
+    run(*command, *pair)
+    monkeypatch.undo()
+    before = partial.read_bytes()
+    other = ["--target", translation / "other", "--draft", translation / "its-block"]
+    for options, said in (
+        ([*pair, *LOOSE], f"{partial} was begun with beta None, which is now 300: give the same options"),
+        ([*pair, "--k", "3"], "was begun with shape None, which is now '3'"),
+        ([*pair, "--max-new-tokens", "5"], "was begun with max_new_tokens 39, which is now 5"),
+        (other, "was begun with draft"),
+    ):
+        result = run(*command, *options)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.output
+        assert result.stderr.count("\n") == 1
+        assert partial.read_bytes() == before
+    german.write_text("\n".join(["ein Boot", *LINES]), encoding="utf-8")
+    changed = run(*command, *pair)
+    assert changed.exit_code == 2
+    assert "line 2: this translates another sentence than line 3 of the input has" in changed.stderr
+    assert partial.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["my diary\n", '{"index": 0, "source": "x"}\n', '{"settings": 1}\n', "\n", "diary"])
+def test_a_partial_file_that_holds_something_else_is_left_alone(
+    run: Run, pair: list[str], german: Path, tmp_path: Path, content: str
+) -> None:
+    out, partial = tmp_path / "english.txt", tmp_path / "english.txt.partial"
+    partial.write_text(content, encoding="utf-8")
+    result = run("translate", *pair, "--input", german, "--output", out)
+    assert result.exit_code == 2
+    assert f"{partial}, line 1: this is not a translation" in result.stderr
+    assert partial.read_text(encoding="utf-8") == content
+
+
+def test_a_file_that_is_there_is_never_overwritten(
+    run: Run, pair: list[str], german: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "english.txt"
+    out.write_text("my diary\n", encoding="utf-8")
+    command = ["translate", *pair, "--input", german, "--output", out]
+    result = run(*command)
+    assert result.exit_code == 2
+    assert f"output {out} is there already and is left alone" in result.stderr
+    assert out.read_text(encoding="utf-8") == "my diary\n"
+    out.unlink()
+
+    def meanwhile(*args: Any) -> Iterator[Any]:
+        out.write_text("my diary\n", encoding="utf-8")
+        return real(*args)
+
+    real = translate_lines.results
+    monkeypatch.setattr(translate_lines, "results", meanwhile)
+    late = run(*command)
+    assert late.exit_code == 2
+    assert f"output {out} has come into being meanwhile" in late.stderr
+    assert out.read_text(encoding="utf-8") == "my diary\n"
+
+
+def test_a_run_killed_at_the_very_end_is_known_again(
+    run: Run, pair: list[str], german: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, partial = tmp_path / "english.txt", tmp_path / "english.txt.partial"
+    command = ["translate", *pair, "--input", german, "--output", out]
+
+    def killed(path: Path, text: str) -> None:
+        real(path, text)
+        raise KeyboardInterrupt
+
+    real = files.replace_file
+    monkeypatch.setattr(files, "replace_file", killed)
+    assert run(*command).exit_code == 130
+    monkeypatch.undo()
+    before = out.read_bytes()
+    assert partial.exists()
+    again = told(run(*command))
+    assert "All 8 lines are translated" in again.stderr
+    assert out.read_bytes() == before
+    assert not partial.exists()
+
+
+def test_what_the_model_asks_for_and_does_not_get_is_said_once(
+    run: Run, pair: list[str], german: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beams(*args: Any, **more: Any) -> Any:
+        translator = real(*args, **more)
+        translator.remarks = ("the model's generation config says num_beams=6: this decodes greedily",)
+        return translator
+
+    real = translate_settings.load_translator
+    monkeypatch.setattr(translate_settings, "load_translator", beams)
+    result = told(run("translate", *pair, "--input", german))
+    assert result.stderr.count("Note: the model's generation config says num_beams=6: this decodes greedily.\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ([], 2, "there is no text"),
+        ([""], 2, "the text is empty"),
+        (["Haus", "--input", "x"], 2, "both a text ('Haus') and --input x were given"),
+        (["Haus", "--output", "x"], 2, "--output belongs to --input FILE or -"),
+        (["Haus", "--batch-size", "2"], 2, "--batch-size belongs to --input FILE or -"),
+        (["-", "--batch-size", "0"], 2, "batch_size is 0"),
+        (["-", "--show"], 2, "--show is for a single text"),
+        (["-", "--compare"], 2, "--compare is for a single text"),
+        (["Haus", "--show", "--json"], 2, "--show and --json exclude each other"),
+        (["Haus", "--method", "ar", "--compare"], 2, "--method ar is plain decoding itself"),
+        (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both say how far is drafted"),
+        (["Haus", "--k", "0"], 2, "k is 0: give a number of tokens"),
+        (["Haus", "--k", "7"], 2, "7"),
+        (["Haus", "--beta", "0"], 2, "beta is 0"),
+        (["Haus", "--beta", "3", "--verifier", "greedy"], 2, "beta and tau are for verifier 'tolerance'"),
+        (["Haus", "--max-new-tokens", "0"], 2, "max_new_tokens is 0"),
+        (["Haus " * 60], 1, "but the target's encoder reads 40"),
+        (["Haus \udcff"], 2, "no Unicode text"),
+        (["--input", "none.txt"], 2, "input file none.txt cannot be read: No such file"),
+        (["--temperature", "1", "Haus"], 2, "--temperature"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(
+    run: Run, pair: list[str], options: list[str], code: int, said: str
+) -> None:
+    result = run("translate", *pair, *options)
+    assert (result.exit_code, said in result.stderr) == (code, True), result.output
+    assert result.stdout == ""
+    assert result.stderr.count("Error: ") == 1
+
+
+def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, german: Path, tmp_path: Path) -> None:
+    target = ["--target", translation / "target"]
+    cases: list[tuple[list[object], int, str]] = [
+        ([*pair, "--input", german, "--output", german], 2, "are the same file"),
+        ([*pair, "--input", german, "--output", tmp_path / "no" / "x"], 2, "does not exist: create it first"),
+        ([*pair, "--input", german, "--output", tmp_path], 2, "is no regular file"),
+        ([*target, "--draft", translation / "its-block", "Haus"], 2, "was trained for the target with fingerprint"),
+        ([*target, "--draft", translation / "stranger", "Haus"], 2, "cannot draft for"),
+        ([*target, "--draft", "target:9", "Haus"], 2, "layers [9]"),
+        ([*target, "--method", "block", "Haus"], 2, "method 'block' needs a draft model"),
+        (["--target", translation / "causal", "Haus"], 1, "is no encoder-decoder model"),
+        (["--target", tmp_path / "none", "Haus"], 1, "there is no folder"),
+    ]
+    for options, code, said in cases:
+        result = run("translate", *options)
+        assert (result.exit_code, said in result.stderr) == (code, True), result.output
+        assert result.stderr.count("\n") == 1
+
+
+def test_help_lists_the_options_by_subject(run: Run) -> None:
+    text = told(run("translate", "--help")).output
+    places = [text.index(f"\n{title}:") for title in translate_settings.SECTIONS]
+    assert places == sorted(places)
+    for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens"):
+        assert f"  {name}" in text
+    assert not any(name in text for name in ("--profile", "--backend", "--weights", "--temperature"))

@@ -1,0 +1,338 @@
+"""The OpenVINO runner scores every tree as the model itself does, round after round, and its law is the model's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from draftwood.errors import CacheError, ConfigError, ModelError
+from draftwood.exactness.tape import total_variation
+from draftwood.models import ModelRunner, openvino_slots, support
+from draftwood.models.torch_runner import TorchRunner
+from draftwood.sampling import Sampling
+from tests.helpers import decoder, tiny_gpt
+from tests.law.test_rung3_tape import Misplaced, at_temperature, engine_law, reference_law
+from tests.models.test_logit_identity import Walk
+from tests.models.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
+
+pytest.importorskip("openvino")
+from draftwood.models.openvino_graph import graph_of, openvino
+from draftwood.models.openvino_runner import OpenVinoRunner
+
+CLOSE = 1e-4  # float32, scores of up to 10
+WRONG = 1e-2  # a negative control must be at least this far off
+HAS_BF16 = "BF16" in openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def small(kind: str, **settings):
+    return tiny(kind, dtype=torch.float32, **settings)
+
+
+def walk(kind: str, lengths: list[int], **settings) -> Walk:
+    model = small(kind, **settings)
+    return Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), lengths)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
+def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
+    rows = walk(kind, [5, 1, 9, 0])
+    assert isinstance(rows.runner, ModelRunner)
+    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
+    rows.select([3, 0, 1])  # a row has left, and the others changed places
+    assert max(rows.round(), rows.round(unscored=3)) < CLOSE
+    rows.select([1])
+    assert max(rows.round(), rows.round()) < CLOSE
+
+
+class Both:
+    """Two runners that are asked the same."""
+
+    def __init__(self, one, other):
+        self.one, self.other, self.vocab_size, self.worst = one, other, one.vocab_size, 0.0
+
+    def start(self, texts, sources=()):
+        for runner in (self.one, self.other):
+            runner.start(texts, sources)
+
+    def extend(self, *asked):
+        scores, others = self.one.extend(*asked), self.other.extend(*asked)
+        assert scores.shape == others.shape
+        self.worst = max(self.worst, float((scores - others).abs().max()))
+        return scores
+
+    def commit(self, nodes, pending):
+        for runner in (self.one, self.other):
+            runner.commit(nodes, pending)
+
+    def select(self, rows):
+        for runner in (self.one, self.other):
+            runner.select(rows)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+def test_pytorch_says_the_same_over_many_rounds(kind):
+    model = small(kind)
+    both = Both(OpenVinoRunner(model), TorchRunner(model))
+    rows = Walk(both, None, [4, 11, 0])
+    for _ in range(8):
+        rows.round(nodes=12, unscored=random.Random(0).randrange(3), check=False)
+    rows.select([2, 0])
+    for _ in range(4):
+        rows.round(nodes=3, check=False)
+    assert 0 < both.worst < CLOSE
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
+    rows = walk(kind, [3, 1100, 515], max_position_embeddings=1200)
+    assert max(rows.round(nodes=4), rows.round(nodes=4)) < CLOSE
+    rows.select([0, 2])
+    assert rows.round(nodes=4) < CLOSE
+
+
+def test_the_last_tokens_of_the_context_are_exact_and_no_more_are_taken():
+    rows = walk("gpt2", [28, 30], max_position_embeddings=32)
+    tokens, depths = torch.tensor([[1, 2, 3]] * 2), torch.tensor([[0, 1, 2]] * 2)
+    scores = rows.runner.extend(tokens, depths, torch.ones(2, 3, 3, dtype=torch.bool).tril())
+    for row, nodes in ((0, 3), (1, 2)):  # position 32 does not exist: that node is never used
+        for node in range(nodes):
+            wanted = rows.scores_of(rows.texts[row] + tokens[row, : node + 1].tolist())
+            assert torch.allclose(scores[row, node], wanted, atol=CLOSE)
+    rows.runner.start([[5] * 32])
+    with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32"):
+        rows.runner.extend(tokens[:1], depths[:1], torch.ones(1, 3, 3, dtype=torch.bool).tril())
+
+
+def test_a_draft_may_be_asked_about_tokens_that_it_does_not_know():
+    model = small("llama")
+    runner = OpenVinoRunner(model, drafts=True)
+    runner.start([[1, 2]])
+    one = torch.ones(1, 1, 1, dtype=torch.bool)
+    scores = runner.extend(torch.tensor([[VOCAB + 5]]), torch.tensor([[0]]), one)
+    assert torch.allclose(scores[0, 0], plain_scores(model, [1, 2, VOCAB - 1]), atol=CLOSE)
+
+
+def test_a_model_that_cannot_keep_some_scores_only():
+    model = small("llama")
+    inner = model.forward
+
+    def forward(input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None):
+        return inner(input_ids, attention_mask, position_ids, past_key_values, use_cache=use_cache)
+
+    model.forward = forward
+    rows = Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), [3, 150])
+    assert max(rows.round(), rows.round()) < CLOSE
+
+
+def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile():
+    rows = walk("llama", [5, 2, 7])
+    unasked = [[root] for root in rows.roots]
+    rows.runner.commit([[], [], []], unasked)  # as a drafter that is given no room to draft
+    rows.texts = [text + root for text, root in zip(rows.texts, unasked, strict=True)]
+    rows.select([2, 1])  # before anything was read
+    assert rows.round() < CLOSE
+    rows.runner.commit([[], []], [[root] for root in rows.roots])
+    rows.texts = [[*text, root] for text, root in zip(rows.texts, rows.roots, strict=True)]
+    rows.select([1])
+    rows.select([0])
+    assert max(rows.round(), rows.round()) < CLOSE
+
+
+def test_starting_again_forgets_everything():
+    rows = walk("llama", [5, 2])
+    rows.round()
+    assert Walk(rows.runner, rows.scores_of, [3, 8, 1], seed=1).round() < CLOSE
+
+
+def test_earlier_scores_stay_as_they_were():
+    rows = walk("llama", [5])
+    asked = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
+    first = rows.runner.extend(*asked)
+    before = first.clone()
+    rows.runner.extend(*asked[:2], torch.ones(1, 1, 2, dtype=torch.bool))
+    assert torch.equal(first, before)
+
+
+# ---- dead slots ----
+
+
+@pytest.fixture
+def cleared(monkeypatch) -> list[int]:
+    """Slots in use at every time that a memory was cleared."""
+    found: list[int] = []
+    inner = openvino_slots.GrowingMemory._clear
+
+    def clear(memory, most):
+        found.append(most)
+        inner(memory, most)
+
+    monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", clear)
+    return found
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    """Dead slots are cleared away soon."""
+    monkeypatch.setattr(openvino_slots, "_PATIENCE", 4.0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "gemma3_text"])
+def test_clearing_dead_slots_away_changes_nothing(kind, cleared, impatient):
+    rows = walk(kind, [2, 6, 0], max_position_embeddings=64)
+    assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
+    rows.select([2, 0])
+    assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
+    assert len(cleared) > 3
+    assert rows.runner._memory._old.shape[1] < 80 < 10 * 14
+
+
+def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
+    rows = walk("llama", [50])
+    for _ in range(40):
+        rows.round(nodes=16, check=False)
+    assert 1 < len(cleared) < 14
+    live = max(rows.runner._memory._live)
+    assert (rows.runner._memory._old.shape[1] - live) ** 2 <= 40 * live
+    assert rows.round() < CLOSE
+
+
+def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monkeypatch):
+    rows = walk("llama", [2, 6])
+    inner = openvino_slots.GrowingMemory._clear
+
+    def wrong(memory, most):
+        memory._old = memory._old.roll(1, dims=1)
+        inner(memory, most)
+
+    monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", wrong)
+    differences = [rows.round(nodes=14) for _ in range(6)]
+    assert cleared
+    assert max(differences) > WRONG
+
+
+def test_control_dead_slots_that_are_seen(monkeypatch):
+    rows = walk("llama", [5, 2])
+    rows.round()
+    rows.runner._memory._old.zero_()
+    assert rows.round() > WRONG
+
+
+def test_control_a_select_that_forgets_the_state():
+    rows = walk("gpt2", [5, 2, 9])
+    rows.round()
+    rows.runner._memory.next_rows = lambda: [0, 1, 2]
+    rows.select([2, 0, 1])
+    assert rows.round() > WRONG
+
+
+# ---- the law ----
+
+
+@pytest.mark.parametrize(("method", "shape", "verifier"), [
+    ("ar", None, "recursive"), ("chain", "2", "traversal"), ("rsd-s", "2x2", "recursive"), ("rsd-c", "2-1", "traversal"),
+])  # fmt: skip
+def test_the_joint_law_of_texts_is_the_models(method, shape, verifier):
+    """Rung 3 in float32: the exact law of whole texts over several rounds, by forking on every random choice."""
+    model = tiny_gpt(2, 1, dtype=torch.float32)
+    target = OpenVinoRunner(model)
+    draft = OpenVinoRunner(tiny_gpt(2, 2, layers=1, dtype=torch.float32), drafts=True)
+    expected = reference_law(model, 4, at_temperature(1.0))
+    law = engine_law(decoder(target, draft, method, shape, verifier), 4, Sampling())
+    assert total_variation(law, expected) < 1e-5
+    if method == "rsd-c":  # the control: nodes of an accepted path that are kept wrongly
+        law = engine_law(decoder(Misplaced(target), draft, method, shape, verifier), 4, Sampling())
+        assert total_variation(law, expected) > 1e-3
+
+
+# ---- number formats ----
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+def test_bfloat16_is_computed_in_and_stays_near():
+    model = small("llama")
+    exact = plain_scores(model, [3, 1, 4, 1, 5])
+    runner = OpenVinoRunner(model.bfloat16())
+    runner.start([[3, 1, 4, 1]])
+    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    away = float((scores[0, 0] - exact).abs().max() / exact.abs().max())
+    assert 1e-4 < away < 0.1  # float32 would be nearer
+
+
+def test_bfloat16_is_refused_where_the_processor_has_none(monkeypatch):
+    class Core:
+        def get_property(self, *_):
+            return ["FP32"]
+
+    monkeypatch.setattr(openvino(), "Core", Core)
+    with pytest.raises(ConfigError, match="does not compute in bfloat16"):
+        OpenVinoRunner(small("gpt2").bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_other_number_formats_are_refused_by_name(dtype):
+    with pytest.raises(ConfigError, match=f"dtype {str(dtype)[6:]} cannot be had with OpenVINO: .*float32 or bfloat16"):
+        OpenVinoRunner(tiny("gpt2", dtype=dtype))
+
+
+def test_weights_of_eight_bits_make_another_model_that_is_near():
+    pytest.importorskip("nncf")
+    model = small("llama", hidden_size=64)
+    runner = OpenVinoRunner(model, weights="int8")
+    assert runner.engine == "openvino int8"
+    runner.start([[3, 1, 4, 1]])
+    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    exact = plain_scores(model, [3, 1, 4, 1, 5])
+    assert 1e-3 < float((scores[0, 0] - exact).abs().max() / exact.abs().max()) < 0.2
+
+
+def test_eight_bits_without_their_package_are_refused_by_name(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "nncf", None)
+    with pytest.raises(ConfigError, match=r'pip install "draftwood\[int8\]"'):
+        OpenVinoRunner(small("gpt2"), weights="int8")
+
+
+# ---- what cannot be converted, and conversions that are wrong ----
+
+
+@pytest.mark.parametrize(("kind", "message"), [
+    ("mixtral", r"'mixtral' cannot be converted for OpenVINO: it has experts \(num_local_experts=8\)"),
+    ("bloom", r"'bloom' cannot score a draft tree: .*ALiBi"),
+])  # fmt: skip
+def test_models_that_do_not_fit_are_refused_by_name(kind, message):
+    with pytest.raises(ModelError, match=message):
+        OpenVinoRunner(small(kind))
+
+
+def test_a_model_that_cannot_be_traced_is_named():
+    model = small("llama")
+    model.forward = lambda input_ids: None
+    with pytest.raises(ModelError, match=r"'llama' cannot be converted for OpenVINO .*--backend torch"):
+        graph_of(model)
+
+
+def test_a_model_in_training_mode_is_refused():
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        OpenVinoRunner(small("gpt2").train())
+
+
+@pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
+def test_control_a_graph_that_ignores_what_a_tree_needs(ignored):
+    model = small("gpt2", seed=5)  # of which there is no graph yet
+    inner = model.forward
+    model.forward = lambda **inputs: inner(**{**inputs, ignored: None})
+    with pytest.raises(ModelError):
+        OpenVinoRunner(model)
+
+
+def test_control_a_graph_of_another_model_is_seen(monkeypatch):
+    other = graph_of(small("gpt2", seed=1))
+    monkeypatch.setattr("draftwood.models.openvino_runner.stored_graph", lambda *_: other)
+    with pytest.raises(ModelError, match="scores a text otherwise"):
+        OpenVinoRunner(small("gpt2"))
+
+
+def test_the_text_that_a_conversion_is_compared_on_fits_the_context():
+    assert support._TEXT > 32
+    OpenVinoRunner(small("gpt2", max_position_embeddings=32))

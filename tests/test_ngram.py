@@ -1,0 +1,96 @@
+"""Prompt lookup, in the text and in what an encoder reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.decode import Decoder, Request
+from draftwood.draft.ngram import NGram, lookup
+from draftwood.models.table import TableRunner
+from draftwood.noise import Noise
+from draftwood.output import Limits
+from draftwood.sampling import Law, Sampling
+from draftwood.verify.coupled import Greedy
+
+VOCAB = 12
+
+
+@pytest.mark.parametrize(("text", "count", "size", "found"), [
+    ([1, 2, 3, 9, 1, 2], 2, 3, [3, 9]),  # after the longest ending that stood before
+    ([1, 2, 3, 2, 4, 1, 2], 1, 3, [3]),  # "1 2" rather than the later "2"
+    ([1, 2, 3, 2, 4, 1, 2], 1, 1, [4]),  # of equally long endings the latest
+    ([5, 5, 5], 4, 3, [5]),  # no further than the text
+    ([1, 2, 3], 2, 3, []),
+    ([1], 2, 3, []),
+])  # fmt: skip
+def test_what_followed_the_latest_longest_match(text, count, size, found):
+    assert lookup(text, count, size) == found
+
+
+def drafted(drafter, texts, limits, sources=()):
+    law = Law(Sampling(), texts, [1] * len(texts), VOCAB)
+    drafter.start([text[:-1] for text in texts], sources)
+    root = torch.tensor([text[-1] for text in texts])
+    tree = drafter.draft(root, law, Noise([0] * len(texts)).at([0] * len(texts)), limits)
+    rows = zip(tree.lists[0], tree.lists[2], strict=True)
+    return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
+
+
+def test_the_source_comes_before_the_text():
+    texts, limits = [[0, 7, 8], [0, 3], [0, 9], [0, 3, 4, 5, 0, 3]], [4, 4, 4, 4]
+    sources = [[7, 8, 2, 3, 4], [5, 3, 6], [1, 2], [3, 10, 11]]
+    assert drafted(NGram(3), texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
+    assert drafted(NGram(3), texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
+    assert drafted(NGram(3), texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
+
+
+def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
+    # "4 0" stands at the border of source and text and inside the source, but 4 is no part of the text.
+    assert drafted(NGram(2), [[0]], [3], [[4, 0, 5, 4]]) == [[5, 4]]
+    assert drafted(NGram(2), [[0]], [3], [[0, 6, 4, 0, 5, 1, 0, 9, 4]]) == [[9, 4]]  # the latest "0", not the one after a 4
+
+
+def test_rows_that_stay_keep_their_sources():
+    drafter = NGram(2)
+    drafted(drafter, [[0], [0]], [2, 2], [[0, 5, 6], [0, 7, 8]])
+    drafter.select([1])
+    law = Law(Sampling(), [[0]], [1], VOCAB)
+    assert drafter.draft(torch.tensor([0]), law, Noise([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
+
+
+class Copying:
+    """A target that reads a source, and writes it down."""
+
+    reads_source = True
+
+    def __init__(self):
+        self.inner = TableRunner(torch.zeros(VOCAB))
+        self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
+
+    def start(self, texts, sources=()):
+        self.sources, self.texts = [list(s) for s in sources], [list(t) for t in texts]
+
+    def extend(self, tokens, depths, ancestors):
+        self.tokens = tokens.tolist()
+        scores = torch.zeros(*tokens.shape, VOCAB)
+        for row, (source, text) in enumerate(zip(self.sources, self.texts, strict=True)):
+            for node, depth in enumerate(depths[row].tolist()):
+                scores[row, node, source[min(len(text) + depth, len(source) - 1)]] = 9.0
+        return scores
+
+    def commit(self, nodes, pending):
+        for text, tokens, kept, rest in zip(self.texts, self.tokens, nodes, pending, strict=True):
+            text.extend([tokens[n] for n in kept] + list(rest))
+
+    def select(self, rows):
+        self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
+
+
+def test_a_target_that_copies_its_source_is_foreseen():
+    sources = [[4, 5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4, 3, 2]]
+    requests = [Request(prompt=[0], source=s, limits=Limits(max_new_tokens=8)) for s in sources]
+    for length, rounds in ((1, 5), (3, 3), (8, 2)):  # the first token is the target's own
+        results = Decoder(Copying(), NGram(length), Greedy()).generate(requests, Sampling(temperature=0.0))
+        assert [r.token_ids for r in results] == sources
+        assert [r.stats.rounds for r in results] == [rounds] * 2

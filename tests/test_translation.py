@@ -1,0 +1,284 @@
+"""Translating from Python: the target's own greedy text, whatever drafts, and what a generation config asks for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import draftwood
+from draftwood import ConfigError, Limits, LoadOptions, Method, ModelError, PairingError, Translator, load_translator
+from draftwood.errors import CacheError
+from draftwood.generation import asked
+from tests.tiny_translation import sentences
+
+DRAFTS = [None, "block", "heads", "causal", "other", "target:0", "target:0,1"]
+SOURCES = sentences(16, seed=5)
+
+
+def opened(folder: Path, draft: str | None, **options: Any) -> Translator:
+    name = draft if draft is None or draft.startswith("target:") else folder / draft
+    return load_translator(folder / "target", name, options=LoadOptions(dtype="float32", device="cpu", **options))
+
+
+def generated(translator: Translator, sentence: str, **settings: Any) -> list[int]:
+    """What ``generate`` writes alone, the decoder's first tokens among it."""
+    ids = translator.tokenizer(sentence, return_tensors="pt")
+    with torch.no_grad():
+        out: list[int] = translator.model.generate(**ids, num_beams=1, do_sample=False, **settings)[0].tolist()
+    return out
+
+
+@pytest.fixture(scope="module")
+def plain(translation: Path) -> list[list[int]]:
+    translator = opened(translation, None)
+    return [generated(translator, source) for source in SOURCES]
+
+
+def test_the_texts_differ_in_length_and_some_have_no_end(plain: list[list[int]]) -> None:
+    """Else the comparisons below would say little."""
+    assert len({len(text) for text in plain}) > 4
+    assert len({text[-1] == 1 for text in plain}) == 2
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
+    translation: Path, plain: list[list[int]], draft: str | None
+) -> None:
+    translator = opened(translation, draft)
+    together = translator.translate(SOURCES)
+    assert [[*translator.prompt, *result.token_ids] for result in together] == plain
+    alone = [translator.translate(source) for source in SOURCES[:6]]
+    assert [[*translator.prompt, *result.token_ids] for result in alone] == plain[:6]
+    decode = translator.tokenizer.decode
+    assert [result.text for result in together] == [decode(text, skip_special_tokens=True) for text in plain]
+    assert all(result.lossless for result in together)
+    if draft == "target:0,1":  # the target itself: everything is accepted
+        assert all(result.stats.block_efficiency > 2 for result in together if len(result.token_ids) > 5)
+
+
+WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("causal", "dynamic"), ("block", "ngram")]
+
+
+@pytest.mark.parametrize(("draft", "method"), [*WAYS, (None, "ar")])
+def test_every_way_of_drafting_writes_them(
+    translation: Path, plain: list[list[int]], draft: str | None, method: Any
+) -> None:
+    translator = opened(translation, draft)
+    results = translator.translate(SOURCES[:8], method=Method(method=method))
+    assert [[*translator.prompt, *result.token_ids] for result in results] == plain[:8]
+
+
+def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
+    found = {draft: opened(translation, draft).method().method for draft in DRAFTS}
+    assert found == {
+        None: "ngram", "block": "block", "heads": "block", "causal": "shared-noise", "other": "shared-noise",
+        "target:0": "shared-noise", "target:0,1": "shared-noise",
+    }  # fmt: skip
+
+
+def test_tolerance_changes_the_text_and_says_so(translation: Path, plain: list[list[int]]) -> None:
+    translator = opened(translation, "block")
+    loose = translator.translate(SOURCES, method=Method(beta=300, tau=50.0))
+    assert not any(result.lossless for result in loose)
+    assert [[*translator.prompt, *result.token_ids] for result in loose] != plain
+    strict = translator.translate(SOURCES, method=Method(beta=1))
+    assert all(result.lossless for result in strict)
+    assert [[*translator.prompt, *result.token_ids] for result in strict] == plain
+
+
+def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
+    texts = []
+    for draft, method in (("other", "shared-noise"), (None, "ar")):
+        translator = opened(translation, draft)
+        sampling = replace(translator.sampling, temperature=1.0)
+        results = translator.translate(SOURCES[:4], method=Method(method=method), sampling=sampling, seed=7)
+        texts.append([result.token_ids for result in results])
+        assert [result.seed for result in results] == [7, 8, 9, 10]
+    assert texts[0] == texts[1]
+
+
+def test_streamed_pieces_make_the_text(translation: Path) -> None:
+    translator = opened(translation, "block")
+    pieces = list(translator.stream(SOURCES[0]))
+    whole = translator.translate(SOURCES[0])
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [token for piece in pieces for token in piece.tokens] == whole.token_ids
+    assert len(pieces) > 1
+
+
+def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = opened(translation, "block")
+    start = type(translator.target).start
+
+    def slow(self: Any, *args: Any) -> None:
+        start(self, *args)
+        self.forward_seconds += 500.0
+
+    monkeypatch.setattr(type(translator.target), "start", slow)
+    results = translator.translate(SOURCES[:2])
+    assert [result.stats.seconds["target"] >= 250 for result in results] == [True, True]
+    assert sum(result.stats.seconds["target"] for result in results) < 750
+
+
+def test_limits_are_those_of_generate(translation: Path) -> None:
+    translator = opened(translation, "other")
+    assert translator.limits == Limits(max_new_tokens=39)
+    for count in (1, 3):
+        text = [*translator.prompt, *translator.translate(SOURCES[0], limits=Limits(max_new_tokens=count)).token_ids]
+        assert text == generated(translator, SOURCES[0], max_new_tokens=count)
+
+
+ASKED: list[dict[str, Any]] = [
+    {"bad_words_ids": [[300], [290]], "suppress_tokens": [330, 340]},
+    {"bad_words_ids": [[300, 301], [1]], "no_repeat_ngram_size": 2},
+    {"repetition_penalty": 1.7},
+    {"repetition_penalty": 1.7, "sequence_bias": [[[320], 2.0], [[330, 331], -3.0]]},
+    {"min_length": 12},
+    {"min_new_tokens": 12, "max_new_tokens": 15},
+    {"exponential_decay_length_penalty": [3, 1.8]},
+    {"begin_suppress_tokens": list(range(290, 348)), "renormalize_logits": True},
+    {"forced_eos_token_id": 1, "max_length": 9},
+    {"forced_eos_token_id": [341, 340], "max_new_tokens": 6},
+    {"forced_bos_token_id": 305, "begin_suppress_tokens": list(range(300, 348)), "min_new_tokens": 5, "max_length": 11},
+    {"remove_invalid_values": True, "max_length": None},
+]
+
+
+@pytest.fixture(scope="module")
+def fresh(translation: Path) -> Callable[..., Translator]:
+    """A translator whose generation config asks for more."""
+    loaded = opened(translation, "other")
+
+    def make(**settings: Any) -> Translator:
+        model = copy.copy(loaded.model)
+        model.generation_config = copy.deepcopy(loaded.model.generation_config)
+        for name, value in settings.items():
+            setattr(model.generation_config, name, value)
+        assert loaded.draft is not None
+        return Translator(model, loaded.draft.model, loaded.tokenizer)
+
+    return make
+
+
+@pytest.mark.parametrize("settings", ASKED, ids=",".join)
+def test_a_generation_config_is_honoured_as_generate_honours_it(
+    fresh: Callable[..., Translator], plain: list[list[int]], settings: dict[str, Any]
+) -> None:
+    translator = fresh(**settings)
+    more = {"max_length": 40} if settings.get("max_length", 0) is None else {}
+    wanted = [generated(translator, source, **more) for source in SOURCES[:8]]
+    for method in (Method(), Method(method="ar")):
+        results = translator.translate(SOURCES[:8], method=method)
+        assert [[*translator.prompt, *result.token_ids] for result in results] == wanted
+    assert translator.remarks == ()
+    if not more:
+        assert wanted != plain[:8], "the setting changes nothing here, so this test says nothing"
+
+
+def test_what_is_not_honoured_is_said(fresh: Callable[..., Translator]) -> None:
+    translator = fresh(num_beams=6, do_sample=True, encoder_no_repeat_ngram_size=3, early_stopping=True)
+    assert [remark.split(":")[0] for remark in translator.remarks] == [
+        "the model's generation config says num_beams=6",
+        "the model's generation config says do_sample=True",
+        "the model's generation config says encoder_no_repeat_ngram_size=3",
+    ]
+    assert translator.sampling.greedy
+
+
+def test_a_forced_end_is_told_as_the_limit(fresh: Callable[..., Translator], plain: list[list[int]]) -> None:
+    translator = fresh(forced_eos_token_id=1, max_length=6)
+    for text, result in zip(plain, translator.translate(SOURCES), strict=True):
+        assert result.token_ids[-1] == 1
+        assert result.finish_reason == ("length" if len(text) > 6 else "stop")
+
+
+def test_a_forced_first_token_leaves_room_for_another(fresh: Callable[..., Translator]) -> None:
+    translator = fresh(forced_bos_token_id=305)
+    assert translator.prompt == (0, 305)
+    with pytest.raises(ConfigError, match=r"max_new_tokens is 1, but the target begins every text with token 305: give 2"):
+        translator.translate("ein Haus", limits=Limits(max_new_tokens=1))
+
+
+def test_nothing_says_how_to_begin() -> None:
+    model = SimpleNamespace(generation_config=GenerationConfig(), config=SimpleNamespace(), device="cpu")
+    with pytest.raises(ModelError, match="no decoder_start_token_id"):
+        asked(model, [1], None)
+    model.generation_config.bos_token_id = 5
+    assert asked(model, [1], None).prompt == (5,)
+    assert asked(model, [1], 30).limits == Limits(max_new_tokens=29)
+    assert asked(model, [1], None).limits == Limits()
+
+
+def test_sentences_that_cannot_be_read(translation: Path) -> None:
+    translator = opened(translation, None)
+    with pytest.raises(CacheError, match=r"^the sentence has \d+ tokens, but the target's encoder reads 40: split it"):
+        translator.translate("Haus " * 60)
+    with pytest.raises(CacheError, match=r"^sentence 1: the sentence has"):
+        translator.translate(["Haus", "Haus " * 60])
+    with pytest.raises(ConfigError, match="no Unicode text"):
+        translator.translate("Haus \udcff")
+    with pytest.raises(ConfigError, match="text is 7"):
+        translator.translate(7)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="2 seeds came for 1 texts"):
+        translator.translate(["Haus"], seed=[1, 2])
+    assert translator.translate([]) == []
+
+
+def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
+    cases: list[tuple[str, type[Exception], str]] = [
+        ("its-block", PairingError, "the drafter was trained for the target with fingerprint"),
+        ("stranger", PairingError, "cannot draft for"),
+        ("target:0,7", ConfigError, "layers \\[0, 7\\]"),
+        ("target:first", ConfigError, "names no layers: write the target's decoder layers as in target:0,2"),
+    ]
+    for draft, error, said in cases:
+        with pytest.raises(error, match=said):
+            opened(translation, draft)
+    with pytest.raises(ModelError, match="there is no folder"):
+        opened(translation, str(tmp_path / "none"))
+    (tmp_path / "config.json").write_text('{"model_type": "abacus"}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded"):
+        opened(translation, str(tmp_path))
+
+
+def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="is no encoder-decoder model: use draftwood generate, or load"):
+        load_translator(translation / "causal")
+    with pytest.raises(ModelError, match="is an encoder-decoder model: use draftwood translate, or load_translator"):
+        draftwood.load(translation / "target")
+    with pytest.raises(ConfigError, match="without a target"):
+        load_translator(draft=translation / "block")
+    options: list[dict[str, Any]] = [{"profile": "mine.json"}, {"backend": "openvino"}, {"weights": "int8"}]
+    for option in options:
+        with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
+            load_translator(translation / "target", options=LoadOptions(**option))
+    monkeypatch.setattr("draftwood.translation.bundled_pairs", dict)
+    with pytest.raises(ModelError, match="no bundled translation pair: name a target"):
+        load_translator()
+
+
+def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = {"target": translation / "target", "draft": translation / "block"}
+    monkeypatch.setattr("draftwood.translation.bundled_pairs", lambda: {"translation": pair})
+    translator = draftwood.load_translator()
+    assert translator.method().method == "block"
+    assert translator.subject is not None
+    assert translator.subject["draft"]["name"] == str(pair["draft"])
+    assert "MarianMTModel" in repr(translator)
+
+
+def test_a_missing_sentencepiece_is_named(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*_: Any, **__: Any) -> None:
+        raise ImportError("\nMarianTokenizer requires the SentencePiece library but it was not found")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", without)
+    with pytest.raises(ModelError, match=r"needs the package sentencepiece.*draftwood\[translate\]"):
+        opened(translation, None)

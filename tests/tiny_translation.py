@@ -1,0 +1,87 @@
+"""A tiny language pair, a translation model that has learnt it, drafters for it, and their folders."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
+
+from draftwood.models.heads import HeadsDrafter
+from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.train.tokenizer import train_pair_tokenizer
+
+CONTEXT = 40
+WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "boat", "steht": "stands", "fährt": "sails"}
+WORDS |= {"hier": "here", "dort": "there", "heute": "today", "nie": "never", "und": "and", "Buch": "book", "liegt": "lies"}
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """German sentences of one to twelve words; English is word by word the same."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(list(WORDS), k=rng.randint(1, 12))) for _ in range(count)]
+
+
+def english(sentence: str) -> str:
+    return " ".join(WORDS[word] for word in sentence.split())
+
+
+def tiny_tokenizer() -> Any:
+    return train_pair_tokenizer([*sentences(60), *map(english, sentences(60))], 400, CONTEXT)
+
+
+def tiny_marian(tokenizer: Any, seed: int, *, layers: int = 2, steps: int = 0) -> MarianMTModel:
+    """A random model, which then learns the language for some steps: not to the end, so that it also errs."""
+    torch.manual_seed(seed)
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "decoder_start_token_id": 0}
+    ids |= {"forced_eos_token_id": None}
+    config = MarianConfig(
+        vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=layers, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=CONTEXT,
+        activation_function="relu", dropout=0.0, scale_embedding=True, tie_word_embeddings=True, **ids,
+    )  # fmt: skip
+    model = MarianMTModel(config)
+    model.generation_config = GenerationConfig(do_sample=False, num_beams=1, max_length=CONTEXT, **ids)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        lines = sentences(24, seed=1000 + step)
+        batch = tokenizer(lines, return_tensors="pt", padding=True)
+        labels = tokenizer([english(line) for line in lines], return_tensors="pt", padding=True)["input_ids"]
+        starts = torch.nn.functional.pad(labels[:, :-1], (1, 0))
+        logits = model(**batch, decoder_input_ids=starts, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def save_models(folder: Path) -> None:
+    """``target``, its drafters ``block`` and ``heads``, a ``causal`` model, an ``other`` encoder-decoder with ``its-block``,
+    and a ``stranger``, whose tokenizer is another one."""
+    tokenizer = tiny_tokenizer()
+    target, other = tiny_marian(tokenizer, 1, steps=200), tiny_marian(tokenizer, 2, layers=1)
+    torch.manual_seed(3)
+    settings: dict[str, Any] = {"decoder_layers": 1, "decoder_ffn_dim": 48, "block": 6, "dropout": 0.0}
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=CONTEXT, bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    models = {
+        "target": target,
+        "block": MaskedBlockDrafter.for_target(target, tokenizer.mask_token_id, **settings),
+        "heads": HeadsDrafter.for_target(target, block=3),
+        "causal": LlamaForCausalLM(llama),
+        "other": other,
+        "its-block": MaskedBlockDrafter.for_target(other, tokenizer.mask_token_id, **settings),
+        "stranger": tiny_marian(tokenizer, 4, layers=1),
+    }
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        (stranger() if name == "stranger" else tokenizer).save_pretrained(folder / name)
+
+
+def stranger() -> Any:
+    return train_pair_tokenizer(["zebras quiz vexed jocks of my big sphinx"], 348, CONTEXT)
