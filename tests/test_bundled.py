@@ -72,3 +72,37 @@ def test_drafts_from_the_bundled_drafter_are_accepted(pair, method):
     assert result.lossless
     assert result.stats.new_tokens == 60
     assert result.stats.block_efficiency > 1.3
+
+
+SENTENCES = ["Guten Morgen.", "Ich möchte morgen mit meinem Bruder in die Stadt fahren.", "Wo ist der Bahnhof?"]
+
+
+@pytest.fixture(scope="module")
+def translator() -> draftwood.Translator:
+    return draftwood.load_translator()
+
+
+def test_the_translation_pair_is_small_and_has_model_cards():
+    folders = bundled_pairs()["translation"]
+    size = sum(f.stat().st_size for f in Path(folders["target"]).parent.rglob("*") if f.is_file())
+    assert size < 24 * 2**20
+    for part, command in (("target", "train translator"), ("draft", "train spec-drafter")):
+        card = (folders[part] / "README.md").read_text(encoding="utf-8")
+        assert f"draftwood {command}" in card
+        assert "CC BY 2.0 FR" in card
+
+
+def test_translations_are_the_targets_own_greedy_ones(translator):
+    for text, result in zip(SENTENCES, translator.translate(SENTENCES), strict=True):
+        ids = torch.tensor([translator.encode(text)])
+        with torch.no_grad():
+            plain = translator.model.generate(ids, num_beams=1, do_sample=False)[0, 1:].tolist()
+        assert result.token_ids == plain
+        assert result.lossless
+    assert result.stats.block_efficiency > 1.5
+
+
+def test_a_tolerant_translation_says_that_it_is_not_exact(translator):
+    result = translator.translate(SENTENCES[1], method=Method(beta=3, tau=1.0))
+    assert not result.lossless
+    assert result.stats.block_efficiency > 1.5

@@ -43,6 +43,7 @@ PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 6, 8  # the most that a tree may gr
 NODES = 14  # of a dynamic tree
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
 MAX_NODES = 512
+BLOCK = 8  # places of a block where nobody says otherwise: the target pays for every one
 _CHAINS = ("chain", "ngram", "block")  # whose shape is a length
 
 _VERIFIED_BY: dict[str, VerifierName] = {
@@ -208,7 +209,7 @@ def _block(runner: Runner, shape: str | None) -> BlockChain:
             f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
             "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
         )
-    length = runner.block if shape is None else len(_branching("block", shape))
+    length = min(BLOCK, runner.block) if shape is None else len(_branching("block", shape))
     _check_depth("block", shape, length, runner)
     return BlockChain(runner, length)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from draftwood.methods import Method
 from draftwood.tune.measure import Runs
 from tests.cli.conftest import Run
 
@@ -76,7 +78,7 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     document = json.loads(mine.read_text())
     document["choices"] = [{"temperature": 1.0, "method": {"method": "rsd-s", "shape": "2x2", "verifier": "traversal"}}]
     mine.write_text(json.dumps(document))
-    wanted = {"method": "rsd-s", "shape": "2x2", "verifier": "traversal", "nodes": None, "least": None}
+    wanted = asdict(Method(method="rsd-s", shape="2x2", verifier="traversal"))
     options = [*pair, "--max-new-tokens", "8", "--seed", "1"]
     with_it = json.loads(run("generate", "the fox", *options, "--json", "--profile", mine).stdout)
     assert with_it["method"] == wanted

@@ -14,7 +14,7 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError, PairingError
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import Method, build
+from draftwood.methods import BLOCK, Method, build
 from draftwood.models.causal_block import CausalBlockRunner
 from draftwood.models.table import BlockTableRunner
 from draftwood.models.torch_runner import TorchRunner
@@ -254,6 +254,9 @@ def test_auto_drafts_blocks_where_the_draft_fills_them():
         drafter, verify = build(Method(), draft, greedy=greedy)
         assert (type(drafter), drafter.length, verify.name) == (BlockChain, draft.block, verifier)
     assert build(Method(shape="2"), draft, greedy=False)[0].length == 2
+    small, draft.block = draft.block, 25
+    assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
+    draft.block = small
     assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
     assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "shared-noise"
     paced = build(Method(method="shared-noise"), draft, greedy=False)[0]

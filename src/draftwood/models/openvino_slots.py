@@ -12,9 +12,9 @@ from torch import Tensor
 from draftwood.models.openvino_graph import shared
 
 _PATIENCE = 40.0
-"""A forward pays for every dead slot at every new token, clearing away for every slot in use, about 27 times as much (measured
-on models of 1 M and 11 M parameters). Where two of three new slots die, both together cost least if the dead ones are cleared
-away once their square is 40 times the slots in use."""
+"""A forward pays for every dead slot at every new token, clearing away for every slot in use, about 27 times as much
+(measured on models of 1 M and 11 M parameters). Where two of three new slots die, both together cost least if the dead ones
+are cleared away once their square is 40 times the slots in use."""
 
 
 @final

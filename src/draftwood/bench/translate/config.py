@@ -58,7 +58,7 @@ class TranslateConfig:
         default=("1,0", "3,1.0"), metadata={"help": "beta,tau of method block; may be given several times"}
     )
     k: tuple[int, ...] = field(
-        default=(), metadata={"help": "tokens of a block; may be given several times; the drafter's own without it"}
+        default=(), metadata={"help": "tokens of a block; may be given several times; without it as 'draftwood translate'"}
     )
     layers: str | None = field(
         default=None,

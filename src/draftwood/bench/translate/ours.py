@@ -11,7 +11,7 @@ from draftwood.bench.translate.systems import Output, System
 from draftwood.decode import Decoder
 from draftwood.errors import PairingError
 from draftwood.loading import LoadOptions, check_path, load_model
-from draftwood.methods import Method, build
+from draftwood.methods import BLOCK, Method, build
 from draftwood.models import BlockRunner
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import decoder_layer_count
@@ -79,7 +79,8 @@ def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens:
         yield system(f"layer-skip {config.skip_length}", Translator(model, skipped, tokenizer), method)
     if "heads" in names:
         heads = _heads(config, model)
-        yield system(f"heads {heads.config.block}", Translator(model, heads, tokenizer), Method(method="block"))
+        length = str(heads.config.block)
+        yield system(f"heads {length}", Translator(model, heads, tokenizer), Method(method="block", shape=length))
     if "block" in names:
         for k in config.k or (_block(translator),):
             for beta, tau in config.tolerances():
@@ -105,7 +106,7 @@ def _block(translator: Translator) -> int:
             f"method 'block' needs a drafter that fills whole blocks, but the draft is a {type(translator.draft).__name__}: "
             "give a folder made by 'draftwood train spec-drafter'"
         )
-    return translator.draft.block
+    return min(BLOCK, translator.draft.block)
 
 
 def _method(k: int, beta: int, tau: float) -> Method:
