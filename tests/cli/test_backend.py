@@ -149,6 +149,6 @@ def test_info_without_openvino(run: Run, monkeypatch):
 
 def test_threads_are_those_of_pytorch(models):
     pair = load(models, backend="openvino")
-    compiled = pair.target._request.get_compiled_model()
+    compiled = pair.target.network.request.get_compiled_model()
     assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
     assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"
