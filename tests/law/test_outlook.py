@@ -180,6 +180,7 @@ class Counted:
         self.inner, self.forwards = inner, 0
         self.vocab_size, self.max_length, self.device, self.forward_seconds = inner.vocab_size, None, inner.device, 0.0
         self.start, self.commit, self.select = inner.start, inner.commit, inner.select
+        self.reads_source = False
 
     def extend(self, tokens, depths, ancestors):
         self.forwards += 1
