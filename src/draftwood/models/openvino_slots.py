@@ -84,8 +84,9 @@ class GrowingMemory:
         # Slots in use come first, in their order; a row with fewer of them keeps some hidden ones.
         places = self._old.argsort(dim=1, descending=True, stable=True)[:, :most]
         self._old = self._old.gather(1, places)
-        rows = torch.arange(len(places)).unsqueeze(1)
         for part in self._request.query_state():
             state = torch.from_numpy(part.state.data)
-            kept = state.transpose(1, 2)[rows, places].transpose(1, 2).contiguous()
+            kept = torch.empty(len(places), state.shape[1], most, state.shape[3])
+            for row, places_of_row in enumerate(places):
+                torch.index_select(state[row], 1, places_of_row, out=kept[row])
             part.state = shared(kept)  # is copied
