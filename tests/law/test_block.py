@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from draftwood.decode import Decoder, Request
+from draftwood.draft.best_first import BestFirst
 from draftwood.draft.block import BlockChain
+from draftwood.draft.fans import SharedFan
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError, PairingError
@@ -86,7 +88,9 @@ def test_penalties_see_the_drafted_tokens_before_each_place(verifier):
     assert total_variation(law, reference_law(target.model, 3, penalised)) < EXACT
 
 
-@pytest.mark.parametrize(("method", "shape"), [("block", "2"), ("shared-noise", "2-2"), ("shared-noise", "1-1-1")])
+@pytest.mark.parametrize(("method", "shape"), [
+    ("block", "2"), ("shared-noise", "2-2"), ("shared-noise", "1-1-1"), ("shared-noise", "2x2"),
+])  # fmt: skip
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape):
     target, draft = pair(3)
     law = engine_law(decoder(target, draft, method, shape, "coupled"), 3, Sampling(), SHARED)
@@ -171,6 +175,48 @@ def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
     else:
         ours, theirs = block.draft_logp, levels.draft_logp[:, : block.size - 1]
         assert torch.equal(ours.nan_to_num(1.0), theirs.nan_to_num(1.0))
+
+
+class ByLevels:
+    """A block's scores behind the interface of a runner that is asked level by level."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        if name in ("ahead", "block"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
+@pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
+@pytest.mark.parametrize("nodes", [1, 4, 11])
+def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level(sampling, stops, nodes):
+    limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
+    made = BestFirst(blocks(), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
+    grown = BestFirst(ByLevels(blocks()), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
+    tree, other = (trees(drafter, sampling, limits, stops) for drafter in (made, grown))
+    assert made._at_once and not grown._at_once
+    assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
+    assert max(tree.valid.sum(1)) == nodes + 1
+    assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]
+    assert max(len(path) for row in range(ROWS) for path in paths(tree, row)) > min(2, nodes - 1)
+
+
+def paths(tree, row):
+    return sorted(tuple(prefix) for prefix in tree.prefixes()[row] if prefix is not None)
+
+
+def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
+    asked = []
+    runner = blocks()
+    ahead = runner.ahead
+    runner.ahead = lambda root, count: (asked.append(count), ahead(root, count))[1]
+    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [LENGTH] * ROWS)
+    assert asked == [4]
+    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [0] * ROWS)
+    assert asked == [4]
 
 
 def test_the_tree_is_as_long_as_the_longest_row_needs():

@@ -1,4 +1,4 @@
-"""Best-first trees: the most valuable nodes under a budget, with one draft forward per level.
+"""Best-first trees: the most valuable nodes under a budget, with one draft forward per level, or one for all of them.
 
 A node's value estimates the probability that the output runs through it: the product of shares along its path
 (:class:`Fan`). With shared noise the share of a child is the probability that the target's choice falls on it, learnt from
@@ -9,6 +9,9 @@ Trees of drawn children are cut in the same way, and stay exact because of what 
 tree exists may depend on anything except the token drawn there and what is drawn below it. A place's value depends on the
 draft's laws above it and on how many siblings come before it, and no place below it is worth more than it; so neither its
 own token nor any below decides whether it is among the most valuable ones, or whether its level is drawn at all.
+
+A draft that scores a whole block in one forward knows a law for every depth before anything is chosen. With shared noise all
+nodes of one depth then have the same children, and the tree is made at once.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from draftwood.draft.fans import Fan
+from draftwood.draft.fans import Fan, SharedFan
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
 from draftwood.laws import Laws
-from draftwood.models import Runner
+from draftwood.models import BlockRunner, Runner
 from draftwood.noise import Choices
 from draftwood.rounds import Round
 from draftwood.sampling import Law
@@ -56,6 +59,8 @@ class BestFirst:
         self.name = fan.name
         self.draw = fan.draw
         self.pace = pace
+        whole = isinstance(runner, BlockRunner) and isinstance(fan, SharedFan)
+        self._at_once = (runner, fan) if whole else None
         self._drafting = 0.0  # seconds of this round
         self._reading = True  # the first round reads the prompt, which says nothing about costs
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
@@ -82,7 +87,26 @@ class BestFirst:
         start = perf_counter()
         pools = [Pool(token) for token in root.tolist()]
         fronts = [[0] if limit > 0 else [] for limit in limits]
-        seen, self._laws = 0, []
+        self._laws = []
+        if self._at_once is None or law.sampling.looks_back:
+            self._descend(pools, fronts, law, choices, limits)
+        elif any(fronts) and self._pays(pools, fronts, 0):
+            block, fan = self._at_once
+            places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices)
+            for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
+                pool.numbers[0] = 0  # the only candidate that the runner has seen
+                pool.fill(row[:limit], self.nodes, stops)
+            self._learn_cost(pools, fronts, [1] * len(pools), 0, perf_counter() - start)
+            self._behind = False
+        tree = self._prune(pools, root.device, law.sampling.greedy)
+        self._drafting = perf_counter() - start
+        return tree
+
+    def _descend(
+        self, pools: list[Pool], fronts: list[list[int]], law: Law, choices: Choices, limits: Sequence[int]
+    ) -> None:
+        """Candidates level by level, with a forward for each."""
+        seen = 0
         for depth in range(self.length):
             if not any(fronts) or not self._pays(pools, fronts, depth):
                 break
@@ -97,9 +121,6 @@ class BestFirst:
             ]
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
-        tree = self._prune(pools, root.device, law.sampling.greedy)
-        self._drafting = perf_counter() - start
-        return tree
 
     def _pays(self, pools: list[Pool], fronts: list[list[int]], depth: int) -> bool:
         return self.pace is None or self.pace.worth(depth, _worth(pools, fronts))

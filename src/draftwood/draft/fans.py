@@ -61,7 +61,15 @@ class SharedFan:
         self._foresight = Foresight(count)
 
     def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
-        best = shared_scores(logp, choices, depth).topk(min(self.count, logp.shape[-1]), dim=-1)
+        return self._best(shared_scores(logp, choices, depth), logp)
+
+    def along(self, logp: Float[Tensor, "row place vocab"], choices: Choices) -> list[list[Grown]]:
+        """The children that any node of each depth gets where the draft's law depends on the depth only."""
+        noise = choices.shared(0, logp.shape[1], logp.shape[-1])
+        return self._best(logp if noise is None else logp + noise.to(logp.dtype), logp)
+
+    def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Grown]]:
+        best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)
         tokens, scores, surest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
         rows = zip(tokens, scores, surest, strict=True)
         return [[self._grown(*node) for node in zip(*row, strict=True)] for row in rows]

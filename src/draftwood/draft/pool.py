@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple, final
 
 import numpy as np
@@ -48,6 +49,26 @@ class Pool:
             self.parents.append(parent)
             self.depths.append(self.depths[parent] + 1)
             self.values.append(self.values[parent] + share)
+
+    def fill(self, places: Sequence[Grown], nodes: int, stops: frozenset[int]) -> None:
+        """Candidates enough for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
+
+        Args:
+            places: the children of nodes by their depth; those further down have none.
+            nodes: the root not counted.
+            stops: tokens that end a text.
+        """
+        best = [(0.0, 0)]
+        for _ in range(nodes):  # the root, and all but the last of those that are kept
+            if not best:
+                return
+            candidate = heappop(best)[1]
+            depth, end = self.depths[candidate], len(self.tokens)
+            ends = candidate and self.tokens[candidate] in stops
+            if depth < len(places) and places[depth].tokens and not ends:
+                self.add(candidate, places[depth])
+                for new in range(end, len(self.tokens)):
+                    heappush(best, (-self.values[new], new))
 
     def front(self, since: int, width: int, nodes: int) -> list[int]:
         """The best ``width`` of the candidates that came after ``since``, if they are among the ``nodes`` best of all."""
