@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+# Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 install_import_hook(
     [f"draftwood.{part}" for part in ("noise", "tree", "sampling", "rounds", "target", "draft", "verify", "models", "tune")],
     "beartype.beartype",

@@ -256,7 +256,7 @@ def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPa
         draftwood.load(translation / "target")
     with pytest.raises(ConfigError, match="without a target"):
         load_translator(draft=translation / "block")
-    options: list[dict[str, Any]] = [{"profile": "mine.json"}, {"backend": "openvino"}, {"weights": "int8"}]
+    options: list[dict[str, Any]] = [{"profile": "mine.json"}, {"weights": "int8"}]
     for option in options:
         with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
             load_translator(translation / "target", options=LoadOptions(**option))

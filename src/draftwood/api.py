@@ -21,6 +21,7 @@ from draftwood.loading import (
     is_encoder_decoder,
     load_model,
     load_tokenizer,
+    openvino_place,
     sampling_of,
 )
 from draftwood.methods import Method
@@ -68,7 +69,8 @@ def load(
     if draft is not None:
         draft_model = load_model(draft, options, device, dtype)
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-    runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights)
+    place = openvino_place(options.device)
+    runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     subject = subject_of(target, draft, dtype, device, runners.target.engine)
     return Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject), runners=runners)
 

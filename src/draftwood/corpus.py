@@ -15,7 +15,7 @@ def read_documents(path: Path) -> list[str]:
     """Documents of one text file, plain or xz-compressed, separated by lines ``<|endoftext|>``.
 
     Raises:
-        ConfigError: a file without text.
+        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed).
     """
     text = _text(path)
     found = [d.strip("\n") for d in re.split(rf"(?m)^{re.escape(SEPARATOR)}$", text) if d.strip()]
@@ -28,7 +28,7 @@ def read_lines(path: Path) -> list[str]:
     """Lines of one text file, plain or xz-compressed, without their ends and without surrounding blanks.
 
     Raises:
-        ConfigError: a file without text, or an empty line, by its number.
+        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed); an empty line, by its number.
     """
     lines = [line.strip() for line in _text(path).removesuffix("\n").split("\n")]
     if not any(lines):
@@ -44,7 +44,8 @@ def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> 
     The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file translates the other.
 
     Raises:
-        ConfigError: no folder, a missing file, an empty file or line, or files that differ in their number of lines.
+        ConfigError: no folder, a missing file, one that :func:`read_lines` refuses, or files that differ in their number of
+            lines.
     """
     wanted = f"NAME.{part}.{languages[0]}"
     if not folder.is_dir():
@@ -74,5 +75,13 @@ def _found(plain: Path) -> Path:
 
 
 def _text(path: Path) -> str:
-    raw = path.read_bytes()
-    return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8").replace("\r\n", "\n")
+    try:
+        raw = path.read_bytes()
+        return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8").replace("\r\n", "\n")
+    except (lzma.LZMAError, EOFError) as error:
+        raise ConfigError(
+            f"{path} is no whole xz file ({error}): copy it again, or unpack it and leave the .xz away"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"line {line} of {path} is not UTF-8 text: convert the file, for example with iconv") from error

@@ -12,6 +12,7 @@ import torch
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.errors import CacheError, ConfigError, PairingError
+from draftwood.machine import torch_threads
 from draftwood.models import Runner
 from draftwood.noise import Choices, Noise
 from draftwood.output import FinishReason, Limits, RowOutput
@@ -134,6 +135,8 @@ class Decoder:
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
+        # PyTorch's threads, once woken, go on spinning for a while: beside those of another engine they take its cores.
+        self._threads = None if getattr(target, "engine", "torch") == "torch" else 1
         self._in_use = in_use or Lock()
 
     @property
@@ -240,10 +243,11 @@ class Decoder:
             part.start([output.tokens[:-1] for output in outputs], sources)
             clock.claim(stage, part.forward_seconds - before)
         while rows:
-            this_round = self._round([outputs[r] for r in rows], law, noise, clock)
-            pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
-            for part in (self.target, self.drafter):
-                part.commit(this_round)
+            with torch_threads(self._threads):
+                this_round = self._round([outputs[r] for r in rows], law, noise, clock)
+                pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
+                for part in (self.target, self.drafter):
+                    part.commit(this_round)
             going = [i for i, r in enumerate(rows) if outputs[r].finish_reason is None]
             if 0 < len(going) < len(rows):
                 law, noise = law.select(going), noise.select(going)

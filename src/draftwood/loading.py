@@ -15,6 +15,7 @@ from draftwood.sampling import Sampling
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 BackendName: TypeAlias = Literal["auto", Backend]
+_PLACE = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
 
@@ -24,9 +25,12 @@ class LoadOptions:
     """Where and how models are loaded."""
 
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    device: str = field(
+        default="auto",
+        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU for --backend openvino; auto takes CUDA if there is one"},
+    )
     backend: BackendName = field(
-        default="auto", metadata={"help": "what runs causal models; openvino is for the CPU and an extra of its own"}
+        default="auto", metadata={"help": "what runs the models; openvino is for the CPU and an extra of its own"}
     )
     weights: Weights = field(
         default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
@@ -49,8 +53,15 @@ def bundled_pairs() -> dict[str, dict[str, Path]]:
     return pairs
 
 
+def openvino_place(device: str) -> str | None:
+    """OpenVINO's name of the device that a name such as ``openvino:GPU`` asks for; None where it asks for none."""
+    return device.removeprefix(_PLACE) if device.startswith(_PLACE) else None
+
+
 def choose_device(name: str) -> torch.device:
-    """``auto`` is CUDA if there is one, else the CPU."""
+    """``auto`` is CUDA if there is one, else the CPU. Models that OpenVINO takes elsewhere are read on the CPU."""
+    if name.startswith(_PLACE):
+        return torch.device("cpu")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.split(":")[0] == "mps":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,20 @@ def cache_folder() -> Path:
     if own := os.environ.get("DRAFTWOOD_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Within, PyTorch computes on so many threads; None leaves their number alone."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_average() -> float | None:

@@ -21,7 +21,7 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.errors import ConfigError, PairingError
-from draftwood.models import BlockRunner, Runner
+from draftwood.models import BlockRunner, LongBlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
@@ -210,6 +210,8 @@ def _block(runner: Runner, shape: str | None) -> BlockChain:
             "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
         )
     length = min(BLOCK, runner.block) if shape is None else len(_branching("block", shape))
+    if length > runner.block and isinstance(runner, LongBlockRunner):
+        runner = runner.longer(length)
     _check_depth("block", shape, length, runner)
     return BlockChain(runner, length)
 

@@ -24,23 +24,19 @@ from draftwood.loading import (
     load_model,
     load_tokenizer,
     model_type,
+    openvino_place,
 )
 from draftwood.methods import Method
-from draftwood.models import Runner
-from draftwood.models.causal_block import causal_draft
+from draftwood.models.backend import TranslationRunners, make_translation_runners
 from draftwood.models.heads import HeadsDrafter
-from draftwood.models.heads_runner import HeadsRunner
 from draftwood.models.layer_skip import with_layers
 from draftwood.models.masked_block import MaskedBlockDrafter
-from draftwood.models.masked_block_runner import MaskedBlockRunner
-from draftwood.models.seq2seq_paths import seq2seq_runner
-from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
 from draftwood.profile import Subject, subject_of
 from draftwood.sampling import Sampling
 
 _OWN = "target:"  # begins a draft that is made of layers of the target
-_CAUSAL_ONLY = {"profile": ("auto", "none"), "backend": ("auto", "torch"), "weights": ("same",)}  # options, and what is fine
+_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # options, and what is fine
 
 
 def load_translator(
@@ -57,17 +53,16 @@ def load_translator(
         target: the model that translates.
         draft: a masked-block drafter or heads trained for the target, another encoder-decoder or a causal model with the
             target's tokenizer, or ``target:0,2``: the target itself with its decoder layers 0 and 2 only.
-        options: number format, device and trust.
+        options: number format, device, what runs the models, and trust.
 
     Raises:
-        ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only.
+        ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only, a
+            backend that is not installed or does not do what is asked.
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: a drafter that was trained for another target, or has another tokenizer.
     """
     options = options or LoadOptions()
-    for option, fine in _CAUSAL_ONLY.items():
-        if (given := getattr(options, option)) not in fine:
-            raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
+    _check_options(options)
     if target is None:
         if draft is not None:
             raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
@@ -91,7 +86,19 @@ def load_translator(
     elif draft is not None:
         draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-    return Translator(model, draft_model, tokenizer, subject=subject_of(target, None if own else draft, dtype, device))
+    runners = make_translation_runners(model, draft_model, backend=options.backend)
+    subject = subject_of(target, None if own else draft, dtype, device, runners.target.engine)
+    return Translator(model, draft_model, tokenizer, subject=subject, runners=runners)
+
+
+def _check_options(options: LoadOptions) -> None:
+    for option, fine in _CAUSAL_ONLY.items():
+        if (given := getattr(options, option)) not in fine:
+            raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
+    if openvino_place(options.device) is not None:
+        raise ConfigError(
+            f"device {options.device!r} was given, but OpenVINO runs translation models on its CPU only: leave --device out"
+        )
 
 
 def _seq2seq() -> type[Any]:
@@ -128,6 +135,7 @@ class Translator:
         draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
         subject: which files the models are, where that is known.
+        runners: runners of both models; made here without them.
 
     Attributes:
         target, draft: their runners.
@@ -141,12 +149,19 @@ class Translator:
         PairingError: a drafter that was trained for another target.
     """
 
-    def __init__(self, model: Any, draft_model: Any, tokenizer: Any, *, subject: Subject | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        draft_model: Any,
+        tokenizer: Any,
+        *,
+        subject: Subject | None = None,
+        runners: TranslationRunners | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.subject = subject
-        self.target = seq2seq_runner(model)
-        self.draft = None if draft_model is None else _draft_runner(draft_model, self.target, model)
+        self.target, self.draft = runners or make_translation_runners(model, draft_model)
         self.eos = eos_of(model, tokenizer)
         wanted = asked(model, self.eos, self.target.max_length)
         self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
@@ -159,7 +174,8 @@ class Translator:
         size = sum(p.numel() for p in self.model.parameters()) / 1e6
         draft = "None" if self.draft is None else f"<{type(self.draft).__name__}>"
         name, dtype = type(self.model).__name__, str(self.model.dtype)[6:]
-        return f"Translator(target=<{name}, {size:.1f} M, {dtype} on {self.model.device}>, draft={draft})"
+        where = f"{dtype} on {self.model.device} by {self.target.engine}"
+        return f"Translator(target=<{name}, {size:.1f} M, {where}>, draft={draft})"
 
     def method(self, method: Method | None = None, *, temperature: float = 0.0) -> Method:
         """What is drafted and how it is verified at a temperature, every ``auto`` replaced."""
@@ -293,15 +309,3 @@ class Translator:
         requests = self.requests(texts, limits, seeds_for(len(texts), seed, "texts"))
         results = decoder.generate(requests, sampling)
         return results[0] if single else results
-
-
-def _draft_runner(draft: Any, target: Any, model: Any) -> Runner:
-    if isinstance(draft, MaskedBlockDrafter):
-        draft.check_target(model)
-        return MaskedBlockRunner(draft)
-    if isinstance(draft, HeadsDrafter):
-        draft.check_target(model)
-        return HeadsRunner(draft, target)
-    if draft.config.is_encoder_decoder:
-        return seq2seq_runner(draft, drafts=True)
-    return causal_draft(TorchRunner(draft, drafts=True))

@@ -70,3 +70,27 @@ def test_prompts_in_the_package_need_no_file() -> None:
 def test_a_prompt_without_room_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="do not fit the models' context of 100"):
         read_prompts(BenchConfig(preset="quick"), encode, longest=100)
+
+
+def words(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
+
+
+def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
+    document = " ".join("x" * (i % 7 + 1) for i in range(60))
+    (tmp_path / "a.val.txt").write_text("\n".join([document] * 4))
+    config = BenchConfig(data=tmp_path, contexts="4,20", prompts_per_source=2, max_new_tokens=5)
+    found = read_prompts(config, words, None)
+    assert [(p.source, len(p.tokens)) for p in found] == [("a at 4", 4), ("a at 20", 20)] * 2
+    assert found[0].tokens == found[1].tokens[-4:]
+    assert found[1].tokens == tuple(words(document)[:20])
+    with pytest.raises(ConfigError, match="no 2 pieces of 300 tokens"):
+        read_prompts(BenchConfig(data=tmp_path, contexts="300", prompts_per_source=2), words, None)
+    with pytest.raises(ConfigError, match="do not fit the models' context of 24"):
+        read_prompts(config, words, 24)
+
+
+@pytest.mark.parametrize(("settings", "told"), [({"contexts": "64"}, "give --data"), ({"contexts": "0"}, "contexts")])
+def test_contexts_that_cannot_be_are_refused(settings: dict, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told):
+        BenchConfig(**settings, data=None if settings["contexts"] == "64" else tmp_path)

@@ -96,8 +96,26 @@ def test_the_file_of_raw_numbers_says_where_they_come_from(measured: SimpleNames
     document = json.loads((measured.writer.config.output / "bench.json").read_text())
     assert document["partial"] is False
     assert document["config"]["max_new_tokens"] == 6
-    assert set(document["versions"]) == {"draftwood", "python", "torch", "transformers"}
+    assert set(document["versions"]) - {"openvino"} == {"draftwood", "python", "torch", "transformers"}  # if it was imported
     assert document["machine"]["torch_threads"] == 1
     assert document["models"]["draft"]["dtype"] == "float32"
     assert [r["first_seed"] for r in document["results"][0]["repeats"]] == [5, 1_000_008]
     assert len(document["prompts"]) == 3
+
+
+def test_a_round_behind_a_context_stands_beside_plain_decodings(measured: SimpleNamespace) -> None:
+    document = json.loads(json.dumps(measured.document))
+    assert "By context" not in markdown(document)
+    document["config"]["contexts"] = "3,4"
+    header, *rows = section(markdown(document), "0", "By context")
+    assert header == ["fastest setting", "a", "b"]
+    cells = {row[0]: row[1] for row in rows}
+
+    def taken(name: str) -> float:  # of the prompts 0 and 2, which are the source's
+        repeats = raw(document, name, 0.0)["repeats"]
+        seconds, forwards = (sum(r[key][0] + r[key][2] for r in repeats) for key in ("seconds", "forwards"))
+        return 1e3 * seconds / forwards
+
+    assert cells["chain 2"] == f"{taken('chain 2'):.2f} ({taken('chain 2') / taken('ar'):.2f})"
+    assert cells["assisted 2"] == f"{taken('assisted 2'):.2f} ({taken('assisted 2') / taken('generate'):.2f})"
+    assert cells["ar"].endswith("(1.00)")

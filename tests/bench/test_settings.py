@@ -9,7 +9,7 @@ import pytest
 
 from draftwood.api import Pair
 from draftwood.bench import config as bench_config
-from draftwood.bench.settings import BLOCKS, BUDGETS, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
+from draftwood.bench.settings import BLOCKS, BUDGETS, ENGINES, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
 from draftwood.loading import DTypeName
@@ -82,7 +82,7 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
 def test_no_side_has_more_tries_than_the_other() -> None:
     counts = Counter(s.method for s in plan("peers", None, has_draft=True))
     assert counts.pop("ar") == counts.pop("generate") == 1
-    assert set(counts) == set(METHODS) - {"ar", "generate", *BLOCKS}
+    assert set(counts) == set(METHODS) - {"ar", "generate", *BLOCKS, *ENGINES}
     assert set(counts.values()) == {4}
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
-import ctranslate2
 import pytest
 import sacrebleu
 import torch
@@ -19,9 +21,10 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from draftwood.bench.commands import command
 from draftwood.bench.measure import Meter
-from draftwood.bench.translate import commands, ours, run
+from draftwood.bench.translate import commands, ct2, ours, run
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.ct2 import CT2
+from draftwood.bench.translate.ct2_process import CT2Process
 from draftwood.bench.translate.figures import pace
 from draftwood.bench.translate.peers import Generate
 from draftwood.bench.translate.run import Bench, Log, batched
@@ -249,6 +252,37 @@ def test_exact_compares_every_sentence_at_both_batch_sizes(
     assert "| ngram 5 | 16 | 8 | 1 |" in (tmp_path / "translate-exact.md").read_text()
 
 
+def test_an_ablation_runs_every_length_with_every_tolerance_once(folders: Folders, tmp_path: Path) -> None:
+    options = [*folders.options(tmp_path, repeats=None, k=2, **{"batch-size": 1}), "--k", "6", "--ablation"]
+    assert CliRunner().invoke(command, options, catch_exceptions=False).exit_code == 0
+    document = json.loads((tmp_path / "translate.json").read_text())
+    pairs = [(1, 0), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5)]
+    blocks = [f"block {k}, beta {beta}, tau {tau}" for k in (2, 6) for beta, tau in pairs]  # the drafter's own block is 4
+    assert [r["system"] for r in document["results"]] == ["generate", "ar", *blocks]
+    assert {len(r["repeats"]) for r in document["results"]} == {1}
+    assert (document["config"]["repeats"], document["partial"], document["left_out"]) == (1, False, [])
+    found = {r["system"]: r for r in document["results"]}
+    for k in (2, 6):
+        assert found[f"block {k}, beta 1, tau 0"]["differing"] == []
+        told = [found[f"block {k}, beta 5, tau {tau}"]["groups"]["all"]["block_efficiency"] for tau in (1, 3, 5)]
+        assert 1 <= told[0] <= told[2]
+    report = (tmp_path / "translate.md").read_text()
+    for name in blocks:  # speeds of all and of the long ones, whether it is greedy, and nothing about stages
+        assert report.count(f"\n| {name} |") == 2 + found[name]["greedy"]
+
+
+def test_an_ablation_has_the_papers_settings_by_default(folders: Folders) -> None:
+    config = TranslateConfig(data=folders.data, ablation=True)
+    assert (config.block_lengths(), len(config.tolerances()), config.times()) == ((5, 10, 15, 20, 25), 6, 1)
+    assert (config.method_names(), config.peer_names()) == (("ar", "block"), ("generate",))
+    changes: dict[str, Any] = {"k": (7,), "tolerance": ("2,2",), "repeats": 2, "peers": "none", "methods": "block"}
+    given = TranslateConfig(data=folders.data, ablation=True, **changes)
+    assert (given.block_lengths(), given.tolerances(), given.times()) == ((7,), ((2, 2.0),), 2)
+    assert (given.method_names(), given.peer_names()) == (("block",), ())
+    plain = TranslateConfig(data=folders.data)
+    assert (plain.block_lengths(), plain.tolerances(), plain.times()) == ((), ((1, 0.0), (3, 1.0)), 3)
+
+
 @pytest.mark.parametrize(("complete", "kept"), [(0, None), (2, 2)])
 def test_an_interrupted_run_keeps_complete_repeats(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: int, kept: int | None
@@ -374,6 +408,42 @@ def test_ctranslate2_computes_with_the_same_weights(folders: Folders) -> None:
     assert CT2(model, tokenizer, [1], threads=1).translate(ids, 1, LONGEST, 1.0).tokens != greedy
 
 
+def test_ctranslate2_has_a_process_of_its_own_and_its_end_is_said(folders: Folders) -> None:
+    model = MarianMTModel.from_pretrained(folders.target, dtype=torch.float32).eval()
+    made = CT2(model, AutoTokenizer.from_pretrained(folders.target), [1], threads=1)
+    before = perf_counter()
+    out = made.translate([[5, 6, 1]], 1, LONGEST, 1.0)
+    assert out.elapsed is not None
+    assert 0 < out.elapsed < perf_counter() - before
+    process = made._translator._process
+    assert process.pid != os.getpid()
+    with pytest.raises(ValueError, match="beam size"):  # its own errors come back, and it goes on
+        made.translate([[5, 6, 1]], 0, LONGEST, 1.0)
+    assert made.translate([[5, 6, 1]], 1, LONGEST, 1.0).tokens == out.tokens
+    process.kill()
+    with pytest.raises(ModelError, match=r"CTranslate2 has ended \(exit status -9\).*--peers"):
+        made.translate([[5, 6, 1]], 1, LONGEST, 1.0)
+
+
+def test_ctranslate2s_process_ends_with_its_owner(folders: Folders) -> None:
+    model = MarianMTModel.from_pretrained(folders.target, dtype=torch.float32).eval()
+    made = CT2(model, AutoTokenizer.from_pretrained(folders.target), [1], threads=1)
+    process = made._translator._process
+    del made
+    gc.collect()
+    process.join(timeout=120)
+    assert process.exitcode == 0
+
+
+def test_seconds_that_a_process_of_its_own_has_measured_are_taken() -> None:
+    def system(elapsed: float | None) -> System:
+        out = Output(tokens=[[1]], elapsed=elapsed)
+        return System(name="any", translate=lambda sources: out, ours=False, greedy=True)
+
+    assert Bench._timed(system(7.5), [[1]]).seconds == 7.5
+    assert 0 < Bench._timed(system(None), [[1]]).seconds < 7
+
+
 def test_ctranslate2_never_writes_a_forbidden_token(folders: Folders) -> None:
     model = MarianMTModel.from_pretrained(folders.target, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders.target)
@@ -416,6 +486,9 @@ def test_ctranslate2_refuses_what_it_would_translate_otherwise(folders: Folders)
         ({"peers": "fairseq"}, "peers holds 'fairseq'"),
         ({"methods": "none", "peers": "none"}, "both 'none'"),
         ({"methods": "heads"}, "give --heads"),
+        ({"ablation": True, "methods": "ar"}, "ablation is about method 'block'"),
+        ({"ablation": True, "target": "some"}, "ablation is about method 'block'.*--draft"),
+        ({"ablation": True, "exact": True}, "leave one of them out"),
         ({"methods": "ar,block", "target": "some"}, "give --draft"),
     ],
 )
@@ -431,6 +504,7 @@ def test_bad_options_are_named(folders: Folders, changes: dict[str, Any], messag
         ({"layers": "0,7"}, ConfigError, "7"),
         ({"draft": "target:0"}, PairingError, "Seq2SeqRunner"),
         ({"k": 5000}, ConfigError, "5000"),
+        ({"max-new-tokens": 32}, ConfigError, "32 positions: give 1 to 31"),
         ({"heads": "/nowhere/heads"}, ModelError, "there is no folder '/nowhere/heads'"),
     ],
 )
@@ -476,13 +550,12 @@ def test_every_setting_is_an_option_with_its_default_and_help() -> None:
 
 def test_all_systems_use_as_many_threads(folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    real = ctranslate2.Translator
 
-    def translator(*args: Any, **settings: Any) -> Any:
-        told.append(settings["intra_threads"])
-        return real(*args, **settings)
+    def started(folder: str, device: str, threads: int) -> CT2Process:
+        told.append(threads)
+        return CT2Process(folder, device, threads)
 
-    monkeypatch.setattr(ctranslate2, "Translator", translator)
+    monkeypatch.setattr(ct2, "CT2Process", started)
     during: list[int] = []
     real_call = ours.Ours.__call__
     monkeypatch.setattr(

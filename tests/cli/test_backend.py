@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Sampling, profile
+from draftwood import Limits, LoadOptions, Method, Request, Sampling, profile
 from draftwood.errors import ConfigError
 from draftwood.models import backend
 from draftwood.models.torch_runner import TorchRunner
@@ -42,6 +42,62 @@ def test_a_backend_that_is_named_is_taken_or_refused(models):
         load(models, backend="openvino", dtype="float64")
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
         load(models, weights="int8")
+
+
+def test_a_device_of_openvinos_is_taken_or_refused(models):
+    pair = load(models, backend="openvino", device="openvino:CPU")
+    assert pair.target.engine == "openvino"
+    assert pair.target.network.request.get_compiled_model().get_property("EXECUTION_DEVICES") == ["CPU"]
+    with pytest.raises(ConfigError, match=r"no device 'FPGA' here, only CPU.*: use --device openvino:CPU"):
+        load(models, backend="openvino", device="openvino:FPGA")
+    with pytest.raises(ConfigError, match="device 'openvino:CPU' is for OpenVINO: add --backend openvino"):
+        load(models, backend="torch", device="openvino:CPU")
+    with pytest.raises(ConfigError, match="OpenVINO runs translation models on its CPU only"):
+        draftwood.load_translator(options=LoadOptions(backend="openvino", device="openvino:GPU"))
+
+
+@pytest.mark.parametrize("name", ["torch", "openvino"])
+def test_other_models_are_run_in_the_same_way(models, name):
+    pair = load(models, backend=name)
+    made = backend.runners_like(pair.target, pair.target.model, pair.draft.model)
+    assert {made.target.engine, made.draft.engine} == {name}
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("openvino", 1)])
+def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(models, name, inside):
+    seen: list[int] = []
+
+    def criterion(tokens):
+        seen.append(torch.get_num_threads())
+        if len(seen) > 3:
+            raise RuntimeError("enough")
+        return False
+
+    decoder = load(models, backend=name).decoder(Method(method="ar"))
+    request = Request(prompt=[5, 6], limits=Limits(max_new_tokens=8), criterion=criterion)
+    stream = decoder.stream([request], Sampling())
+    next(stream)
+    assert torch.get_num_threads() == 2
+    stream.close()
+    assert torch.get_num_threads() == 2
+    stream = decoder.stream([request], Sampling())
+    next(stream)
+    torch.set_num_threads(3)  # the user's own, between two rounds
+    next(stream)
+    assert torch.get_num_threads() == 3
+    with pytest.raises(RuntimeError, match="enough"):
+        next(stream)
+    assert torch.get_num_threads() == 3
+    assert seen == ([2, 2, 3, 3] if inside == 2 else [1] * 4)
 
 
 def test_a_pair_says_what_runs_it(models):
@@ -125,9 +181,16 @@ def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair
     assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
 
 
-def test_translators_take_pytorch_only():
-    with pytest.raises(ConfigError, match=r"backend 'openvino' was given, but .* causal"):
-        draftwood.load_translator(options=LoadOptions(backend="openvino"))
+def test_translators_take_either_and_no_rounded_weights(run: Run):
+    told = {}
+    for name in ("torch", "openvino"):
+        result = run("translate", "--backend", name, "--json", "Wo ist der Bahnhof?")
+        told[name] = json.loads(result.stdout)
+        assert told[name]["engine"] == name
+        result = run("translate", "--backend", name, "Wo ist der Bahnhof?")
+        assert result.stdout == f"{told[name]['text']}\n"
+        assert (" by openvino," in result.stderr) == (name == "openvino")
+    assert told["torch"]["token_ids"] == told["openvino"]["token_ids"]
     with pytest.raises(ConfigError, match="weights 'int8'"):
         draftwood.load_translator(options=LoadOptions(weights="int8"))
 

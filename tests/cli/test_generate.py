@@ -35,6 +35,12 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) 
     assert sum(found["stats"]["accepted"]) == found["stats"]["rounds"]
 
 
+def test_json_names_no_seed_where_nothing_is_drawn(run: Run, pair: list[str]) -> None:
+    found = json.loads(told(run("generate", *pair, "--json", *SHORT, "--temperature", "0", "the fox")).stdout)
+    assert "seed" not in found
+    assert len(found["token_ids"]) == 12
+
+
 def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list[str]) -> None:
     text = json.loads(told(run("generate", *pair, "--json", *SHORT, "the fox")).stdout)["text"]
     result = told(run("generate", *pair, *SHORT, "the fox"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str], 
     found = json.loads(result.stdout)
     assert {"source", "text", "token_ids", "finish_reason", "lossless", "stats", "method"} <= found.keys()
     assert (found["source"], found["text"], found["lossless"]) == (LINES[0], wanted[0], True)
+    assert "seed" not in found  # nothing is drawn
     assert (found["method"]["method"], found["method"]["shape"], found["method"]["verifier"]) == ("block", "4", "greedy")
     assert found["compare"]["identical"] is True
     assert max(k for k, n in enumerate(found["stats"]["accepted"]) if n) <= 4
@@ -136,6 +138,7 @@ def test_json_lines(run: Run, pair: list[str], german: Path, wanted: list[str], 
     assert found[0]["source"] == LINES[0]
     assert found[0]["method"]["method"] == "block"
     assert {"token_ids", "finish_reason", "lossless", "stats"} <= found[0].keys()
+    assert "seed" not in found[0]
     assert found[2] == {"index": 2, "source": "", "text": "", "token_ids": []}
 
 
@@ -175,6 +178,22 @@ def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
     assert found[1].keys() == {"index", "source", "error"}
     assert found[3]["source"] == "Haus \ufffd"
     assert [answer.get("text") for answer in found] == [wanted[0], None, wanted[1], None, wanted[2]]
+
+
+def test_limits_that_leave_no_room_are_refused_before_anything_is_written(
+    run: Run, translation: Path, german: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(translation / "target", target)
+    config = target / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"forced_bos_token_id": 305}))
+    command = ["translate", "--target", target, "--input", german, "--output", tmp_path / "out", "--max-new-tokens"]
+    result = run(*command, "1")
+    assert result.exit_code == 2
+    assert "the target begins every text with token 305: give 2 or more" in result.stderr
+    assert result.stderr.count("\n") == 1  # once, not for every line
+    assert {path.name for path in tmp_path.iterdir()} == {"german.txt", "target"}
+    told(run(*command, "2"))
 
 
 def test_a_stopped_run_goes_on_to_the_same_file(
@@ -361,7 +380,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
         (["Haus", "--method", "ar", "--compare"], 2, "--method ar is plain decoding itself"),
         (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both say how far is drafted"),
         (["Haus", "--k", "0"], 2, "k is 0: give a number of tokens"),
-        (["Haus", "--k", "7"], 2, "7"),
+        (["Haus", "--k", "90"], 2, "a block of 90 masked positions was asked for; the model takes 1 to 79"),
         (["Haus", "--beta", "0"], 2, "beta is 0"),
         (["Haus", "--beta", "3", "--verifier", "greedy"], 2, "beta and tau are for verifier 'tolerance'"),
         (["Haus", "--max-new-tokens", "0"], 2, "max_new_tokens is 0"),
@@ -403,6 +422,6 @@ def test_help_lists_the_options_by_subject(run: Run) -> None:
     text = told(run("translate", "--help")).output
     places = [text.index(f"\n{title}:") for title in translate_settings.SECTIONS]
     assert places == sorted(places)
-    for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens"):
+    for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens", "--backend"):
         assert f"  {name}" in text
-    assert not any(name in text for name in ("--profile", "--backend", "--weights", "--temperature"))
+    assert not any(name in text for name in ("--profile", "--weights", "--temperature"))

@@ -197,7 +197,8 @@ def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level
     made = BestFirst(blocks(), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
     grown = BestFirst(ByLevels(blocks()), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
     tree, other = (trees(drafter, sampling, limits, stops) for drafter in (made, grown))
-    assert made._at_once and not grown._at_once
+    assert made._at_once
+    assert not grown._at_once
     assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
     assert max(tree.valid.sum(1)) == nodes + 1
     assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]

@@ -12,7 +12,8 @@ import torch
 import draftwood
 from draftwood.counters import uniform_one
 from draftwood.decode import Decoder, Request
-from draftwood.exactness.report import BINS, check, judged
+from draftwood.exactness.report import check
+from draftwood.judging import BINS, judged
 from draftwood.laws import Laws
 from draftwood.methods import Method
 from draftwood.models.table import TableRunner

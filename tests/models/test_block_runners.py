@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from draftwood.errors import CacheError, ConfigError, PairingError
-from draftwood.models import BlockRunner, masked_block_runner
+from draftwood.methods import Method, build
+from draftwood.models import BlockRunner, masked_block_lean
 from draftwood.models.causal_block import CausalBlockRunner, causal_draft
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.heads_runner import HeadsRunner
+from draftwood.models.lean_encoder import LeanEncoder
 from draftwood.models.masked_block import MaskedBlockDrafter, Source
 from draftwood.models.masked_block_runner import MaskedBlockRunner
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
@@ -210,8 +212,32 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
         assert difference(scores[row], wanted) < EXACT
     for wrong in (0, room):
-        with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
-            MaskedBlockRunner(masked_block(), block=wrong)
+        for make in (lambda block: MaskedBlockRunner(masked_block(), block=block), rounds.runner.longer):
+            with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
+                make(wrong)
+
+
+def test_a_longer_block_is_asked_of_the_same_drafter():
+    rounds, plain = masked_rounds(block=12), MaskedBlockRunner(masked_block())
+    rounds.runner = plain.longer(12)
+    rounds.runner.start([text[:-1] for text in rounds.texts], SOURCES)
+    assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
+    assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
+    plain.start([[5]], [[6, 1]])  # a text of the first runner is not one of the second
+    assert max(rounds.round(12), rounds.round(3)) < EXACT
+    assert plain._texts == [[5]]
+    with pytest.raises(ConfigError, match="fills blocks of 5: ask for 1 to 5"):
+        plain.ahead(torch.tensor([3]), 12)
+
+
+def test_method_block_takes_a_longer_block_where_the_drafter_can():
+    method = Method(method="block", shape="12")
+    drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
+    assert (drafter.length, drafter.runner.block, drafter.max_length) == (12, 12, 52)
+    with pytest.raises(ConfigError, match="a block of 64 masked positions was asked for; the model takes 1 to 63"):
+        build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
+    with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
+        build(method, HeadsRunner(heads(), Seq2SeqRunner(marian().double())), greedy=True)
 
 
 def test_sources_that_are_missing_or_too_long_are_refused():
@@ -226,8 +252,9 @@ def test_sources_that_are_missing_or_too_long_are_refused():
 def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
     rounds = masked_rounds()
     model, seen = rounds.runner.model, []
-    plain = masked_block_runner.source_memory
-    monkeypatch.setattr(masked_block_runner, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
+    plain, read = masked_block_lean.source_memory, LeanEncoder.read
+    monkeypatch.setattr(LeanEncoder, "read", lambda *parts: (seen.append("encoder"), read(*parts))[1])
+    monkeypatch.setattr(masked_block_lean, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
     for name, part in (("encoder", model.encoder), ("ask", model.question)):
         part.register_forward_hook(lambda *_, name=name: seen.append(name))
     assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,12 +21,12 @@ from tests.models.test_logit_identity import Walk
 from tests.models.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
 
 pytest.importorskip("openvino")
-from draftwood.models.openvino_graph import graph_of, openvino
+from draftwood.models.openvino_graph import core, graph_of
 from draftwood.models.openvino_runner import OpenVinoRunner
 
 CLOSE = 1e-4  # float32, scores of up to 10
 WRONG = 1e-2  # a negative control must be at least this far off
-HAS_BF16 = "BF16" in openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+HAS_BF16 = "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def small(kind: str, **settings):
@@ -146,6 +149,26 @@ def test_starting_again_forgets_everything():
     assert Walk(rows.runner, rows.scores_of, [3, 8, 1], seed=1).round() < CLOSE
 
 
+def test_an_interrupt_after_models_are_gone():
+    """OpenVINO changes the stack that signal handlers run on."""
+    code = (
+        "import gc, os, signal, time, torch\n"
+        "from tests.models.zoo import tiny\n"
+        "from draftwood.models.openvino_runner import OpenVinoRunner\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "runners = [OpenVinoRunner(tiny('gpt2', seed=seed, dtype=torch.float32)) for seed in (0, 1)]\n"
+        "while runners:\n"
+        "    del runners[0]\n"
+        "    gc.collect()\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    raise SystemExit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 7
+
+
 def test_earlier_scores_stay_as_they_were():
     rows = walk("llama", [5])
     asked = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
@@ -265,9 +288,35 @@ def test_bfloat16_is_refused_where_the_processor_has_none(monkeypatch):
         def get_property(self, *_):
             return ["FP32"]
 
-    monkeypatch.setattr(openvino(), "Core", Core)
+    monkeypatch.setattr("draftwood.models.openvino_network.core", Core)
     with pytest.raises(ConfigError, match="does not compute in bfloat16"):
         OpenVinoRunner(small("gpt2").bfloat16())
+
+
+def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpus(monkeypatch):
+    asked = []
+
+    class Core:
+        """The CPU under another name."""
+
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+        def get_property(self, device, name):
+            assert (device, name) == ("GPU", "OPTIMIZATION_CAPABILITIES")
+            return ["FP32", "FP16"]
+
+        def compile_model(self, graph, device, settings):
+            asked.append((device, settings.get("INFERENCE_PRECISION_HINT"), "INFERENCE_NUM_THREADS" in settings))
+            return core().compile_model(graph, "CPU", settings)
+
+    monkeypatch.setattr("draftwood.models.openvino_network.core", Core)
+    runner = OpenVinoRunner(small("gpt2"), place="GPU")
+    assert runner.engine == "openvino GPU"
+    assert asked == [("GPU", "f32", False)]
+    with pytest.raises(ConfigError, match="this device does not compute in bfloat16"):
+        OpenVinoRunner(small("gpt2").bfloat16(), place="GPU")
+    with pytest.raises(ConfigError, match=r"no device 'GPU.2' here, only CPU, GPU.0, GPU.1"):
+        OpenVinoRunner(small("gpt2"), place="GPU.2")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

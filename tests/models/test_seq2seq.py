@@ -11,7 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
 
 from draftwood.errors import CacheError, ConfigError, ModelError
+from draftwood.models import lean_encoder as lean_encoder_file
 from draftwood.models import seq2seq_decoder
+from draftwood.models.lean_encoder import LeanEncoder, lean_encoder
 from draftwood.models.ledger import Ledger
 from draftwood.models.seq2seq_decoder import PatchedDecoder
 from draftwood.models.seq2seq_lean import LeanDecoder
@@ -150,9 +152,11 @@ def test_a_round_in_which_a_runner_is_not_asked(kind, runs):
 
 
 @pytest.mark.parametrize("chosen", [LeanDecoder, PatchedDecoder])
-def test_the_source_is_read_once(chosen):
+def test_the_source_is_read_once(chosen, monkeypatch):
     model = tiny("marian")
     runner, calls = with_decoder(model, chosen), []
+    plain = LeanEncoder.read
+    monkeypatch.setattr(LeanEncoder, "read", lambda *parts: (calls.append("encoder"), plain(*parts))[1])
     model.get_encoder().register_forward_hook(lambda *_: calls.append("encoder"))
     for layer in model.get_decoder().layers:
         layer.encoder_attn.k_proj.register_forward_hook(lambda *_: calls.append("keys"))
@@ -163,6 +167,34 @@ def test_the_source_is_read_once(chosen):
     walk.round(check=False)
     assert calls.count("encoder") == 1
     assert calls.count("keys") == (len(model.get_decoder().layers) if chosen is PatchedDecoder else 0)
+
+
+@pytest.mark.parametrize("kind", ABSOLUTE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_encoder_written_out_has_the_models_own_states(kind, dtype):
+    model = tiny(kind, dtype=dtype, spread=1.0)
+    encoder, lean = model.get_encoder(), lean_encoder(model.get_encoder(), PAD)
+    assert lean is not None
+    torch.manual_seed(1)
+    tokens = torch.randint(VOCAB, (3, 9))
+    tokens[0, 4] = PAD  # inside a text it is a token
+    mask = torch.arange(9) < torch.tensor([[9], [2], [7]])
+    with torch.inference_mode():
+        for seen in (mask, None):
+            whole = torch.ones_like(mask) if seen is None else seen
+            wanted = encoder(input_ids=tokens, attention_mask=whole.long())[0]
+            found = lean.read(tokens, seen).states
+            assert (found - wanted)[whole].abs().max() < (1e-10 if dtype == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("kind", [*RELATIVE, *OTHERS])
+def test_encoders_made_of_other_parts_are_left_as_they_are(kind):
+    dtype = torch.float32 if kind == "fsmt" else torch.float64
+    assert lean_encoder(tiny(kind, dtype=dtype).get_encoder(), PAD) is None
+
+
+def test_float16_keeps_the_models_own_encoder():
+    assert lean_encoder(tiny("bart", dtype=torch.float16).get_encoder(), PAD) is None
 
 
 def test_a_new_start_forgets_the_old_sources():
@@ -342,6 +374,23 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
     monkeypatch.setattr("draftwood.models.seq2seq_source.Encoded.bias", lambda self: None)
     with pytest.raises(ModelError, match="its scores differ"):
         Seq2SeqRunner(tiny("marian"))
+
+
+@pytest.mark.parametrize(("kind", "broken"), [
+    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
+])  # fmt: skip
+def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
+    plain = getattr(lean_encoder_file, broken)
+    wrong = {
+        "padding_bias": lambda mask, dtype: None,
+        "feed": lambda layer, x: plain(layer, x) * 1.1,
+        "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
+    }
+    model = tiny(kind)
+    monkeypatch.setattr(lean_encoder_file, broken, wrong[broken])
+    assert lean_encoder(model.get_encoder(), PAD) is None
+    walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
+    assert walk.round() < 1e-9  # the model's own encoder reads the sources
 
 
 def test_control_a_decoder_that_looks_ahead_is_refused():

@@ -55,6 +55,21 @@ def test_bad_files_are_named(tmp_path: Path, files: dict[str, list[str]], messag
         read_pairs(settings(tmp_path), "train")
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.train.de", b"Ja\nNein \xff\n", r"line 2 of .*a\.train\.de is not UTF-8 text: convert"),
+        ("a.train.de.xz", b"Ja\n", r"a\.train\.de\.xz is no whole xz file"),
+        ("a.train.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.train\.de\.xz is no whole xz file"),
+    ],
+)
+def test_files_that_are_no_text_are_named(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    write(tmp_path, "a.train.en", ["yes"])
+    with pytest.raises(ConfigError, match=message):
+        read_pairs(settings(tmp_path), "train")
+
+
 def test_a_missing_folder_and_one_language_twice_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         read_pairs(settings(tmp_path / "nowhere"), "train")

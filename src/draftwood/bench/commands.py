@@ -5,19 +5,20 @@ Nothing heavy is imported before a benchmark runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
 
-from draftwood.bench.config import BenchConfig, VerifyConfig
+from draftwood.bench.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
 from draftwood.bench.progress import steps
 from draftwood.bench.translate.commands import translate_command
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from draftwood.api import Pair
     from draftwood.bench.run import Bench, Log
@@ -25,14 +26,18 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.group(name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|sweep|translate|verify ...]")
+@click.group(
+    name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|cost|inflate|plot|sweep|translate|verify ...]"
+)
 @dataclass_options(BenchConfig)
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Measure block efficiency and speed, against plain decoding and against transformers.
 
     `draftwood bench acceptance` compares trees on the same texts, `draftwood bench sweep` compares auto with fixed settings,
-    `draftwood bench translate` measures translation, `draftwood bench verify` times the verifiers alone.
+    `draftwood bench translate` measures translation, `draftwood bench verify` times the verifiers alone, `draftwood bench
+    inflate` writes a copy of a model that costs more, `draftwood bench cost` times forwards of the target, and
+    `draftwood bench plot` draws results.
     """
     if context.invoked_subcommand is None:
         _bench(BenchConfig(**options))
@@ -63,7 +68,7 @@ def acceptance_command(**options: Any) -> None:
     config = BenchConfig(**{"preset": "paper", **options})
     check_methods(config.method_names())
     quiet_loading()
-    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend)
+    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.only_backend("acceptance"))
     pair = load(config.target, config.draft, options=loading)
     scale = config.scale()
     chosen, budgets = config.method_names(), config.node_budgets()
@@ -87,7 +92,7 @@ def sweep_command(**options: Any) -> None:
 
     config = BenchConfig(**{"preset": "paper", **options})
     quiet_loading()
-    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend)
+    loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.only_backend("sweep"))
     pair = load(config.target, config.draft, options=loading)
     blind = untrained(pair, config.seed)
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
@@ -118,13 +123,81 @@ def verify_command(**options: Any) -> None:
     click.echo(markdown(document))
 
 
+@command.command(name="cost")
+@dataclass_options(CostConfig)
+def cost_command(**options: Any) -> None:
+    """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read."""
+    from draftwood.api import load
+    from draftwood.bench.cost import markdown, measure
+    from draftwood.bench.document import replace_file, text_of
+    from draftwood.loading import LoadOptions, quiet_loading
+
+    config = CostConfig(**options)
+    quiet_loading()
+    backend, *others = config.backends()
+    target = config.target or _bundled_target()
+    pair = load(target, options=LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none"))
+    config.output.mkdir(parents=True, exist_ok=True)
+    with steps("cost", len(config.context)) as advance:
+        pairs: dict[str, Pair] = {backend: pair, **{name: _again(pair, name) for name in others}}
+        document = measure(config, pairs, advance)
+    replace_file(config.output / "cost.json", text_of(document))
+    replace_file(config.output / "cost.md", markdown(document))
+    click.echo(markdown(document))
+
+
+def _bundled_target() -> Path:
+    from draftwood.errors import ModelError
+    from draftwood.loading import bundled_pairs
+
+    if (pair := bundled_pairs().get("language")) is None:
+        raise ModelError("this installation holds no bundled pair: name a target model")
+    return pair["target"]
+
+
+@command.command(name="plot")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@dataclass_options(PlotConfig)
+def plot_command(files: tuple[Path, ...], **options: Any) -> None:
+    """Draw FILES, bench.json and cost.json of any runs: speed by size, block efficiency by nodes, cost by tokens."""
+    from draftwood.bench.plot import draw, read
+
+    config = PlotConfig(**options)
+    for path in draw(read(files), config.output, config.form):
+        click.echo(str(path))
+
+
+@command.command(name="inflate")
+@dataclass_options(InflateConfig)
+def inflate_command(**options: Any) -> None:
+    """Write a copy of a Llama model that has its law and a larger model's cost, to measure what a draft would save there."""
+    from draftwood.bench.inflate import write_pair
+    from draftwood.loading import quiet_loading
+
+    config = InflateConfig(**options)
+    quiet_loading()
+    for told, folder in write_pair(config):
+        click.echo(f"{folder}: {told}")
+
+
 def _bench(config: BenchConfig) -> None:
     from draftwood.api import load
     from draftwood.loading import LoadOptions, quiet_loading
 
     quiet_loading()
-    options = LoadOptions(dtype=config.dtype, device=config.device, backend=config.backend, profile="none")
-    _measure(config, load(config.target, config.draft, options=options))
+    backend, *others = config.backends()
+    options = LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none")
+    pair = load(config.target, config.draft, options=options)
+    _measure(config, pair, {name: _again(pair, name) for name in others})
+
+
+def _again(pair: Pair, backend: Literal["torch", "openvino"]) -> Pair:
+    """The same models, run by another backend."""
+    from draftwood.api import Pair
+    from draftwood.models.backend import make_runners
+
+    model, draft = pair.target.model, None if pair.draft is None else pair.draft.model
+    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend))
 
 
 def _block(pair: Pair) -> int | None:
@@ -133,30 +206,57 @@ def _block(pair: Pair) -> int | None:
     return pair.draft.block if isinstance(pair.draft, BlockRunner) else None
 
 
-def _measure(config: BenchConfig, pair: Pair) -> None:
-    """Run, and write what there is however it ends."""
-    from draftwood.bench.document import Writer
+def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
+    """Open what is measured, and say what is left out."""
+    from draftwood.bench.engines import engines
     from draftwood.bench.prompts import read_prompts
-    from draftwood.bench.run import Bench, Log
-    from draftwood.bench.settings import plan
-    from draftwood.machine import load_average
+    from draftwood.bench.run import Bench
+    from draftwood.bench.settings import on_backends, plan
 
     scale = config.scale()
     chosen, budgets = config.method_names(), config.node_budgets()
     settings = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
-    cases = [(setting, temperature) for temperature in scale.temperatures for setting in settings]
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
-    bench = Bench(
+    with engines(settings, pair, scale.temperatures, prompts[0].tokens) as found:
+        for method, why in found.skipped.items():
+            click.echo(f"Left out: {method}, {why}", err=True)
+        kept = on_backends([s for s in settings if s.method not in found.skipped], config.backends())
+        if not kept:
+            raise ConfigError("nothing is left to measure: see above why, or choose other methods")
+        bench = Bench(
+            pair=pair,
+            cases=[(setting, temperature) for temperature in scale.temperatures for setting in kept],
+            prompts=prompts,
+            repeats=scale.repeats,
+            max_new_tokens=scale.max_new_tokens,
+            seed=config.seed,
+            others=others,
+            engines=found.opened,
+        )
+        _run(config, bench, found.skipped)
+
+
+def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
+    """Run, and write what there is however it ends."""
+    from draftwood.bench.document import Writer
+    from draftwood.bench.judge import Judge
+    from draftwood.bench.run import Log
+    from draftwood.machine import load_average
+
+    pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
+    judge = Judge(pair=pair, prompts=prompts, seed=config.seed) if config.scale().judged else None
+    writer = Writer(
+        config=config,
         pair=pair,
-        cases=cases,
         prompts=prompts,
-        repeats=scale.repeats,
-        max_new_tokens=scale.max_new_tokens,
-        seed=config.seed,
+        log=log,
+        load_before=load_average(),
+        skipped=skipped,
+        others=bench.others,
+        judge=judge,
     )
-    log = Log(cases=cases)
-    writer = Writer(config=config, pair=pair, prompts=prompts, log=log, load_before=load_average())
-    click.echo(f"{len(settings)} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)
+    settings = len({setting.name for setting, _ in bench.cases})
+    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)
     config.output.mkdir(parents=True, exist_ok=True)  # before the work, not after hours of it
     partial = True
     try:

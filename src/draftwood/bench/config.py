@@ -11,9 +11,9 @@ from typing import Literal, TypeVar, final
 from draftwood.bench.settings import BUDGETS, METHODS
 from draftwood.errors import ConfigError
 
-PresetName = Literal["quick", "paper", "peers"]
+PresetName = Literal["quick", "paper", "peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-BackendName = Literal["torch", "openvino"]
+BackendName = Literal["torch", "openvino", "both"]
 T = TypeVar("T")
 
 
@@ -27,18 +27,21 @@ class Scale:
         prompts_per_source: prompts taken from each source.
         max_new_tokens: the longest continuation.
         temperatures: each is measured with every setting.
+        judged: whether sampled texts are judged by the target's law; it costs one forward per text.
     """
 
     repeats: int
     prompts_per_source: int
     max_new_tokens: int
     temperatures: tuple[float, ...]
+    judged: bool = False
 
 
 SCALES: dict[PresetName, Scale] = {
     "quick": Scale(repeats=3, prompts_per_source=2, max_new_tokens=32, temperatures=(0.0, 1.0)),
     "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
     "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
+    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), judged=True),
 }
 
 
@@ -53,7 +56,10 @@ class BenchConfig:
 
     preset: PresetName = field(
         default="quick",
-        metadata={"help": "quick: minutes; paper: fixed lengths and budgets in full; peers: best settings and transformers"},
+        metadata={
+            "help": "quick: minutes; paper: fixed lengths and budgets in full; peers: best settings and transformers; "
+            "all-peers: OpenVINO GenAI and llama.cpp too, and sampled texts judged by the target's law"
+        },
     )
     target: str | None = field(
         default=None, metadata={"help": "target model, a folder or a hub name; the bundled pair without it"}
@@ -67,6 +73,10 @@ class BenchConfig:
         default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
     )
     prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})
+    contexts: str | None = field(
+        default=None,
+        metadata={"help": "prompts of exactly so many tokens, comma-separated, such as 64,512,2000, cut from --data"},
+    )
     repeats: int | None = field(
         default=None, metadata={"help": "repeats of every setting on every prompt; by default the preset's"}
     )
@@ -96,9 +106,26 @@ class BenchConfig:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
         if self.data is not None and self.prompts is not None:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
+        if self.contexts is not None and self.data is None:
+            raise ConfigError(f"contexts is {self.contexts!r}, but there is no text to cut such prompts from: give --data")
         self.scale()
         self.method_names()
         self.node_budgets()
+        self.context_lengths()
+
+    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+        """What runs our side, one after another."""
+        return backends(self.backend)
+
+    def only_backend(self, command: str) -> Literal["torch", "openvino"]:
+        """The backend of a command that takes one.
+
+        Raises:
+            ConfigError: two were asked for.
+        """
+        if self.backend == "both":
+            raise ConfigError(f"backend is 'both', but 'draftwood bench {command}' takes one: give torch or openvino")
+        return self.backend
 
     def scale(self) -> Scale:
         """The preset's scale, with what was given in its place."""
@@ -113,6 +140,10 @@ class BenchConfig:
     def method_names(self) -> tuple[str, ...] | None:
         """The methods to keep; None for all of the preset's."""
         return None if self.methods is None else tuple(listed("methods", self.methods, _method))
+
+    def context_lengths(self) -> tuple[int, ...]:
+        """Lengths of the prompts in tokens, where they were asked for."""
+        return () if self.contexts is None else tuple(listed("contexts", self.contexts, _length))
 
     def node_budgets(self) -> tuple[int, ...] | None:
         """The node budgets to keep; None for everything."""
@@ -145,6 +176,90 @@ class VerifyConfig:
             raise ConfigError(f"shape is {self.shape!r}: give width x length such as 3x10")
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class InflateConfig:
+    """Which model is grown, how far, and where it goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    target: str | None = field(
+        default=None, metadata={"help": "Llama model to grow, a folder or a hub name; the bundled target without it"}
+    )
+    draft: str | None = field(
+        default=None, metadata={"help": "its draft model, which is copied; that of the bundled pair goes with its target"}
+    )
+    parameters: str = field(default="110M", metadata={"help": "parameters of the copy, such as 110M, 410M or 1B"})
+    context: int | None = field(
+        default=None, metadata={"help": "positions of the copies in tokens; by default those of the models"}
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the weights that do not matter"})
+    out: Path = field(default=Path("draftwood-inflated"), metadata={"help": "folder for the folders target and draft"})
+
+    def __post_init__(self) -> None:
+        self.count()
+        if self.context is not None and self.context < 1:
+            raise ConfigError(f"context is {self.context}: give 1 or more")
+
+    def count(self) -> int:
+        """The parameters as a number."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", self.parameters)
+        found = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
+        if found < 1:
+            raise ConfigError(f"parameters is {self.parameters!r}: give a number such as 110M, 1B or 110000000")
+        return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CostConfig:
+    """Which forwards are timed, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    target: str | None = field(default=None, metadata={"help": "a folder or a hub name; the bundled target without it"})
+    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})
+    tokens: tuple[int, ...] = field(
+        default=(1, 2, 4, 8, 16, 32, 64), metadata={"help": "tokens of a forward; may be given several times"}
+    )
+    context: tuple[int, ...] = field(
+        default=(256,), metadata={"help": "tokens before those of the forward; may be given several times"}
+    )
+    repeats: int = field(default=15, metadata={"help": "forwards of every size"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for cost.json and cost.md"})
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
+        for name, values in (("tokens", self.tokens), ("context", self.context)):
+            if not values or min(values) < 1 or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
+
+    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+        """What runs the model, one after another."""
+        return backends(self.backend)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlotConfig:
+    """How plots are written."""
+
+    form: Literal["png", "svg"] = field(default="png", metadata={"help": "kind of the files"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the plots"})
+
+
+def backends(name: BackendName) -> tuple[Literal["torch", "openvino"], ...]:
+    """One, or both."""
+    return ("torch", "openvino") if name == "both" else (name,)
+
+
 def listed(name: str, text: str, read: Callable[[str], T]) -> list[T]:
     found = [read(part) for piece in text.split(",") if (part := piece.strip())]
     if not found:
@@ -160,6 +275,12 @@ def _temperature(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ConfigError(f"temperatures holds {text!r}: give numbers of 0 or more, for example 0,0.6,1")
     return value
+
+
+def _length(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"contexts holds {text!r}: give numbers of 1 or more, for example 64,512")
+    return int(text)
 
 
 def _budget(text: str) -> int:

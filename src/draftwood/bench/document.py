@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -12,10 +12,12 @@ from draftwood import machine
 from draftwood.api import Pair
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.greedy import compare
+from draftwood.bench.inflate import label_of
+from draftwood.bench.judge import Judge
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.report import markdown
 from draftwood.bench.run import Log, seed_of
-from draftwood.bench.settings import OURS, PEERS
+from draftwood.bench.settings import PACKAGES, rank
 from draftwood.bench.summary import columns, figures, ratio
 
 FORMAT = 1
@@ -25,13 +27,22 @@ BASES = ("ar", "generate")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Writes ``bench.json`` and ``bench.md``, as often as wanted, from what the log holds by then."""
+    """Writes ``bench.json`` and ``bench.md``, as often as wanted, from what the log holds by then.
+
+    Attributes:
+        skipped: methods that were left out, and why.
+        others: the pair as other backends run it, by their names.
+        judge: of sampled texts; they are not judged without one.
+    """
 
     config: BenchConfig
     pair: Pair
     prompts: Sequence[Prompt]
     log: Log
     load_before: float | None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Pair] = field(default_factory=dict)
+    judge: Judge | None = None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
         """Both files; returns the document."""
@@ -51,16 +62,18 @@ class Writer:
             "format": FORMAT,
             "partial": partial,
             "config": {**plain(asdict(self.config)), **plain(asdict(scale))},
-            "versions": machine.versions(),
+            "versions": machine.versions() | _versions({setting.method for setting, _ in self.log.cases}),
             "machine": {
                 **machine.machine(self.pair.target.device),
                 "load_before": self.load_before,
                 "load_after": machine.load_average(),
             },
-            "models": _models(self.pair),
+            "models": _models(self.pair, list(self.others.values())),
+            "skipped": [{"method": method, "why": why} for method, why in self.skipped.items()],
             "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
             "results": self._results(),
             "greedy": compare(self.pair.target.model, self.prompts, self.log),
+            "judged": [] if self.judge is None else self.judge.verdicts(self.log),
         }
 
     def _results(self) -> list[dict[str, Any]]:
@@ -68,8 +81,8 @@ class Writer:
         raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
         bases = {
             (setting.method, temperature): repeats
-            for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True)
-            if setting.method in BASES and repeats
+            for (setting, temperature), repeats in reversed(list(zip(self.log.cases, raw, strict=True)))
+            if setting.method in BASES and repeats  # of several backends the one that is named first
         }
         results = []
         for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True):
@@ -79,7 +92,7 @@ class Writer:
             results.append(
                 {
                     "setting": setting.name,
-                    "method": setting.method,
+                    "method": setting.kind,
                     "shape": setting.label,
                     "nodes": setting.nodes,
                     "places": [list(place) for place in setting.places],
@@ -89,11 +102,16 @@ class Writer:
                     "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
                 }
             )
-        order = ("auto", *OURS, *PEERS)
-        return sorted(results, key=lambda r: (r["temperature"], order.index(r["method"]), r["nodes"]))
+        return sorted(results, key=lambda r: (r["temperature"], rank(r["method"]), r["nodes"]))
 
 
-def _models(pair: Pair) -> dict[str, Any]:
+def _versions(methods: set[str]) -> dict[str, str]:
+    """Of the other programs that were measured."""
+    packages = {PACKAGES[method] for method in methods & PACKAGES.keys()}
+    return {package: found for package in sorted(packages) if (found := machine.version_of(package)) is not None}
+
+
+def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:
     """Kind, size and number format of both models."""
     return {
         name: {
@@ -101,7 +119,8 @@ def _models(pair: Pair) -> dict[str, Any]:
             "parameters": sum(p.numel() for p in runner.model.parameters()),
             "dtype": str(runner.model.dtype).removeprefix("torch."),
             "attention": runner.model.config._attn_implementation,
-            "engine": runner.engine,
+            "engine": " and ".join([runner.engine, *(other.target.engine for other in others)]),
+            "label": label_of(runner.model),
         }
         for name, runner in {"target": pair.target, "draft": pair.draft}.items()
         if runner is not None

@@ -22,10 +22,16 @@ from draftwood.sampling import Sampling
 @final
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What was generated, and the seconds that the verifier says it took (0 where there is none)."""
+    """What was generated, and what only its maker knows.
+
+    Attributes:
+        verify_seconds: the seconds that the verifier says it took, 0 where there is none.
+        forwards: of the target, where no hook sees them.
+    """
 
     tokens: list[int]
     verify_seconds: float = 0.0
+    forwards: int | None = None
 
 
 Maker: TypeAlias = Callable[[Sequence[int], int], Text]
@@ -38,7 +44,8 @@ class Sample:
     """One text and what it cost: forwards of both models, tokens that these had to read, seconds.
 
     ``drafted`` counts the drafted tokens that the target read: all that it read except the prompt and, in every later
-    forward, the last committed token.
+    forward, the last committed token. Of other programs, which no hook sees, only ``tokens``, ``forwards`` (as they
+    tell) and ``seconds`` are known; ``seen`` is false, and the rest 0.
     """
 
     tokens: list[int]
@@ -51,6 +58,7 @@ class Sample:
     target_seconds: float
     draft_seconds: float
     verify_seconds: float
+    seen: bool = True
 
 
 @final
@@ -103,15 +111,17 @@ class Meter:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Meters:
-    """The meters of both models."""
+    """The meters of target and draft."""
 
     target: Meter = field(default_factory=Meter)
     draft: Meter = field(default_factory=Meter)
 
     @contextmanager
-    def on(self, pair: Pair) -> Iterator[Meters]:
-        """Watch a pair."""
-        with self.target.on(*_called(pair.target)), self.draft.on(*_called(pair.draft)):
+    def on(self, *pairs: Pair) -> Iterator[Meters]:
+        """Watch the same pair, whoever runs it."""
+        targets = [module for pair in pairs for module in _called(pair.target)]
+        drafts = [module for pair in pairs for module in _called(pair.draft)]
+        with self.target.on(*targets), self.draft.on(*drafts):
             yield self
 
 
@@ -129,6 +139,8 @@ def measure(make: Maker, prompt: Sequence[int], seed: int, meters: Meters, devic
     text = make(prompt, seed)
     _settle(device)
     seconds = perf_counter() - start
+    if text.forwards is not None:
+        return _unseen(text, text.forwards, seconds)
     return Sample(
         tokens=text.tokens,
         forwards=meters.target.count,
@@ -140,6 +152,22 @@ def measure(make: Maker, prompt: Sequence[int], seed: int, meters: Meters, devic
         target_seconds=meters.target.seconds,
         draft_seconds=meters.draft.seconds,
         verify_seconds=text.verify_seconds,
+    )
+
+
+def _unseen(text: Text, forwards: int, seconds: float) -> Sample:
+    return Sample(
+        tokens=text.tokens,
+        forwards=forwards,
+        draft_forwards=0,
+        target_tokens=0,
+        draft_tokens=0,
+        drafted=0,
+        seconds=seconds,
+        target_seconds=0.0,
+        draft_seconds=0.0,
+        verify_seconds=0.0,
+        seen=False,
     )
 
 

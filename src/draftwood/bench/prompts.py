@@ -58,6 +58,11 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
         ConfigError: a file that cannot be read, or a prompt that leaves no room for the continuation.
     """
     scale = config.scale()
+    if config.data is not None and config.contexts is not None:
+        prompts = _of_lengths(config.data, scale.prompts_per_source, config.context_lengths(), encode)
+        for prompt in prompts:
+            _check_room(prompt, scale.max_new_tokens, longest)
+        return prompts
     if config.data is not None:
         texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens)
         keep: int | None = config.prompt_tokens
@@ -74,6 +79,28 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
     return prompts
 
 
+def _of_lengths(folder: Path, count: int, lengths: Sequence[int], encode: Encode) -> list[Prompt]:
+    """Prompts of every length, the shorter ones the ends of the longest: what is continued is the same text.
+
+    Raises:
+        ConfigError: a source that is too short.
+    """
+    longest = max(lengths)
+    prompts = []
+    for path in _files(folder):
+        name, whole = path.name.split(".val.txt")[0], "\n\n".join(read_documents(path))
+        for part in range(count):
+            start = whole.find("\n", part * len(whole) // count) + 1 if part else 0
+            tokens = encode(whole[start : start + longest * _CHARACTERS_PER_TOKEN])[:longest]
+            if len(tokens) < longest:
+                raise ConfigError(
+                    f"{path} holds no {count} pieces of {longest} tokens (piece {part + 1} has {len(tokens)}): lower "
+                    "--contexts or --prompts-per-source, or give longer texts"
+                )
+            prompts += [Prompt(source=f"{name} at {n}", tokens=tuple(tokens[-n:])) for n in lengths]
+    return prompts
+
+
 def _check_room(prompt: Prompt, new: int, longest: int | None) -> None:
     length = len(prompt.tokens)
     if longest is not None and length + new > longest:
@@ -83,11 +110,16 @@ def _check_room(prompt: Prompt, new: int, longest: int | None) -> None:
         )
 
 
-def _held_out(folder: Path, count: int, tokens: int) -> dict[str, list[str]]:
-    """Beginnings of ``count`` held-out documents of every source in a data folder."""
+def _files(folder: Path) -> list[Path]:
     paths = sorted([*folder.glob("*.val.txt"), *folder.glob("*.val.txt.xz")])
     if not paths:
         raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does, or --prompts")
+    return paths
+
+
+def _held_out(folder: Path, count: int, tokens: int) -> dict[str, list[str]]:
+    """Beginnings of ``count`` held-out documents of every source in a data folder."""
+    paths = _files(folder)
     cut = tokens * _CHARACTERS_PER_TOKEN
     return {path.name.split(".val.txt")[0]: [text[:cut] for text in pieces(read_documents(path), count)] for path in paths}
 

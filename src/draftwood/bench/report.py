@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from draftwood.bench.settings import METHODS, OURS, PEERS
+from draftwood.bench.settings import ENGINES, METHODS, OURS, PEERS, rank
 from draftwood.bench.summary import STAGES, ratio
 
 Result: TypeAlias = dict[str, Any]
@@ -23,7 +23,15 @@ NOTES = """\
   On an accelerator forwards are launched, not awaited: there only the whole is to be trusted.
 * Every prompt goes round all settings before the next one, in shuffled order; seeds are equal for all settings and
   differ between repeats. At temperature 0 every repeat writes the same text.
+* Other programs (`genai`: OpenVINO GenAI, `llama.cpp`) run the same weights in the same number format with as many threads
+  and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
 * A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
+
+LAW = """\
+Where each new token of a text lies in the target's own law at its own prefix, as one plain forward gives it; under that law
+these places are uniform. *Total variation* is the distance of their histogram from the uniform one, *by chance* what an
+exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts follow another
+law."""
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -36,8 +44,8 @@ def markdown(document: dict[str, Any]) -> str:
             continue
         blocks.append(f"## Temperature {temperature:g}")
         blocks += [block for protocol in PROTOCOLS for block in _protocol(here, protocol)]
-        blocks += [*_against_peers(here), *_by_source(here), *_all_settings(here)]
-    blocks += _greedy(document)
+        blocks += [*_against_peers(here), *_by_source(here), *_rounds(document, here), *_all_settings(here)]
+    blocks += [*_greedy(document), *_judged(document)]
     return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
 
 
@@ -57,7 +65,7 @@ def head(document: dict[str, Any], title: str) -> str:
     repeats = max((len(r["repeats"]) for r in document["results"]), default=0)
     models = [
         f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, {m['attention']} attention, "
-        f"run by {m['engine']}"
+        f"run by {m['engine']}" + (f"; {m['label']}" if m.get("label") else "")
         for part, m in document["models"].items()
     ]
     load = f"load average {machine['load_before']} before and {machine['load_after']} after"
@@ -69,6 +77,7 @@ def head(document: dict[str, Any], title: str) -> str:
         f"up to {config['max_new_tokens']} new tokens, batch 1; {repeats} of {config['repeats']} repeats",
         f"* {machine['accelerator'] or machine['cpu']}, cores: {machine['cores']}, threads: {machine['torch_threads']}",
         f"* {load}",
+        *(f"* **left out**: {skipped['method']}, {skipped['why']}" for skipped in document.get("skipped", ())),
         "* " + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
     return "\n".join(lines)
@@ -85,13 +94,13 @@ def efficiency_of(result: Result) -> float:
 
 
 def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str, Result]:
-    """The best result of every method, in the order of ``METHODS``."""
+    """The best result of every method, in the order of ``METHODS``; what several backends run counts for each."""
     found: dict[str, Result] = {}
     for result in results:
         method = result["method"]
         if method not in found or key(result) > key(found[method]):
             found[method] = result
-    return {method: found[method] for method in METHODS if method in found}
+    return {method: found[method] for method in sorted(found, key=rank) if method.partition(" ")[0] in METHODS}
 
 
 def places(results: Iterable[Result], protocol: str) -> list[int]:
@@ -114,8 +123,7 @@ def _protocol(here: list[Result], protocol: str) -> list[str]:
         columns = [best([r for r in here if [protocol, value] in r["places"]], key) for value in values]
         rows = [
             [method, *(f"{form(c[method])} ({c[method]['shape']})" if method in c else "" for c in columns)]
-            for method in OURS
-            if any(method in c for c in columns)
+            for method in sorted({method for c in columns for method in c}, key=rank)
         ]
         ar = [] if plain is None else [["ar", *[form(plain)] * len(values)]]
         blocks.append(f"{name}, the best shape of each method:")
@@ -126,7 +134,7 @@ def _protocol(here: list[Result], protocol: str) -> list[str]:
 def _against_peers(here: list[Result]) -> list[str]:
     """Each side's best settings by speed, and how many times faster the row is than the column."""
     fastest = best(here, speed_of)
-    peers = {method: fastest[method] for method in PEERS if method in fastest}
+    peers = {method: fastest[method] for method in PEERS + ENGINES if method in fastest}
     if not peers:
         return []
     tries = {method: sum(r["method"] == method for r in here) for method in fastest}
@@ -141,7 +149,8 @@ def _against_peers(here: list[Result]) -> list[str]:
         ]
         for method, result in fastest.items()
     ]
-    return ["### Against transformers", table(header, rows)]
+    others = ", OpenVINO GenAI and llama.cpp" if any(method in ENGINES for method in peers) else ""
+    return [f"### Against transformers{others}", table(header, rows)]
 
 
 def _by_source(here: list[Result]) -> list[str]:
@@ -157,6 +166,36 @@ def _by_source(here: list[Result]) -> list[str]:
     return ["### By source", "Block efficiency / tokens per second:", table(["fastest setting", *sources], rows)]
 
 
+def _rounds(document: dict[str, Any], here: list[Result]) -> list[str]:
+    """A round's time behind contexts of several lengths, beside plain decoding's."""
+    if not document["config"].get("contexts"):
+        return []
+    fastest = best(here, speed_of)
+    sources = list(dict.fromkeys(name for r in fastest.values() for name in r["by_source"]))
+    rows = []
+    for method, result in fastest.items():
+        plain = (
+            fastest.get(" ".join(["ar", *method.split(" ")[1:]]))
+            if method.split(" ")[0] in OURS
+            else fastest.get("generate")
+        )
+        rows.append([result["setting"], *(_round_cell(result, plain, source) for source in sources)])
+    title = (
+        "Milliseconds per round (target forward), all included; in brackets, how many rounds of plain decoding it is "
+        "(ours on the same backend; of others, of `generate`):"
+    )
+    return ["### By context", title, table(["fastest setting", *sources], rows)]
+
+
+def _round_cell(result: Result, plain: Result | None, source: str) -> str:
+    if source not in result["by_source"]:
+        return ""
+    taken = result["by_source"][source]["ms_per_round"]
+    if plain is None or source not in plain["by_source"]:
+        return f"{taken:.2f}"
+    return f"{taken:.2f} ({taken / plain['by_source'][source]['ms_per_round']:.2f})"
+
+
 def _all_settings(here: list[Result]) -> list[str]:
     """One line per setting with everything."""
     marks = _marks(here)
@@ -166,18 +205,23 @@ def _all_settings(here: list[Result]) -> list[str]:
         [
             r["setting"],
             str(r["nodes"]),
-            f"{r['drafted_per_round']:.2f}",
+            _known(r["drafted_per_round"], "{:.2f}"),
             efficiency_cell(r),
             spread_cell(r["tokens_per_second"], 1),
             spread_cell(r["speedup"]["ar"], 2) if "ar" in r["speedup"] else "",
-            *(f"{100 * r['share'][stage]:.1f}" for stage in STAGES),
-            f"{100 * r['outside_share']:.1f}",
-            f"{r['outside_ms_per_round']:.3f}",
+            *(f"{100 * r['share'][stage]:.1f}" if r["share"] else "" for stage in STAGES),
+            f"{100 * r['outside_share']:.1f}" if r["share"] else "",
+            _known(r["outside_ms_per_round"], "{:.3f}"),
             ", ".join(marks.get(r["setting"], ())),
         ]
         for r in here
     ]
     return ["### All settings", table(header, rows)]
+
+
+def _known(value: float | None, form: str) -> str:
+    """A figure, or nothing where other programs do not tell it."""
+    return "" if value is None else form.format(value)
 
 
 def _marks(here: list[Result]) -> dict[str, list[str]]:
@@ -212,6 +256,23 @@ def _greedy(document: dict[str, Any]) -> list[str]:
     dtype = document["models"]["target"]["dtype"]
     text = f"Arithmetic in {dtype}. A text may part from `generate` only where two scores are equal to within rounding."
     return [title, text, table(header, rows)]
+
+
+def _judged(document: dict[str, Any]) -> list[str]:
+    """Whether sampled texts follow the target's law."""
+    if not document["judged"]:
+        return []
+    found = document["judged"]
+    rows = [[f"{one['temperature']:g}", one["setting"], str(one["tokens"]), *_verdict(one)] for one in found]
+    header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "law"]
+    return ["## The target's own law", LAW, table(header, rows)]
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    if found["exact"] is None:
+        return ["", "", "", "", "too few tokens"]
+    distances = [f"{found[name]:.4f}" for name in ("total_variation", "expected", "detectable")]
+    return [*distances, f"{found['p_value']:.2g}", "exact" if found["exact"] else "**another**"]
 
 
 def efficiency_cell(figures: Result) -> str:

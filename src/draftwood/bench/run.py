@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import sleep
 from typing import TypeAlias, final
 
 from draftwood.api import Pair
+from draftwood.bench.engines import Engine
 from draftwood.bench.measure import Maker, Meters, Sample, measure, our_maker
 from draftwood.bench.peers import peer_maker
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.settings import Setting
+
+_PAUSE = 0.02  # seconds before a text, where several programs take turns: the last one's threads stop to wait for work
 
 Case: TypeAlias = tuple[Setting, float]
 """A setting at a temperature."""
@@ -57,12 +61,14 @@ class Bench:
     """Everything that a run needs.
 
     Attributes:
-        pair: the models; both sides use the same two modules.
+        pair: the models; ours and transformers use the same two modules.
         cases: settings at temperatures.
         prompts: continued by every case.
         repeats: how often.
         max_new_tokens: the longest continuation.
         seed: of texts and orders.
+        others: the same models, run by other backends, by their names.
+        engines: other programs by method.
     """
 
     pair: Pair
@@ -71,6 +77,8 @@ class Bench:
     repeats: int
     max_new_tokens: int
     seed: int
+    others: Mapping[str, Pair] = field(default_factory=dict)
+    engines: Mapping[str, Engine] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -80,7 +88,7 @@ class Bench:
     def run(self, log: Log, on_step: Callable[[], object], on_repeat: Callable[[], object]) -> None:
         """Fill ``log``; ``on_step`` is called after every text and ``on_repeat`` after every repeat."""
         device = self.pair.target.device
-        with Meters().on(self.pair) as meters, _quiet_transformers():
+        with Meters().on(self.pair, *self.others.values()) as meters, _quiet_transformers():
             makers = [self._maker(case) for case in self.cases]
             for make in makers:
                 measure(make, self.prompts[0].tokens, seed_of(self.seed, 0, 0), meters, device)
@@ -89,6 +97,8 @@ class Bench:
             steps = orders(len(self.cases), self.repeats, len(self.prompts), self.seed)
             for done, (repeat, prompt, case) in enumerate(steps, start=1):
                 seed = seed_of(self.seed, repeat, prompt)
+                if self.others or self.engines:
+                    sleep(_PAUSE)
                 sample = measure(makers[case], self.prompts[prompt].tokens, seed, meters, device)
                 if len(log.samples[case]) <= repeat:
                     log.samples[case].append([])
@@ -99,8 +109,10 @@ class Bench:
 
     def _maker(self, case: Case) -> Maker:
         setting, temperature = case
+        if setting.method in self.engines:
+            return self.engines[setting.method].maker(setting, temperature, self.max_new_tokens)
         make = peer_maker if setting.is_peer else our_maker
-        return make(setting, self.pair, temperature, self.max_new_tokens)
+        return make(setting, self.others.get(setting.backend, self.pair), temperature, self.max_new_tokens)
 
 
 @contextmanager

@@ -21,8 +21,11 @@ OURS = (
 BLOCKS = ("block", "block+traversal")  # methods of a draft that scores a whole block in one forward
 BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
 PEERS = ("generate", "assisted", "prompt-lookup")
-METHODS = OURS + PEERS
-DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {"assisted"}
+ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup")  # other programs, with the same weights
+PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
+METHODS = OURS + PEERS + ENGINES
+TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others; what a draft of whole blocks cannot serve
+DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {*TOKEN_BY_TOKEN}
 
 LENGTHS = (2, 3, 4, 5)
 WIDTHS = (2, 3)
@@ -49,17 +52,24 @@ class Setting:
         shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
         nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
         places: where it competes with other settings.
+        backend: what runs ours, where several do in one run; empty otherwise.
     """
 
     method: str
     shape: str | None = None
     nodes: int = 0
     places: tuple[Place, ...] = ()
+    backend: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The method, and what runs it where several do."""
+        return f"{self.method} ({self.backend})" if self.backend else self.method
 
     @property
     def name(self) -> str:
         """Unique within a run."""
-        return f"{self.method} {self.label}".rstrip()
+        return f"{self.kind} {self.label}".rstrip()
 
     @property
     def label(self) -> str:
@@ -69,7 +79,8 @@ class Setting:
 
     @property
     def is_peer(self) -> bool:
-        return self.method in PEERS
+        """It is none of ours."""
+        return self.method in PEERS + ENGINES
 
     def to_method(self) -> Method:
         """What Draftwood builds for it."""
@@ -178,6 +189,13 @@ PEER_SHAPES = {
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
 }
+ENGINE_SHAPES = {
+    "genai": ("",),
+    "genai-draft": ("2", "3", "4", "5"),
+    "genai-lookup": ("2", "3", "5", "8"),
+    "llama.cpp": ("",),
+    "llama.cpp-lookup": ("2", "3", "5", "8"),
+}
 PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 
 
@@ -189,10 +207,18 @@ def peers() -> Iterator[Setting]:
     yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
 
 
+def all_peers() -> Iterator[Setting]:
+    """Other programs too."""
+    yield from peers()
+    for method, shapes in ENGINE_SHAPES.items():
+        yield from (_shaped(method, shape) if shape else Setting(method=method) for shape in shapes)
+
+
 PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
     "quick": quick,
     "paper": paper,
     "peers": peers,
+    "all-peers": all_peers,
     "acceptance": acceptance,
 }
 
@@ -213,12 +239,12 @@ def plan(
         has_draft: there is a draft model.
         budgets: of trees, keep only those of so many nodes.
         block: the longest block where the draft scores blocks in one forward: no tree is deeper. Without it no blocks are
-            measured, and with it not ``assisted``, which drafts token by token.
+            measured, and with it nothing of others that drafts token by token.
 
     Raises:
         ConfigError: nothing is left, or another draft model is needed.
     """
-    unfit = ({"assisted"} if block else set(BLOCKS)) if has_draft else set[str]()
+    unfit = ({*TOKEN_BY_TOKEN} if block else set(BLOCKS)) if has_draft else set[str]()
     if wrong := [name for name in methods or () if name in unfit]:
         kind = "scores whole blocks" if block else "does not score whole blocks"
         raise ConfigError(
@@ -239,3 +265,21 @@ def plan(
         rest = ",".join(name for name in METHODS if name not in DRAFTING)
         raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
     return list(found.values())
+
+
+def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Setting]:
+    """Ours once for every backend, each marked where there are several."""
+    if len(backends) < 2:
+        return list(settings)
+    return [
+        replace(setting, backend="" if setting.is_peer else backend)
+        for backend in backends
+        for setting in settings
+        if not setting.is_peer or backend == backends[0]
+    ]
+
+
+def rank(kind: str) -> tuple[int, str]:
+    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them."""
+    method, _, backend = kind.partition(" ")
+    return ("auto", *METHODS).index(method), backend

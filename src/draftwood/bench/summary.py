@@ -17,7 +17,7 @@ STAGES = ("draft", "target", "verify", "other")
 
 def columns(samples: Sequence[Sample]) -> Columns:
     """The raw numbers of one repeat as they stand in the JSON file."""
-    names = ("forwards", "draft_forwards", "target_tokens", "draft_tokens", "drafted")
+    names = ("forwards", "draft_forwards", "target_tokens", "draft_tokens", "drafted", "seen")
     times = ("seconds", "target_seconds", "draft_seconds", "verify_seconds")
     return {
         "new_tokens": [len(s.tokens) for s in samples],
@@ -70,17 +70,22 @@ def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any
     Args:
         repeats: its raw columns.
         sources: the source of every prompt.
+
+    Returns:
+        Among them None for what is not known of other programs.
     """
     stages = seconds_per_stage(repeats)
     forwards = sum(sum(r["forwards"]) for r in repeats)
     outside = stages["verify"] + stages["other"]
+    whole = sum(stages.values())
+    seen = all(all(r.get("seen", ())) for r in repeats)
     measured = max(len(r["seconds"]) for r in repeats)  # fewer than there are prompts after an early interrupt
     return {
         **_pace(repeats, range(len(sources))),
-        "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / forwards,
-        "share": {stage: seconds / sum(stages.values()) for stage, seconds in stages.items()},
-        "outside_share": outside / sum(stages.values()),
-        "outside_ms_per_round": 1000 * outside / forwards,
+        "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / forwards if seen else None,
+        "share": {stage: seconds / whole for stage, seconds in stages.items()} if seen else None,
+        "outside_share": outside / whole if seen else None,
+        "outside_ms_per_round": 1000 * outside / forwards if seen else None,
         "by_source": {name: _pace(repeats, chosen) for name, chosen in _by_source(sources, measured).items()},
     }
 
@@ -99,6 +104,7 @@ def _pace(repeats: Sequence[Columns], prompts: Sequence[int]) -> dict[str, Any]:
         "block_efficiency": ratio,
         "block_efficiency_se": error,
         "tokens_per_second": spread([speed(part) for part in parts if part["seconds"]]),
+        "ms_per_round": 1e3 * sum(sum(part["seconds"]) for part in parts) / max(1, sum(sum(p["forwards"]) for p in parts)),
     }
 
 

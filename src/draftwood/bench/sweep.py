@@ -27,7 +27,7 @@ from draftwood.bench.sweep_report import markdown
 from draftwood.errors import ConfigError
 from draftwood.machine import load_average
 from draftwood.models import BlockRunner
-from draftwood.models.backend import make_runners
+from draftwood.models.backend import runners_like
 
 AUTO: Final = Setting(method="auto")
 PLAIN: Final = Setting(method="ar")
@@ -71,7 +71,7 @@ def untrained(pair: Pair, seed: int) -> Pair:
         torch.default_generator.manual_seed(seed)
         fresh = type(model)(deepcopy(model.config))
     fresh = fresh.to(model.device, model.dtype).eval()
-    runners = make_runners(pair.target.model, fresh, backend="torch" if pair.target.engine == "torch" else "openvino")
+    runners = runners_like(pair.target, pair.target.model, fresh)
     return Pair(pair.target.model, fresh, pair.tokenizer, runners=runners)
 
 

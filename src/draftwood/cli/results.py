@@ -8,7 +8,6 @@ from typing import Any
 
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.methods import Method
-from draftwood.models import ModelRunner
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
 
@@ -42,14 +41,22 @@ def results(
                 )
 
 
+def json_of(result: Result, sampling: Sampling) -> dict[str, Any]:
+    """What JSON tells of a text; at temperature 0 nothing is drawn, and no seed is named."""
+    found = result.to_json()
+    if sampling.greedy:
+        del found["seed"]
+    return found
+
+
 def summary(stats: Stats, decoder: Decoder) -> str:
     """What a user wants to know about a run, in one line."""
     method = decoder.drafter.name
     if method != "ar":
         method += f" + {decoder.verifier.name}"
     exact = "" if decoder.verifier.lossless else " (changes the text)"
-    runner = decoder.target.runner
-    by = f" by {runner.engine}" if isinstance(runner, ModelRunner) and runner.engine != "torch" else ""
+    engine = getattr(decoder.target.runner, "engine", "torch")
+    by = "" if engine == "torch" else f" by {engine}"
     return (
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
         f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}{by}"

@@ -10,7 +10,7 @@ from typing import Any, final
 import click
 
 from draftwood.cli.group import Interrupted
-from draftwood.cli.results import results, summary
+from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import Looks, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.decode import Decoder, Piece, Request, Result
@@ -81,7 +81,7 @@ def write_one(one: OneText) -> None:
     if one.looks.json:
         result = _decode(one.decoder, one)
         extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
-        found = {**one.told, **result.to_json(), "method": asdict(one.method), **extra}
+        found = {**one.told, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
         click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()

@@ -11,7 +11,7 @@ import click
 
 from draftwood.cli.group import Interrupted
 from draftwood.cli.progress import Advance, progress
-from draftwood.cli.results import results, summary
+from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.sentences import Sentence, Translations, read_sentences
 from draftwood.cli.translate_settings import Opened, Settings
 from draftwood.decode import Request
@@ -67,8 +67,8 @@ def _encoded(
         error = sentence.error
         if error is None:
             try:
-                request = opened.translator.request(opened.translator.encode(sentence.text), opened.limits(settings), 0)
-                requests.append((sentence, request))
+                source = opened.translator.encode(sentence.text)
+                requests.append((sentence, opened.translator.request(source, opened.limits(settings), 0)))
             except (CacheError, ConfigError) as trouble:
                 error = str(trouble)
         if error is not None:
@@ -83,10 +83,10 @@ def _translate(
 ) -> None:
     """One batch; what is finished is written whatever stops the rest."""
     finished: dict[int, dict[str, Any]] = {}
-    method = asdict(opened.method)
+    told = {"method": asdict(opened.method), "engine": opened.translator.target.engine}
     try:
         for row, result in results(opened.decoder, [request for _, request in batch], opened.translator.sampling):
-            finished[row] = batch[row][0].told({**result.to_json(), "method": method})
+            finished[row] = batch[row][0].told({**json_of(result, opened.translator.sampling), **told})
             total.add(result.stats)
             advance(total)
     finally:

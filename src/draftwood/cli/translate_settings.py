@@ -91,7 +91,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (Looks,),
 }
-_LEFT_OUT = ("profile", "backend", "weights")  # those are for language models
+_LEFT_OUT = ("profile", "weights")  # those are for language models
 
 
 @final
@@ -115,6 +115,7 @@ class Opened:
         models = {name: (subject.get(name) or {}).get("fingerprint", given) for name, given in names.items()}
         rest = {
             "dtype": str(self.translator.model.dtype).removeprefix("torch."),
+            "engine": self.translator.target.engine,
             "max_new_tokens": self.limits(settings).max_new_tokens,
         }
         return {**models, **rest, **asdict(self.method)}
@@ -174,7 +175,11 @@ class Settings:
             translator = load_translator(self.models.target, self.models.draft, options=self.loading)
         for remark in translator.remarks:
             click.echo(f"Note: {remark}.", err=True)
-        return Opened(translator=translator, decoder=translator.decoder(self.method), method=translator.method(self.method))
+        opened = Opened(
+            translator=translator, decoder=translator.decoder(self.method), method=translator.method(self.method)
+        )
+        translator.request((), opened.limits(self), 0)  # limits that leave no room are refused before anything is written
+        return opened
 
 
 def translate_options(function: F) -> F:

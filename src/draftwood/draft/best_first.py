@@ -59,8 +59,7 @@ class BestFirst:
         self.name = fan.name
         self.draw = fan.draw
         self.pace = pace
-        whole = isinstance(runner, BlockRunner) and isinstance(fan, SharedFan)
-        self._at_once = (runner, fan) if whole else None
+        self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
         self._drafting = 0.0  # seconds of this round
         self._reading = True  # the first round reads the prompt, which says nothing about costs
         self._behind = True  # the draft has text to read that was committed while nothing was drafted

@@ -16,7 +16,7 @@ from draftwood.sampling import Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
-    from draftwood.exactness.report import Report
+    from draftwood.judging import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
 _BY_HAND = ("logit_bias", "processors")

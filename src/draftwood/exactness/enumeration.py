@@ -20,8 +20,8 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
-from draftwood.exactness.report import law_of, scores_of
 from draftwood.exactness.tape import JointLaw, Tape, TapeSource, Texts, enumerate_law, total_variation
+from draftwood.judging import law_of, scores_of
 from draftwood.output import Limits
 from draftwood.sampling import Law, Sampling
 from draftwood.tree import Draw
@@ -150,7 +150,7 @@ def target_law(
     pair: Pair, prompt: list[int], tokens: int, sampling: Sampling, noise: Float[Tensor, "outcome vocab"] | None
 ) -> JointLaw:
     """The joint law of the first tokens by the target alone: of its draws, or of its picks with equally likely noises."""
-    law, out = law_of(pair, prompt, sampling), defaultdict[Texts, float](float)
+    law, out = law_of(pair.target, prompt, sampling), defaultdict[Texts, float](float)
     waiting: list[tuple[Texts, float]] = [((), 1.0)]
     while waiting:
         text, weight = waiting.pop()

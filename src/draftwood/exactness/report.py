@@ -1,75 +1,19 @@
-"""The exactness report: texts from the engine, judged by the target alone.
-
-Each new token is turned into its place in the target's own law at its own prefix (a randomised probability integral
-transform; Brockwell 2007): if the texts follow the target, these places are uniform and independent, whatever the prompts.
-The target is asked by one plain forward over each finished text, without trees or caches. Tokens are put in the order of the
-draft's law over the target's, so that a text that leans towards the draft piles up at one end.
-"""
+"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.judging`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, final
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
+from draftwood.judging import BINS, Report, judged, judged_greedy, places_of, target_law
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
-
-BINS = 32
-SIGNIFICANCE = 1e-4
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was found.
-
-    Attributes:
-        tokens: new tokens that were judged.
-        differing: at temperature 0, tokens that are not the target's best at their own prefix.
-        gap: at temperature 0, the largest distance by which such a token's log-probability lies below the best one.
-        allowed: at temperature 0, the gap that rounding may make in the target's number format.
-        total_variation: distance of the places' histogram from the uniform one, None at temperature 0.
-        expected: what chance alone gives for it.
-        detectable: the distance that would be found nine times in ten.
-        p_value: how often chance alone gives as much (chi-squared).
-        exact: nothing speaks against it at the level of significance.
-    """
-
-    tokens: int
-    differing: int | None
-    gap: float | None
-    allowed: float | None
-    total_variation: float | None
-    expected: float | None
-    detectable: float | None
-    p_value: float | None
-    exact: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    def told(self) -> str:
-        """The verdict and its reasons."""
-        verdict = "exact" if self.exact else "NOT exact"
-        if self.gap is not None:
-            return (
-                f"{verdict}. {self.tokens} tokens at temperature 0, {self.differing} below the target's best score, by "
-                f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
-            )
-        return (
-            f"{verdict}. {self.tokens} tokens in the target's own law: total variation {self.total_variation:.4f}, by "
-            f"chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
-        )
+from draftwood.sampling import Sampling
 
 
 def check(
@@ -96,85 +40,9 @@ def check(
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
         for prompt, result in zip(chosen, decoder.generate(requests, sampling), strict=True):
             ids = result.token_ids
-            law = _target_law(pair, prompt, ids, judge)
             if sampling.greedy:
+                law = target_law(pair.target, prompt, ids, judge)
                 gaps.append(law.amax(-1) - law.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
             else:
-                places.append(_places(law.exp(), _order(pair, prompt, ids, judge, law), ids, generator))
-    return _greedy(torch.cat(gaps), pair.target.model.dtype) if sampling.greedy else judged(torch.cat(places))
-
-
-def judged(places: Float[Tensor, "token"]) -> Report:
-    """The report on places that should be uniform in (0, 1)."""
-    n = len(places)
-    counts = torch.histc(places.double(), BINS, 0.0, 1.0)
-    chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
-    p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
-    # Nine times in ten a shift of noncentrality 60 is significant at 1e-4 with 31 degrees of freedom. Of all shifts of one
-    # total variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
-    return Report(
-        tokens=n,
-        differing=None,
-        gap=None,
-        allowed=None,
-        total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
-        expected=math.sqrt(BINS / (2 * math.pi * n)),
-        detectable=math.sqrt(60 / n) / 2,
-        p_value=p_value,
-        exact=p_value > SIGNIFICANCE,
-    )
-
-
-def _greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
-    """At temperature 0 every token must be the best one, up to the rounding of two forwards of different shape."""
-    worst, allowed = float(gaps.max()), max(1e-3, 64 * torch.finfo(dtype).eps)
-    return Report(
-        tokens=len(gaps),
-        differing=int((gaps > 0).sum()),
-        gap=worst,
-        allowed=allowed,
-        total_variation=None,
-        expected=None,
-        detectable=None,
-        p_value=None,
-        exact=worst < allowed,
-    )
-
-
-def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
-    """Scores at the prefixes of the last ``new`` tokens, by one forward over the text."""
-    with torch.inference_mode():
-        known = int(model.get_input_embeddings().weight.shape[0])
-        text = torch.tensor([ids[:-1]], device=model.device).clamp(max=known - 1)
-        scores: Tensor = model(input_ids=text, use_cache=False).logits[:, -new:].cpu()
-        return scores
-
-
-def law_of(pair: Pair, prompt: list[int], sampling: Sampling) -> Law:
-    """Of one row that has written nothing yet."""
-    return Law(sampling, [prompt], [len(prompt)], pair.target.vocab_size)
-
-
-def _target_law(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
-    scores = scores_of(pair.target.model, prompt + ids, len(ids))
-    return law_of(pair, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
-
-
-def _order(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling, law: Tensor) -> Tensor:
-    """What tokens are sorted by: the draft's law over the target's; the target's own where the draft cannot be asked."""
-    longest = None if pair.draft is None else pair.draft.max_length
-    if pair.draft is None or (longest is not None and len(prompt) + len(ids) > longest):
-        return law
-    scores = scores_of(pair.draft.model, prompt + ids, len(ids))
-    draft = law_of(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
-    return torch.nan_to_num(draft - law, 0.0)
-
-
-def _places(
-    law: Float[Tensor, "token vocab"], order: Float[Tensor, "token vocab"], ids: list[int], generator: torch.Generator
-) -> Float[Tensor, "token"]:
-    """Where each token lies in its law, at random within the token's own share."""
-    token = torch.tensor(ids).unsqueeze(1)
-    below = (order < order.gather(1, token)) | ((order == order.gather(1, token)) & (torch.arange(law.shape[1]) < token))
-    start = (law.double() * below).sum(1)
-    return start + law.double().gather(1, token).squeeze(1) * torch.rand(len(ids), generator=generator, dtype=torch.float64)
+                places.append(places_of(pair.target, pair.draft, prompt, ids, judge, generator))
+    return judged_greedy(torch.cat(gaps), pair.target.model.dtype) if sampling.greedy else judged(torch.cat(places))

@@ -107,3 +107,16 @@ class BlockRunner(Runner, Protocol):
             ConfigError: ``count`` is below 1 or above ``block``.
         """
         ...
+
+
+@runtime_checkable
+class LongBlockRunner(BlockRunner, Protocol):
+    """A :class:`BlockRunner` whose draft model can be asked for longer blocks than ``block`` too."""
+
+    def longer(self, block: int) -> BlockRunner:
+        """The same draft model as a runner of blocks of up to ``block`` tokens, with a memory of its own.
+
+        Raises:
+            ConfigError: it cannot fill them.
+        """
+        ...

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from draftwood.models.ledger import Step
+
 _SMALLEST = 256
 
 
@@ -34,6 +36,11 @@ class TreeCache(Cache):  # type: ignore[misc]
             self.capacity *= 2
         if self.keys is not None and self.values is not None and self.keys.shape[3] < self.capacity:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+
+    def place(self, step: Step) -> None:
+        """Make room for a step; its entries come next."""
+        self.reserve(step.start + step.tokens.shape[1])
+        self.start = step.start
 
     def _grown(self, old: Tensor) -> Tensor:
         new = old.new_zeros(*old.shape[:3], self.capacity, old.shape[4])

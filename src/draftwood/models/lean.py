@@ -1,7 +1,8 @@
-"""Decoder layers of BART's kind written out, with nothing between the tensor operations: on small models and a few tokens
+"""Layers of BART's kind written out, with nothing between the tensor operations: on small models and a few tokens
 the modules of ``transformers`` take longer to call one another than the processor takes to calculate.
 
-The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source, feed-forward.
+The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source in a decoder,
+feed-forward.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,8 +22,22 @@ Weights: TypeAlias = tuple[Tensor, Tensor | None]  # [input, output] and [output
 Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 
 
+class EncoderLayer(NamedTuple):
+    """The weights of one layer of an encoder."""
+
+    own: list[Weights]  # as in a decoder's layer
+    own_out: Weights
+    own_norm: Norm
+    up: Weights
+    activation: Callable[[Tensor], Tensor]
+    down: Weights
+    last_norm: Norm
+    heads: int
+    scale: float
+
+
 class Layer(NamedTuple):
-    """The weights of one layer."""
+    """The weights of one layer of a decoder."""
 
     own: list[Weights]  # query, key and value of self-attention: three products, or one of all
     own_out: Weights
@@ -38,6 +53,21 @@ class Layer(NamedTuple):
     last_norm: Norm
     heads: int
     scales: tuple[float, float]  # of self-attention and cross-attention
+
+
+def encoder_layer_of(part: Any) -> EncoderLayer:
+    own = part.self_attn
+    return EncoderLayer(
+        own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
+        own_out=weights_of(own.out_proj),
+        own_norm=norm_of(part.self_attn_layer_norm),
+        up=weights_of(part.fc1),
+        activation=part.activation_fn,
+        down=weights_of(part.fc2),
+        last_norm=norm_of(part.final_layer_norm),
+        heads=own.num_heads,
+        scale=own.scaling,
+    )
 
 
 def layer_of(part: Any) -> Layer:
@@ -60,20 +90,21 @@ def layer_of(part: Any) -> Layer:
     )
 
 
-def own(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
+def own(layer: Layer | EncoderLayer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of self-attention, [row, head, new, dim] each."""
     parts = [product(x, weights) for weights in layer.own]
     if len(parts) > 1:
         query, key, value = (split(part, layer.heads) for part in parts)
     else:
-        query, key, value = parts[0].view(*x.shape[:2], 3, layer.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        dim = layer.own_out[0].shape[0] // layer.heads
+        query, key, value = parts[0].view(*x.shape[:2], 3, layer.heads, dim).permute(2, 0, 3, 1, 4).unbind(0)
     return query, key, value
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, out: Weights) -> Tensor:
     """What the heads find, [row, new, width]."""
     found: Tensor = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale).transpose(1, 2)
-    return product(found.reshape(*found.shape[:2], -1), out)
+    return product(found.reshape(*found.shape[:2], out[0].shape[0]), out)
 
 
 def source_memory(layers: list[Layer], states: Float[Tensor, "row source width"]) -> list[tuple[Tensor, Tensor]]:
@@ -90,9 +121,27 @@ def ask(layer: Layer, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | N
     return attend(query, *memory, mask, layer.scales[1], layer.source_out)
 
 
-def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
+def feed(layer: Layer | EncoderLayer, x: Tensor) -> Float[Tensor, "row new width"]:
     """The feed-forward part."""
     return product(layer.activation(product(x, layer.up)), layer.down)
+
+
+def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
+    """What attention adds so that padding, where ``seen`` is False, is not seen; None where nothing is padded."""
+    if seen is None:
+        return None
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
+
+
+def position_table(stack: Any) -> tuple[Tensor, int] | None:
+    """The table of an encoder's or decoder's absolute positions, and the row of position 0; None if it has none."""
+    positions: Any = getattr(stack, "embed_positions", None)
+    if isinstance(positions, nn.Embedding):
+        return positions.weight, int(getattr(positions, "offset", 0))
+    weights = getattr(positions, "weights", None)
+    if isinstance(weights, Tensor) and getattr(positions, "padding_idx", None) is not None:
+        return weights, int(positions.padding_idx) + 1
+    return None
 
 
 def weights_of(part: Any) -> Weights:
@@ -110,9 +159,9 @@ def turned(weight: Tensor) -> Float[Tensor, "input output"]:
 def product(x: Float[Tensor, "row new input"], weights: Weights) -> Tensor:
     """The output of a linear layer, [row, new, output]."""
     weight, bias = weights
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(-1, weight.shape[0])
     out: Tensor = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], weight.shape[1])
 
 
 def _joined(parts: list[Weights]) -> list[Weights]:

@@ -12,8 +12,8 @@ import inspect
 import io
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from typing import Any, final
 
@@ -36,6 +36,20 @@ def openvino() -> Any:
         ConfigError: it is not installed.
     """
     return _silent_import("openvino", "openvino")
+
+
+@cache
+def core() -> Any:
+    """The process's only ``openvino.Core``, kept to its end.
+
+    Each one loads a CPU plugin of its own, which gives the thread another stack for signal handlers and, unloaded, puts back
+    the one it found. Plugins that are not unloaded in reverse order leave a stack that is gone, and the next signal, such
+    as Ctrl-C, ends the interpreter.
+
+    Raises:
+        ConfigError: OpenVINO is not installed.
+    """
+    return openvino().Core()
 
 
 def _silent_import(name: str, extra: str) -> Any:
@@ -67,16 +81,27 @@ def graph_of(model: Any, weights: Weights = "same") -> Any:
         ConfigError: a package is missing.
         ModelError: the model cannot be traced; says why.
     """
-    ov = openvino()
     kind = model.config.model_type
     if experts := _experts(model.config):
         raise ModelError(
             f"model type {kind!r} cannot be converted for OpenVINO: it has experts ({experts}), and which of them work "
             "depends on the text, which a fixed graph cannot follow. Use --backend torch"
         )
-    try:
-        graph = _stateful(ov, _traced(ov, model), layer_count(model.config))
+    with converting(model):
+        graph = stateful(_traced(model), layer_count(model.config))
         return _rounded(graph) if weights == "int8" else graph
+
+
+@contextmanager
+def converting(model: Any) -> Iterator[None]:
+    """What fails within says that this model cannot be converted, and why.
+
+    Raises:
+        ModelError: whatever was raised, but no ConfigError.
+    """
+    kind = model.config.model_type
+    try:
+        yield
     except ConfigError:
         raise
     except Exception as error:
@@ -100,7 +125,7 @@ def _experts(config: Any) -> str | None:
 
 
 @final
-class _Memory(Cache):  # type: ignore[misc]
+class GraphMemory(Cache):  # type: ignore[misc]
     """Keys and values that come in as tensors and go out as longer ones."""
 
     def __init__(self, past: Sequence[Tensor]) -> None:
@@ -143,7 +168,7 @@ class _Traceable(nn.Module):
         keep: Int[Tensor, "kept"],
         *past: Tensor,
     ) -> tuple[Tensor, ...]:
-        memory = _Memory(past)
+        memory = GraphMemory(past)
         only = {"logits_to_keep": keep} if self._can_keep else {}
         scores = self.model(
             input_ids=tokens,
@@ -156,34 +181,45 @@ class _Traceable(nn.Module):
         return (scores if self._can_keep else scores.index_select(1, keep), *memory.present)
 
 
-def _names(layers: int) -> tuple[list[str], list[str]]:
+def memory_names(layers: int) -> tuple[list[str], list[str]]:
     """Of the keys and values that come in and go out."""
     return [f"past.{i}" for i in range(2 * layers)], [f"present.{i}" for i in range(2 * layers)]
 
 
-def _traced(ov: Any, model: Any) -> Any:
+def _traced(model: Any) -> Any:
     """A graph without state, with names and free sizes."""
     if any(weight.dtype != torch.float32 for weight in model.parameters()):
         model = copy.deepcopy(model).float()
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
     sizes = _memory_sizes(model, layers)
-    example = (
-        torch.ones(rows, new, dtype=torch.long),
-        torch.tensor([[old, old + 1, old + 1]] * rows),
-        torch.zeros(rows, 1, new, old + new),
-        torch.tensor([1, 2]),
-        *(torch.zeros(rows, heads, old, width) for heads, width in sizes),
-    )
+    past, present = memory_names(layers)
+    inputs = {
+        "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
+        "positions": (torch.tensor([[old, old + 1, old + 1]] * rows), [-1, -1]),
+        "mask": (torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]),
+        "keep": (torch.tensor([1, 2]), [-1]),
+    }
+    for name, (heads, width) in zip(past, sizes, strict=True):
+        inputs[name] = torch.zeros(rows, heads, old, width), [-1, heads, -1, width]
+    return traced(_Traceable(model), inputs, ["scores", *present])
+
+
+def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], outputs: Sequence[str]) -> Any:
+    """A function of tensors as an ``openvino.Model`` without state.
+
+    Args:
+        function: its weights want no gradients, or are its parameters.
+        inputs: in its order, by the names they get: an example, and the shape, -1 where a size is free.
+        outputs: names of what it returns.
+    """
+    ov = openvino()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer's, about sizes that are the same for every text
-        graph = ov.convert_model(_Traceable(model), example_input=example)
-    past, present = _names(layers)
-    shapes = {"tokens": [-1, -1], "positions": [-1, -1], "mask": [-1, 1, -1, -1], "keep": [-1]}
-    shapes |= {name: [-1, heads, -1, width] for name, (heads, width) in zip(past, sizes, strict=True)}
-    for side, names in ((graph.inputs, [*shapes]), (graph.outputs, ["scores", *present])):
+        graph = ov.convert_model(function, example_input=tuple(example for example, _shape in inputs.values()))
+    for side, names in ((graph.inputs, [*inputs]), (graph.outputs, outputs)):
         for one, name in zip(side, names, strict=True):
             one.get_tensor().set_names({name})
-    graph.reshape({name: ov.PartialShape(shape) for name, shape in shapes.items()})
+    graph.reshape({name: ov.PartialShape(shape) for name, (_example, shape) in inputs.items()})
     return graph
 
 
@@ -204,18 +240,19 @@ def _memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
     return [(buffer.shape[2], buffer.shape[4]) for buffer in (memory.keys, memory.values)] * layers
 
 
-def _stateful(ov: Any, graph: Any, layers: int) -> Any:
-    """The graph with keys and values as its own state, of the rows ``rows``, empty at first.
+def stateful(graph: Any, layers: int) -> Any:
+    """A graph with keys and values as its own state, of the rows ``rows``, empty at first.
 
     The CPU plugin makes attention and its memory one operation if a gather of rows by an input of the graph lies between.
     """
     from openvino import opset13 as ops
     from openvino._offline_transformations import apply_make_stateful_transformation
 
+    ov = openvino()
     rows = ops.parameter([-1], ov.Type.i32, name="rows")
     rows.output(0).get_tensor().set_names({"rows"})
     graph.add_parameters([rows])
-    past, present = _names(layers)
+    past, present = memory_names(layers)
     for name in past:
         source = graph.input(name)
         readers = source.get_target_inputs()

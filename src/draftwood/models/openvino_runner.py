@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model, run by OpenVINO on a CPU and driven by trees."""
+"""Any Hugging Face causal language model, run by OpenVINO and driven by trees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from draftwood.errors import ModelError
 from draftwood.models import Weights
 from draftwood.models.ledger import Ledger, Step
-from draftwood.models.openvino_network import OpenVinoNetwork, check_precision
+from draftwood.models.openvino_network import CPU, OpenVinoNetwork, check_precision
 from draftwood.models.openvino_slots import GrowingMemory
 from draftwood.models.openvino_store import stored_graph
 from draftwood.models.support import check_architecture, check_length, check_scores, check_tree_forward, context
@@ -35,10 +35,12 @@ class OpenVinoRunner:
         check: compare a small text with the model itself (unless its weights were rounded), and the scores of a tree of
             five tokens with one forward per path.
         drafts: this is a draft model, as for :class:`TorchRunner`.
+        place: OpenVINO's name of the device that computes, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
 
     Attributes:
         model: as it came; what it scored is asked from the graph.
-        engine: ``openvino``, or ``openvino int8``.
+        engine: ``openvino``, with the device where it is not the CPU and the weights where they were rounded: ``openvino
+            int8``.
         network: the graph.
 
     Raises:
@@ -48,13 +50,16 @@ class OpenVinoRunner:
 
     reads_source = False
 
-    def __init__(self, model: Any, *, weights: Weights = "same", check: bool = True, drafts: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, weights: Weights = "same", check: bool = True, drafts: bool = False, place: str = CPU
+    ) -> None:
         check_architecture(model)
         if model.training:
             raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
-        check_precision(model)
+        check_precision(model, place)
         self.model = model
-        self.engine = "openvino" if weights == "same" else f"openvino {weights}"
+        self.weights, self.place = weights, place
+        self.engine = " ".join(["openvino", *([place] if place != CPU else []), *([weights] if weights != "same" else [])])
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._context = context(model.config)
         self.max_length = self._context.length if self._context is not None else None
@@ -62,7 +67,7 @@ class OpenVinoRunner:
         self._drafts = drafts
         self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
-        self.network = OpenVinoNetwork(stored_graph(model, weights), model)
+        self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
         self.start([[]])
         if check:
             if weights == "same":

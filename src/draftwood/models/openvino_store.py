@@ -8,12 +8,14 @@ import shutil
 import tempfile
 import warnings
 import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from draftwood.machine import cache_folder, version_of
 from draftwood.models import Weights
-from draftwood.models.openvino_graph import graph_of, openvino
+from draftwood.models.openvino_graph import core, graph_of, openvino
 from draftwood.models.pairing import whole_digest
 
 _FORMAT = 1  # of the graphs that are made; counts up when they change
@@ -42,14 +44,30 @@ def stored_graph(model: Any, weights: Weights = "same") -> Any:
         ConfigError: a package is missing.
         ModelError: the model cannot be converted.
     """
-    folder = store_folder() / _key(model, weights)
+    [found] = stored_graphs(model, {"": lambda model: graph_of(model, weights)}, weights)
+    return found
+
+
+def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weights: Weights = "same") -> list[Any]:
+    """Graphs of the parts of a model, as :func:`stored_graph`.
+
+    Args:
+        makers: what makes the graph of a part from the model, by the part's name.
+    """
+    key = _key(model, weights)
+    return [
+        _stored(store_folder() / "-".join(filter(None, (key, part))), partial(make, model)) for part, make in makers.items()
+    ]
+
+
+def _stored(folder: Path, make: Callable[[], Any]) -> Any:
     if (found := _read(folder)) is not None:
         return found
-    graph = graph_of(model, weights)
+    graph = make()
     try:
         _write(folder, graph)
     except OSError as error:
-        warnings.warn(f"the converted model cannot be kept in {folder} ({error}); it is made anew every time", stacklevel=2)
+        warnings.warn(f"the converted model cannot be kept in {folder} ({error}); it is made anew every time", stacklevel=4)
     return _read(folder) or graph  # as it will be read from now on: the same graph computes the same bits
 
 
@@ -77,7 +95,7 @@ def _read(folder: Path) -> Any | None:
         wanted = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         if wanted != {name: _checksum(folder / name) for name in _FILES}:
             return None
-        return openvino().Core().read_model(folder / _FILES[0], folder / _FILES[1])
+        return core().read_model(folder / _FILES[0], folder / _FILES[1])
     except (OSError, ValueError, RuntimeError):
         return None
 

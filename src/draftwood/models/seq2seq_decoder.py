@@ -18,7 +18,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from draftwood.errors import ModelError
 from draftwood.models.cache import TreeCache
-from draftwood.models.ledger import Step
+from draftwood.models.lean import position_table
+from draftwood.models.ledger import Movable, Step
 from draftwood.models.seq2seq_source import Encoded
 from draftwood.models.twin import name_of, twin, with_parts
 
@@ -37,10 +38,14 @@ class SourceDecoder(Protocol):
 
     Attributes:
         bare: a step without a mask is one in which every token sees everything.
+        dtype: of the masks that it wants.
     """
 
-    cache: TreeCache
     bare: bool
+    dtype: torch.dtype
+
+    @property
+    def cache(self) -> Movable: ...
 
     def start(self, source: Encoded) -> None:
         """Forget everything; read these sources from now on."""
@@ -74,6 +79,7 @@ class PatchedDecoder:
         parts = {f"{inside}.{name}": part for name, part in parts.items()}
         self._twin = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
         self._layers = len(layer_list(model.get_decoder()))
+        self.dtype = model.dtype
 
     def start(self, source: Encoded) -> None:
         self._source, self._bias = source, source.bias()
@@ -88,7 +94,7 @@ class PatchedDecoder:
         self._cross.batch_select_indices(torch.tensor(list(rows), device=self._source.states.device))
 
     def read(self, step: Step, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        self.cache.start = step.start
+        self.cache.place(step)
         self._head.keep = keep
         for patch in self._patches:
             patch.place(step.positions, slot_positions)
@@ -148,17 +154,6 @@ def _patches(decoder: Any) -> tuple[list[_Patch], dict[str, nn.Module]]:
             parts[name] = copied = twin(part)
             copied.compute_bias = patch
     return patches, parts
-
-
-def position_table(decoder: Any) -> tuple[Tensor, int] | None:
-    """The table of a decoder's absolute positions, and the row of position 0; None if it has none."""
-    positions: Any = getattr(decoder, "embed_positions", None)
-    if isinstance(positions, nn.Embedding):
-        return positions.weight, int(getattr(positions, "offset", 0))
-    weights = getattr(positions, "weights", None)
-    if isinstance(weights, Tensor) and getattr(positions, "padding_idx", None) is not None:
-        return weights, int(positions.padding_idx) + 1
-    return None
 
 
 class _Positions(nn.Module):

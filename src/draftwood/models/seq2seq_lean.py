@@ -10,12 +10,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, layer_norm
 from torch.nn.functional import embedding
+from transformers.cache_utils import Cache
 
 from draftwood.errors import ModelError
 from draftwood.models.cache import TreeCache
-from draftwood.models.lean import Layer, ask, attend, feed, layer_of, norm_of, own, product, source_memory, turned
+from draftwood.models.lean import (
+    Layer,
+    ask,
+    attend,
+    feed,
+    layer_of,
+    norm_of,
+    own,
+    position_table,
+    product,
+    source_memory,
+    turned,
+)
 from draftwood.models.ledger import Step
-from draftwood.models.seq2seq_decoder import Scored, layer_list, position_table
+from draftwood.models.seq2seq_decoder import Scored, layer_list
 from draftwood.models.seq2seq_source import Encoded
 
 
@@ -31,7 +44,8 @@ class LeanDecoder:
 
     def __init__(self, model: Any) -> None:
         decoder = model.get_decoder()
-        self._layers = [layer_of(part) for part in layer_list(decoder)]
+        self.dtype = model.dtype
+        self.layers = [layer_of(part) for part in layer_list(decoder)]
         self._embed = decoder.embed_tokens
         if (table := position_table(decoder)) is None:
             raise ModelError(f"the decoder of {model.config.model_type!r} has no table of positions")
@@ -44,10 +58,13 @@ class LeanDecoder:
         self._head = turned(head.weight), _sum(head.bias, None if bias is None else bias[0])
 
     def start(self, source: Encoded) -> None:
-        self.cache = TreeCache(len(self._layers))
-        self._bias = source.bias()
+        self.cache = TreeCache(len(self.layers))
         with torch.inference_mode():
-            self._memory = source_memory(self._layers, source.states)
+            self.recall(source_memory(self.layers, source.states), source.bias())
+
+    def recall(self, memory: list[tuple[Tensor, Tensor]], bias: Float[Tensor, "row 1 1 source"] | None) -> None:
+        """Ask these keys and values of the sources from now on, [row, head, source, dim] of each layer."""
+        self._memory, self._bias = memory, bias
 
     def select(self, rows: Sequence[int]) -> None:
         self.cache.select(rows)
@@ -56,38 +73,50 @@ class LeanDecoder:
         self._memory = [(keys.index_select(0, index), values.index_select(0, index)) for keys, values in self._memory]
 
     def read(self, step: Step, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        self.cache.start = step.start
-        x = self._embed(step.tokens)
+        self.cache.place(step)
+        states = self.states(self.cache, step.tokens, step.positions, step.mask)[:, -keep:]
+        return Scored(states, self.scores(states))
+
+    def states(
+        self,
+        cache: Cache,
+        tokens: Int[Tensor, "row new"],
+        positions: Int[Tensor, "row new"],
+        mask: Float[Tensor, "row 1 new slot"] | None,
+    ) -> Float[Tensor, "row new width"]:
+        """What the layers make of new tokens, whose keys and values go to ``cache``; the output embedding gets it."""
+        x: Tensor = self._embed(tokens)
         if self._scale != 1.0:
             x = x * self._scale
-        x = x + embedding(step.positions + self._offset, self._table)
+        x = x + embedding(positions + self._offset, self._table)
         if self._first_norm is not None:
             x = layer_norm(x, *self._first_norm)
         run = self._after if self._final_norm is None else self._before
-        for index, layer in enumerate(self._layers):
-            x = run(index, layer, x, step.mask)
-        if self._final_norm is not None:
-            x = layer_norm(x, *self._final_norm)
-        states = x[:, -keep:]
-        return Scored(states, product(states, self._head))
+        for index, layer in enumerate(self.layers):
+            x = run(cache, index, layer, x, mask)
+        return x if self._final_norm is None else layer_norm(x, *self._final_norm)
 
-    def _after(self, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
+    def scores(self, states: Float[Tensor, "row new width"]) -> Float[Tensor, "row new vocab"]:
+        """The output embedding."""
+        return product(states, self._head)
+
+    def _after(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
         """A layer with norms after each part."""
-        x = layer_norm(x + self._text(index, layer, x, mask), *layer.own_norm)
+        x = layer_norm(x + self._text(cache, index, layer, x, mask), *layer.own_norm)
         x = layer_norm(x + ask(layer, x, self._memory[index], self._bias), *layer.source_norm)
         return layer_norm(x + feed(layer, x), *layer.last_norm)
 
-    def _before(self, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _before(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
         """A layer with norms before each part."""
-        x = x + self._text(index, layer, layer_norm(x, *layer.own_norm), mask)
+        x = x + self._text(cache, index, layer, layer_norm(x, *layer.own_norm), mask)
         x = x + ask(layer, layer_norm(x, *layer.source_norm), self._memory[index], self._bias)
         x = x + feed(layer, layer_norm(x, *layer.last_norm))
         return x
 
-    def _text(self, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Float[Tensor, "row new width"]:
+    def _text(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
         """Self-attention."""
         query, key, value = own(layer, x)
-        keys, values = self.cache.update(key, value, index)
+        keys, values = cache.update(key, value, index)
         return attend(query, keys, values, mask, layer.scales[0], layer.own_out)
 
 

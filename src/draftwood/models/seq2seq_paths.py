@@ -12,18 +12,22 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from draftwood.errors import ModelError
+from draftwood.models import Backend
 from draftwood.models.seq2seq_proof import check_source_trees
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.models.seq2seq_source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
 
 
-def seq2seq_runner(model: Any, *, drafts: bool = False) -> Seq2SeqRunner | PathRunner:
+def seq2seq_runner(model: Any, *, engine: Backend = "torch", drafts: bool = False) -> Seq2SeqRunner | PathRunner:
     """The fastest runner that is right for an encoder-decoder model; arguments as for :class:`Seq2SeqRunner`.
 
     Raises:
-        ModelError: the architecture cannot score a tree in any way; it is named, with the reason.
+        ConfigError: OpenVINO is not installed, or does not compute in the model's number format or on its device.
+        ModelError: the architecture cannot score a tree in any way, or OpenVINO cannot run it; it is named, with the reason.
     """
     check_encoder_decoder(model)
+    if engine == "openvino":
+        return Seq2SeqRunner(model, engine=engine, drafts=drafts)
     try:
         return Seq2SeqRunner(model, drafts=drafts)
     except ModelError:
@@ -49,6 +53,7 @@ class PathRunner:
     """
 
     reads_source = True
+    engine = "torch"
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)

@@ -11,7 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.errors import ModelError
+from draftwood.models import Backend
 from draftwood.models.ledger import Ledger, Step
+from draftwood.models.openvino_seq2seq import OpenVinoDecoder
 from draftwood.models.seq2seq_decoder import PatchedDecoder, Scored, SourceDecoder
 from draftwood.models.seq2seq_lean import LeanDecoder
 from draftwood.models.seq2seq_proof import check_source_trees
@@ -22,29 +24,33 @@ _CHUNK = 512  # pending tokens per forward; bounds the memory of a long text's m
 
 @final
 class Seq2SeqRunner:
-    """An encoder-decoder language model with its own tree cache; eager, on the model's own device and dtype.
+    """An encoder-decoder language model with its own tree cache, on the model's own device and dtype.
 
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode.
+        engine: what runs it; ``openvino`` takes models of BART's kind (:class:`OpenVinoDecoder`).
         check: score two small trees and compare them with plain forwards of their paths.
         drafts: this is a draft model: of texts beyond its positions, and of tokens that it does not know, it may say
             anything, and of a source too long for it it reads the beginning.
 
     Attributes:
+        engine: what runs it.
         max_source: the longest source in tokens, None if unlimited.
         keep_states: keep what the output embedding gets.
         state: with ``keep_states``, after ``commit``: the state of the last committed node of each row, which predicted the
             present root; None before the first one.
 
     Raises:
-        ModelError: the architecture cannot score a tree; it is named, with the reason.
+        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ModelError: the architecture cannot score a tree, or cannot be converted; it is named, with the reason.
     """
 
     reads_source = True
 
-    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
+    def __init__(self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
+        self.engine = engine
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.max_length = longest_text(model)
         self.device = model.device
@@ -53,14 +59,31 @@ class Seq2SeqRunner:
         self.state: Float[Tensor, "row width"] | None = None
         self._drafts = drafts
         self._known_tokens = known_tokens(model.get_decoder(), model)
-        self._reader = SourceReader(model, drafts=drafts)
-        self.max_source = self._reader.longest
         self._states: list[Tensor] = []
         self._decoder: SourceDecoder
+        if engine == "openvino":
+            self._use_openvino(check)
+            return
+        self._reader = SourceReader(model, drafts=drafts)
         try:
             self._use(LeanDecoder, check)
         except ModelError:
             self._use(PatchedDecoder, check)
+
+    def _use_openvino(self, check: bool) -> None:
+        if self.model.training:
+            raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
+        self._decoder = decoder = OpenVinoDecoder(self.model)
+        self._reader = SourceReader(self.model, drafts=self._drafts, encode=decoder.encode)
+        if not check:
+            return
+        try:
+            check_source_trees(self)
+        except ModelError as error:
+            raise ModelError(
+                f"model type {self.model.config.model_type!r} cannot be run by OpenVINO: converted, with layers as those of "
+                "Marian, BART and M2M100, it does not score as the model does. Use --backend torch"
+            ) from error
 
     def _use(self, kind: Callable[[Any], SourceDecoder], check: bool) -> None:
         try:
@@ -72,11 +95,15 @@ class Seq2SeqRunner:
         if check:
             check_source_trees(self)
 
+    @property
+    def max_source(self) -> int | None:
+        return self._reader.longest
+
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         start = perf_counter()
         self._decoder.start(self._reader.read(sources, len(texts)))
         self.forward_seconds += perf_counter() - start
-        self._rows = Ledger(texts, self.model.dtype, self.device, self.max_length, bare=self._decoder.bare)
+        self._rows = Ledger(texts, self._decoder.dtype, self.device, self.max_length, bare=self._decoder.bare)
         self.state, self._states = None, []
 
     def select(self, rows: Sequence[int]) -> None:
@@ -94,7 +121,6 @@ class Seq2SeqRunner:
         if not self._drafts:
             check_text(self.model, self._rows.longest_text, self.max_length)
         n = tokens.shape[1]
-        self._decoder.cache.reserve(self._rows.slots(n))
         while self._rows.waiting > _CHUNK:
             self._forward(self._rows.chunk(_CHUNK), keep=1)
         scored = self._forward(self._rows.step(tokens, depths, ancestors), keep=n)

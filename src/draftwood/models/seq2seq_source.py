@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.errors import CacheError, ConfigError, ModelError
+from draftwood.models.lean import padding_bias
+from draftwood.models.lean_encoder import lean_encoder
 
 _DROPS = "its experts leave tokens out when they are full, so that a token's scores depend on others that it does not see"
 _REFUSED = {
@@ -92,6 +94,8 @@ class Encoded(NamedTuple):
     states: Float[Tensor, "row source width"]
     mask: Bool[Tensor, "row source"] | None
     """True at tokens; None where nothing is padded."""
+    memory: Float[Tensor, "row part head source dim"] | None = None
+    """Keys and values of the decoder's layers in turn, where the encoder's graph makes them too."""
 
     def select(self, rows: Sequence[int]) -> Encoded:
         """Keep only these rows, in this order; a row may come more than once."""
@@ -100,10 +104,11 @@ class Encoded(NamedTuple):
 
     def bias(self) -> Float[Tensor, "row 1 1 source"] | None:
         """The additive mask of cross-attention."""
-        if self.mask is None:
-            return None
-        bias = torch.zeros(self.mask.shape, dtype=self.states.dtype, device=self.states.device)
-        return bias.masked_fill_(~self.mask, -torch.inf)[:, None, None]
+        return padding_bias(self.mask, self.states.dtype)
+
+
+Encode: TypeAlias = Callable[[Tensor, Tensor | None], Encoded]
+"""From tokens [row, source] and their mask [row, source] (True at tokens; None where nothing is padded)."""
 
 
 @final
@@ -114,14 +119,17 @@ class SourceReader:
         model: an encoder-decoder model.
         drafts: it is a draft model: of a source longer than it can take it reads the beginning, and tokens that it does not
             know are the last one that it knows; its law is only worse.
+        encode: what encodes padded sources; the model's own encoder, or that one written out, without it.
     """
 
-    def __init__(self, model: Any, *, drafts: bool = False) -> None:
+    def __init__(self, model: Any, *, drafts: bool = False, encode: Encode | None = None) -> None:
         self._model, self._drafts = model, drafts
         self._encoder = model.get_encoder()
         self._known = known_tokens(self._encoder, model)
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         self.longest = longest_source(model)
+        self._encode = encode
+        self._lean = lean_encoder(self._encoder, self._padding) if encode is None else None
 
     def read(self, sources: Sequence[Sequence[int]], rows: int) -> Encoded:
         """Encode the sources of ``rows`` rows, once for all their rounds.
@@ -141,6 +149,10 @@ class SourceReader:
             lengths = torch.tensor([len(s) for s in kept], device=self._model.device)
             mask = torch.arange(width, device=self._model.device) < lengths[:, None]
         with torch.inference_mode():
+            if self._encode is not None:
+                return self._encode(tokens, mask)
+            if self._lean is not None:
+                return Encoded(tokens, self._lean.read(tokens, mask).states, mask)
             whole = torch.ones_like(tokens) if mask is None else mask.long()
             return Encoded(tokens, self._encoder(input_ids=tokens, attention_mask=whole)[0], mask)
 

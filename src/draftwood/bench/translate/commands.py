@@ -27,7 +27,8 @@ INTERRUPTED = 130
 def translate_command(**options: Any) -> None:
     """Measure translation: Draftwood, transformers and CTranslate2 side by side on the same weights, float32 on the CPU.
 
-    With --exact, compare the texts only: every sentence, one at a time and in ragged batches.
+    With --exact, compare the texts only: every sentence, one at a time and in ragged batches. With --ablation, see what
+    the length of a block, beta and tau do.
     """
     from draftwood.bench.translate.peers import require_packages
     from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences, threads
@@ -39,7 +40,8 @@ def translate_command(**options: Any) -> None:
     quiet_loading()
     with threads(config.threads):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
-        translator = load_translator(config.target, config.draft, options=LoadOptions(dtype="float32", device="cpu"))
+        loading = LoadOptions(dtype="float32", device="cpu", backend=config.backend)
+        translator = load_translator(config.target, config.draft, options=loading)
         systems = _systems(config, translator)
         config.output.mkdir(parents=True, exist_ok=True)
         with steps("greedy translations", count) as advance:
@@ -73,7 +75,7 @@ def _speed(config: TranslateConfig, translator: Translator, systems: list[System
     short = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) < config.long]
     batches = {size: batched([short, long], size) for size in config.batch_size}
     bench = Bench(
-        cases=cases, sources=[s.tokens for s in sentences], batches=batches, repeats=config.repeats, seed=config.seed
+        cases=cases, sources=[s.tokens for s in sentences], batches=batches, repeats=config.times(), seed=config.seed
     )
     log = Log(cases=cases)
     writer = Writer(
@@ -87,10 +89,10 @@ def _speed(config: TranslateConfig, translator: Translator, systems: list[System
     )
     try:
         with steps("translate", bench.steps) as advance:
-            bench.run(log, advance, lambda: writer.write(partial=log.repeats < config.repeats))
+            bench.run(log, advance, lambda: writer.write(partial=log.repeats < config.times()))
     except KeyboardInterrupt:
         kept = f"{config.output / 'translate.md'} holds {log.repeats}" if log.repeats else "nothing was written"
-        click.echo(f"Interrupted after {log.repeats} complete repeats of {config.repeats}: {kept}", err=True)
+        click.echo(f"Interrupted after {log.repeats} complete repeats of {config.times()}: {kept}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     click.echo(f"Report: {config.output / 'translate.md'}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Literal, final
 
 from draftwood.bench.config import listed
 from draftwood.errors import ConfigError
@@ -13,6 +13,13 @@ METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block")
 PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")
 NONE: Final = "none"
 LIMIT: Final = 200
+REPEATS: Final = 3
+TOLERANCES: Final = ("1,0", "3,1")
+ABLATION: Final = ("ar", "block")  # methods, and below peers, block lengths and tolerances, of an ablation
+ABLATION_PEERS: Final = ("generate",)
+ABLATION_K: Final = (5, 10, 15, 20, 25)
+ABLATION_TOLERANCES: Final = ("1,0", "3,1", "3,3", "5,1", "5,3", "5,5")
+"""Those of Xia et al. 2023, arXiv 2203.16487."""
 NEEDS: Final = {"heads": "heads", "block": "draft"}
 """Methods that are measured only where the option of this name gives their drafter."""
 
@@ -55,10 +62,18 @@ class TranslateConfig:
         default=None, metadata={"help": f"only these other systems, comma-separated: {', '.join(PEERS)}; or {NONE}"}
     )
     tolerance: tuple[str, ...] = field(
-        default=("1,0", "3,1.0"), metadata={"help": "beta,tau of method block; may be given several times"}
+        default=(),
+        metadata={"help": f"beta,tau of method block; may be given several times; by default {' and '.join(TOLERANCES)}"},
     )
     k: tuple[int, ...] = field(
         default=(), metadata={"help": "tokens of a block; may be given several times; without it as 'draftwood translate'"}
+    )
+    ablation: bool = field(
+        default=False,
+        metadata={
+            "help": "method block only, once at every length of a block with every beta,tau: by default "
+            f"{', '.join(map(str, ABLATION_K))} with {' '.join(ABLATION_TOLERANCES)}"
+        },
     )
     layers: str | None = field(
         default=None,
@@ -74,8 +89,14 @@ class TranslateConfig:
         default=False,
         metadata={"help": "no speed: compare all that should write the target's greedy translations"},
     )
-    repeats: int = field(default=3, metadata={"help": "repeats of every system on every sentence"})
+    repeats: int | None = field(
+        default=None,
+        metadata={"help": f"repeats of every system on every sentence; by default {REPEATS}, 1 with --ablation"},
+    )
     threads: int | None = field(default=None, metadata={"help": "threads of every system; by default those of PyTorch"})
+    backend: Literal["torch", "openvino"] = field(
+        default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"}
+    )
     seed: int = field(default=0, metadata={"help": "seed of the order of the systems"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
 
@@ -91,15 +112,19 @@ class TranslateConfig:
             raise ConfigError("batch_size is empty: give at least one number")
         if self.beams < 2:
             raise ConfigError(f"beams is {self.beams}: give 2 or more; one beam is greedy decoding")
+        if self.ablation and self.exact:
+            raise ConfigError("ablation compares block lengths and tolerances, exact compares texts: leave one of them out")
         self.tolerances()
         self.kept_layers()
         if not (*self.method_names(), *self.peer_names()):
             raise ConfigError("methods and peers are both 'none': name a system to measure")
+        if self.ablation and "block" not in self.method_names():
+            raise ConfigError("ablation is about method 'block': name it in methods, and give its drafter (--draft)")
 
     def method_names(self) -> tuple[str, ...]:
         """Draftwood's methods to be measured; without a choice, all that the given models allow."""
         if self.methods is None:
-            return tuple(name for name in METHODS if name not in self.left_out())
+            return tuple(name for name in (ABLATION if self.ablation else METHODS) if name not in self.left_out())
         names = _chosen("methods", self.methods, METHODS)
         for name in names:
             if name in self.left_out():
@@ -108,7 +133,9 @@ class TranslateConfig:
 
     def peer_names(self) -> tuple[str, ...]:
         """The other systems to be measured."""
-        return PEERS if self.peers is None else _chosen("peers", self.peers, PEERS)
+        if self.peers is None:
+            return ABLATION_PEERS if self.ablation else PEERS
+        return _chosen("peers", self.peers, PEERS)
 
     def sentences(self, there: int) -> int:
         """How many of so many sentences are taken."""
@@ -127,7 +154,16 @@ class TranslateConfig:
 
     def tolerances(self) -> tuple[tuple[int, float], ...]:
         """Pairs of beta and tau."""
-        return tuple(dict.fromkeys(_beta_tau(text) for text in self.tolerance))
+        texts = self.tolerance or (ABLATION_TOLERANCES if self.ablation else TOLERANCES)
+        return tuple(dict.fromkeys(_beta_tau(text) for text in texts))
+
+    def block_lengths(self) -> tuple[int, ...]:
+        """Tokens of a block; none where the drafter decides."""
+        return self.k or (ABLATION_K if self.ablation else ())
+
+    def times(self) -> int:
+        """Repeats."""
+        return (1 if self.ablation else REPEATS) if self.repeats is None else self.repeats
 
     def kept_layers(self) -> tuple[int, ...] | None:
         """Decoder layers that layer skip keeps; None where nothing was said."""

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from draftwood.bench.translate.ct2_process import CT2Process
 from draftwood.bench.translate.systems import Output, closed
 from draftwood.errors import ConfigError
 
@@ -18,7 +19,7 @@ _FAMILY = "marian"
 
 @final
 class CT2:
-    """A Marian model inside CTranslate2, float32, one batch at a time.
+    """A Marian model inside CTranslate2, float32, one batch at a time, in a process of its own.
 
     Args:
         model: the target, a ``MarianMTModel``.
@@ -31,8 +32,6 @@ class CT2:
     """
 
     def __init__(self, model: Any, tokenizer: Any, eos: Sequence[int], threads: int) -> None:
-        import ctranslate2
-
         self._names = tokenizer.convert_ids_to_tokens(list(range(model.config.vocab_size)))
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._check(model, eos)
@@ -42,9 +41,7 @@ class CT2:
         device = model.device.type
         with TemporaryDirectory() as folder:
             self._convert(model, Path(folder))
-            self._translator = ctranslate2.Translator(
-                folder, device=device, inter_threads=1, intra_threads=threads, compute_type="float32"
-            )
+            self._translator = CT2Process(folder, device, threads)
 
     def _check(self, model: Any, eos: Sequence[int]) -> None:
         settings = model.generation_config
@@ -82,7 +79,7 @@ class CT2:
 
     def translate(self, sources: Sequence[Sequence[int]], beams: int, max_new_tokens: int, length_penalty: float) -> Output:
         """Token ids of the translations; the texts' ends as ``transformers`` has them."""
-        found = self._translator.translate_batch(
+        found = self._translator.translate(
             [[self._names[token] for token in source] for source in sources],
             beam_size=beams,
             length_penalty=length_penalty,
@@ -92,5 +89,5 @@ class CT2:
             return_end_token=True,
             suppress_sequences=self._forbidden or None,
         )
-        rows = [[self._numbers[name] for name in result.hypotheses[0]] for result in found]
-        return Output(tokens=[closed(row, [self._eos]) for row in rows])
+        rows = [[self._numbers[name] for name in row] for row in found.rows]
+        return Output(tokens=[closed(row, [self._eos]) for row in rows], elapsed=found.seconds)

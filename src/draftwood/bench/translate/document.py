@@ -113,8 +113,8 @@ def setting(config: TranslateConfig, translator: Translator, load_before: float 
     models = {"target": translator.model, "draft": getattr(translator.draft, "model", None)}
     packages = {"sacrebleu": not config.exact, "ctranslate2": any("ctranslate2" in name for name in config.peer_names())}
     return {
-        "config": plain(asdict(config)),
-        "left_out": list(config.left_out()) if config.methods is None else [],
+        "config": {**plain(asdict(config)), "repeats": config.times()},
+        "left_out": list(config.left_out()) if config.methods is None and not config.ablation else [],
         "kept_layers": kept_layers(config, translator.model) if config.skips_layers() else [],
         "versions": {**machine.versions(), **{name: version(name) for name, used in packages.items() if used}},
         "machine": {
@@ -127,6 +127,7 @@ def setting(config: TranslateConfig, translator: Translator, load_before: float 
                 "type": model.config.model_type,
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "dtype": str(model.dtype).removeprefix("torch."),
+                "engine": getattr(getattr(translator, name), "engine", "torch"),
             }
             for name, model in models.items()
             if model is not None

@@ -13,6 +13,7 @@ from draftwood.errors import PairingError
 from draftwood.loading import LoadOptions, check_path, load_model
 from draftwood.methods import BLOCK, Method, build
 from draftwood.models import BlockRunner
+from draftwood.models.backend import make_translation_runners
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import decoder_layer_count
 from draftwood.translation import Translator
@@ -68,6 +69,10 @@ def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens:
         made = Ours(its, method, max_new_tokens)
         return System(name=name, translate=made, ours=True, greedy=made.lossless)
 
+    def with_draft(draft: Any) -> Translator:
+        runners = make_translation_runners(model, draft, backend=config.backend)
+        return Translator(model, draft, tokenizer, runners=runners)
+
     names = config.method_names()
     if "ar" in names:
         yield system("ar", translator, Method(method="ar"))
@@ -76,13 +81,13 @@ def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens:
         yield system(f"ngram {length}", translator, Method(method="ngram", shape=length))
     if "layer-skip" in names:
         method = Method(method="chain", shape=str(config.skip_length))
-        yield system(f"layer-skip {config.skip_length}", Translator(model, skipped, tokenizer), method)
+        yield system(f"layer-skip {config.skip_length}", with_draft(skipped), method)
     if "heads" in names:
         heads = _heads(config, model)
         length = str(heads.config.block)
-        yield system(f"heads {length}", Translator(model, heads, tokenizer), Method(method="block", shape=length))
+        yield system(f"heads {length}", with_draft(heads), Method(method="block", shape=length))
     if "block" in names:
-        for k in config.k or (_block(translator),):
+        for k in config.block_lengths() or (_block(translator),):
             for beta, tau in config.tolerances():
                 yield system(f"block {k}, beta {beta}, tau {tau:g}", translator, _method(k, beta, tau))
 

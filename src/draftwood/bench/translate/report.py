@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from draftwood.bench.report import spread_cell, table
+from draftwood.bench.translate.run import PAUSE
 from draftwood.bench.translate.systems import STAGES
 
 Result: TypeAlias = dict[str, Any]
 
-NOTES = """\
+NOTES = f"""\
 * **Sentences/s and tokens/s** are taken over the wall time of whole calls, from token ids of the sources to token ids of the
-  translations, timed from outside in the same way for every system (CTranslate2 gets its tokens as strings). One figure per
-  repeat; shown are the median and, in brackets, the extremes.
+  translations, timed in the same way for every system. One figure per repeat; shown are the median and, in brackets, the
+  extremes.
+* CTranslate2 runs, and is timed, in a process of its own, from token strings to token strings. In one process with PyTorch
+  both would share one OpenMP runtime, whose threads then sleep and wake at every operation, and slow PyTorch's systems down.
+  Every turn of a system begins {PAUSE:g} s after the one before, when no threads wait actively any more.
 * **÷ generate** is how many times faster the row is than greedy `generate` at the same batch size on the same sentences,
   inside each repeat; then the median and the extremes.
 * **Tokens per pass** are tokens written per pass of the target's decoder, its own one included (block efficiency): per
@@ -36,7 +40,7 @@ def markdown(document: dict[str, Any]) -> str:
         blocks.append(f"## Batch size {size}")
         for group, count in document["groups"].items():
             title = f"### {count} sentences" if group == "all" else f"### The {count} of them whose {_long(document)}"
-            blocks += [title, _speeds(here, group), _stages(here, group)]
+            blocks += [title, _speeds(here, group), "" if document["config"]["ablation"] else _stages(here, group)]
     blocks += _equality(document)
     return "\n\n".join([*(b for b in blocks if b), "## How to read this", NOTES]) + "\n"
 
@@ -63,7 +67,7 @@ def _head(document: dict[str, Any]) -> str:
         "# Draftwood translation benchmark" + (" (interrupted: partial results)" if document["partial"] else ""),
         "",
         *(
-            f"* {name}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}"
+            f"* {name}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, run by {m['engine']}"
             for name, m in document["models"].items()
         ),
         f"* {document['groups']['all']} held-out sentences, {languages}{amount}",

@@ -13,7 +13,8 @@ from draftwood.bench.translate.systems import Output, System
 BLOCK = 32
 """Sentences that a system translates before the next one's turn comes."""
 
-_PAUSE = 0.02  # seconds before a block: the last system's worker threads stop to wait for work
+PAUSE = 0.05
+"""Seconds before a block: the last system's threads wait actively for more work for some 10 ms, then they sleep."""
 
 Case: TypeAlias = tuple[System, int]
 """A system at a batch size."""
@@ -105,11 +106,12 @@ class Bench:
         return [self.batches[size][at : at + step] for at in range(0, len(self.batches[size]), step)]
 
     def _turn(self, system: System, block: Sequence[Batch]) -> list[Sample]:
-        sleep(_PAUSE)
+        sleep(PAUSE)
         return [self._timed(system, [self.sources[sentence] for sentence in batch]) for batch in block]
 
     @staticmethod
     def _timed(system: System, sources: list[Sequence[int]]) -> Sample:
         start = perf_counter()
         output = system.translate(sources)
-        return Sample(output=output, seconds=perf_counter() - start)
+        seconds = perf_counter() - start
+        return Sample(output=output, seconds=seconds if output.elapsed is None else output.elapsed)

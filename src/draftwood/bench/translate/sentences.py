@@ -70,8 +70,19 @@ def _encoded(translator: Translator, source: str, number: int) -> list[int]:
 
 
 def longest_translation(config: TranslateConfig, translator: Translator) -> int:
-    """Tokens of a translation, at most."""
-    return translator.limits.max_new_tokens if config.max_new_tokens is None else config.max_new_tokens
+    """Tokens of a translation, at most.
+
+    Raises:
+        ConfigError: more than the target's decoder has positions for.
+    """
+    if config.max_new_tokens is None:
+        return translator.limits.max_new_tokens
+    room = translator.target.max_length
+    if room is not None and config.max_new_tokens >= room:  # the start token has a position too
+        raise ConfigError(
+            f"max_new_tokens is {config.max_new_tokens}, but the target has {room} positions: give 1 to {room - 1}"
+        )
+    return config.max_new_tokens
 
 
 def differences(

@@ -18,11 +18,13 @@ class Output:
         tokens: per sentence, token ids up to and with the end of sentence, without what the decoder began with.
         passes: the target's decoder passes, counted per sentence; 0 where they are not counted.
         seconds: of Draftwood's stages; nothing for others.
+        elapsed: seconds of the whole call, where a process of its own made it and measured it there.
     """
 
     tokens: list[list[int]]
     passes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    elapsed: float | None = None
 
 
 Translate: TypeAlias = Callable[[Sequence[Sequence[int]]], Output]
