@@ -535,7 +535,7 @@ def test_a_method_without_its_drafter_is_left_out_and_said(folders: Folders, tmp
     options = folders.options(tmp_path, draft=None, heads=None, peers="generate", repeats=1)
     assert CliRunner().invoke(command, options, catch_exceptions=False).exit_code == 0
     document = json.loads((tmp_path / "translate.json").read_text())
-    assert document["left_out"] == ["heads", "block"]
+    assert document["left_out"] == ["heads", "block", "tree"]
     assert "no drafter was given: heads, block" in (tmp_path / "translate.md").read_text()
 
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, final
 from draftwood.bench.config import listed
 from draftwood.errors import ConfigError
 
-METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block")
+METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block", "tree")
 PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")
 NONE: Final = "none"
 LIMIT: Final = 200
@@ -20,7 +20,7 @@ ABLATION_PEERS: Final = ("generate",)
 ABLATION_K: Final = (5, 10, 15, 20, 25)
 ABLATION_TOLERANCES: Final = ("1,0", "3,1", "3,3", "5,1", "5,3", "5,5")
 """Those of Xia et al. 2023, arXiv 2203.16487."""
-NEEDS: Final = {"heads": "heads", "block": "draft"}
+NEEDS: Final = {"heads": "heads", "block": "draft", "tree": "draft"}
 """Methods that are measured only where the option of this name gives their drafter."""
 
 
@@ -68,6 +68,10 @@ class TranslateConfig:
     k: tuple[int, ...] = field(
         default=(), metadata={"help": "tokens of a block; may be given several times; without it as 'draftwood translate'"}
     )
+    nodes: tuple[int, ...] = field(
+        default=(),
+        metadata={"help": "node budget of method tree; may be given several times; without it the tree grows as it pays"},
+    )
     ablation: bool = field(
         default=False,
         metadata={
@@ -105,7 +109,7 @@ class TranslateConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
-        for name, values in (("batch_size", self.batch_size), ("k", self.k)):
+        for name, values in (("batch_size", self.batch_size), ("k", self.k), ("nodes", self.nodes)):
             if any(value < 1 for value in values) or len(set(values)) < len(values):
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
         if not self.batch_size:
@@ -148,8 +152,8 @@ class TranslateConfig:
         return "layer-skip" in self.method_names() or "assisted" in self.peer_names()
 
     def left_out(self) -> tuple[str, ...]:
-        """Methods whose drafter was not given; the bundled pair has one for ``block``."""
-        bundled = {"block"} if self.target is None else set()
+        """Methods whose drafter was not given; the bundled pair has one for blocks."""
+        bundled = {"block", "tree"} if self.target is None else set()
         return tuple(name for name, option in NEEDS.items() if getattr(self, option) is None and name not in bundled)
 
     def tolerances(self) -> tuple[tuple[int, float], ...]:

@@ -90,6 +90,10 @@ def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens:
         for k in config.block_lengths() or (_block(translator),):
             for beta, tau in config.tolerances():
                 yield system(f"block {k}, beta {beta}, tau {tau:g}", translator, _method(k, beta, tau))
+    if "tree" in names:
+        _block(translator)  # fills blocks, or is refused
+        for nodes in config.nodes or (None,):
+            yield system(f"tree {nodes or 'as it pays'}", translator, Method(method="shared-noise", nodes=nodes))
 
 
 def kept_layers(config: TranslateConfig, model: Any) -> list[int]:
@@ -108,7 +112,7 @@ def _heads(config: TranslateConfig, model: Any) -> Any:
 def _block(translator: Translator) -> int:
     if not isinstance(translator.draft, BlockRunner):
         raise PairingError(
-            f"method 'block' needs a drafter that fills whole blocks, but the draft is a {type(translator.draft).__name__}: "
+            f"a drafter that fills whole blocks is needed, but the draft is a {type(translator.draft).__name__}: "
             "give a folder made by 'draftwood train spec-drafter'"
         )
     return min(BLOCK, translator.draft.block)
