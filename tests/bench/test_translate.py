@@ -101,7 +101,7 @@ def measured(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 BOTH = (
     *("generate", "generate, 5 beams", "CTranslate2", "CTranslate2, 5 beams", "ar", "ngram 5", "layer-skip 3", "heads 2"),
-    *("block 4, beta 1, tau 0", "block 4, beta 3, tau 1"),
+    *("block 4, beta 1, tau 0", "block 4, beta 3, tau 1", "tree as it pays"),
 )
 
 
@@ -245,7 +245,8 @@ def test_exact_compares_every_sentence_at_both_batch_sizes(
     document = json.loads((tmp_path / "translate-exact.json").read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["translate-exact.json", "translate-exact.md"]
     found = {(r["system"], r["batch_size"]): r["differing"] for r in document["results"]}
-    lossless = {"ar", "ngram 5", "layer-skip 3", "heads 2", "block 4, beta 1, tau 0", "generate", "CTranslate2"}
+    drafted = {"ngram 5", "layer-skip 3", "heads 2", "block 4, beta 1, tau 0", "tree as it pays"}
+    lossless = {"ar", "generate", "CTranslate2"} | drafted
     assert set(found) == {*((name, size) for name in lossless for size in (1, 16)), ("assisted, 3 tokens", 1)}
     for (name, _), differing in found.items():
         assert [entry["sentence"] for entry in differing] == ([number] if name == "ngram 5" else [])
