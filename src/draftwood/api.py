@@ -12,7 +12,6 @@ from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
-    bundled_pairs,
     check_path,
     check_tokenizers,
     choose_device,
@@ -21,6 +20,7 @@ from draftwood.loading import (
     is_encoder_decoder,
     load_model,
     load_tokenizer,
+    named_or_bundled,
     openvino_place,
     sampling_of,
 )
@@ -49,13 +49,7 @@ def load(
         PairingError: two models that do not speak the same tokens.
     """
     options = options or LoadOptions()
-    if target is None:
-        if draft is not None:
-            raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
-        pair = bundled_pairs().get("language")
-        if pair is None:
-            raise ModelError("this installation holds no bundled pair: name a target model (and a draft model)")
-        target, draft = pair["target"], pair["draft"]
+    target, draft = named_or_bundled("language", target, draft)
     for name in (target, draft):
         if name is not None:
             check_path(name)

@@ -53,6 +53,22 @@ def bundled_pairs() -> dict[str, dict[str, Path]]:
     return pairs
 
 
+def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
+    """The models that were named, or a bundled pair (``language`` or ``translation``) where no target was.
+
+    Raises:
+        ConfigError: a draft without a target.
+        ModelError: there is no such pair.
+    """
+    if target is not None:
+        return target, draft
+    if draft is not None:
+        raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
+    if (pair := bundled_pairs().get(kind)) is None:
+        raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
+    return pair["target"], pair["draft"]
+
+
 def openvino_place(device: str) -> str | None:
     """OpenVINO's name of the device that a name such as ``openvino:GPU`` asks for; None where it asks for none."""
     return device.removeprefix(_PLACE) if device.startswith(_PLACE) else None

@@ -14,7 +14,6 @@ from draftwood.errors import CacheError, ConfigError, ModelError
 from draftwood.generation import asked
 from draftwood.loading import (
     LoadOptions,
-    bundled_pairs,
     check_path,
     check_tokenizers,
     choose_device,
@@ -24,6 +23,7 @@ from draftwood.loading import (
     load_model,
     load_tokenizer,
     model_type,
+    named_or_bundled,
     openvino_place,
 )
 from draftwood.methods import Method
@@ -63,13 +63,7 @@ def load_translator(
     """
     options = options or LoadOptions()
     _check_options(options)
-    if target is None:
-        if draft is not None:
-            raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
-        pair = bundled_pairs().get("translation")
-        if pair is None:
-            raise ModelError("this installation holds no bundled translation pair: name a target (and a draft)")
-        target, draft = pair["target"], pair["draft"]
+    target, draft = named_or_bundled("translation", target, draft)
     own = draft is not None and str(draft).startswith(_OWN)
     for name in (target, None if own else draft):
         if name is not None:

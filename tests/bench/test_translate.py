@@ -566,3 +566,13 @@ def test_all_systems_use_as_many_threads(folders: Folders, tmp_path: Path, monke
     options = folders.options(tmp_path, peers="ctranslate2", methods="ar", repeats=1, threads=2)
     assert CliRunner().invoke(command, options, catch_exceptions=False).exit_code == 0
     assert (told, set(during), torch.get_num_threads()) == ([2], {2}, before)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "methods"), [("k", (5,), "ar"), ("tolerance", ("3,1",), "ar,tree"), ("nodes", (8,), "block")]
+)
+def test_an_option_of_a_method_that_is_not_measured_is_refused(option: str, given: Any, methods: str) -> None:
+    settings: dict[str, Any] = {"data": Path("data"), option: given}
+    assert getattr(TranslateConfig(**settings), option) == given
+    with pytest.raises(ConfigError, match=rf"^{option} is .* is not measured: choose it, or leave {option} out"):
+        TranslateConfig(**settings, methods=methods)

@@ -249,8 +249,8 @@ def test_heads_on_the_states_of_an_openvino_target():
 def test_control_a_mask_that_hides_nothing_shows(drafter, monkeypatch):
     rounds = block_rounds(drafter)
     rounds.round(asked=False)
-    hidden = "draftwood.models.openvino_masked_block._hidden"
-    monkeypatch.setattr(hidden, lambda seen: torch.zeros(len(seen), 1, 1, seen.shape[1]))
+    made = "draftwood.models.openvino_masked_block.bias_of"
+    monkeypatch.setattr(made, lambda seen, dtype: torch.zeros(len(seen), 1, 1, seen.shape[1], dtype=dtype))
     assert rounds.round(BLOCK) > WRONG
 
 

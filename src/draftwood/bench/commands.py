@@ -130,12 +130,12 @@ def cost_command(**options: Any) -> None:
     from draftwood.api import load
     from draftwood.bench.cost import markdown, measure
     from draftwood.bench.document import replace_file, text_of
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import LoadOptions, named_or_bundled, quiet_loading
 
     config = CostConfig(**options)
     quiet_loading()
     backend, *others = config.backends()
-    target = config.target or _bundled_target()
+    target, _draft = named_or_bundled("language", config.target, None)
     pair = load(target, options=LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none"))
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("cost", len(config.context)) as advance:
@@ -144,15 +144,6 @@ def cost_command(**options: Any) -> None:
     replace_file(config.output / "cost.json", text_of(document))
     replace_file(config.output / "cost.md", markdown(document))
     click.echo(markdown(document))
-
-
-def _bundled_target() -> Path:
-    from draftwood.errors import ModelError
-    from draftwood.loading import bundled_pairs
-
-    if (pair := bundled_pairs().get("language")) is None:
-        raise ModelError("this installation holds no bundled pair: name a target model")
-    return pair["target"]
 
 
 @command.command(name="plot")

@@ -108,6 +108,8 @@ class BenchConfig:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
         if self.contexts is not None and self.data is None:
             raise ConfigError(f"contexts is {self.contexts!r}, but there is no text to cut such prompts from: give --data")
+        if self.contexts is not None and self.prompt_tokens != type(self).prompt_tokens:
+            raise ConfigError("contexts and prompt_tokens both say how long prompts are: leave one of them out")
         self.scale()
         self.method_names()
         self.node_budgets()

@@ -25,10 +25,10 @@ from draftwood.bench.config import InflateConfig
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
-    bundled_pairs,
     check_path,
     load_model,
     load_tokenizer,
+    named_or_bundled,
 )
 
 LABEL: Final = "cost_inflated"
@@ -182,11 +182,7 @@ def write_pair(config: InflateConfig) -> Iterator[tuple[str, Path]]:
         ConfigError: a folder with something in it, or a size that cannot be.
         ModelError: a model that cannot be loaded or is no plain Llama.
     """
-    bundled = bundled_pairs().get("language", {})
-    target = config.target or bundled.get("target")
-    draft = config.draft or (bundled.get("draft") if config.target is None else None)
-    if target is None:
-        raise ModelError("this installation holds no bundled pair: name a target model")
+    target, draft = named_or_bundled("language", config.target, config.draft)
     if config.out.exists() and any(config.out.iterdir()):
         raise ConfigError(f"output folder {config.out} is not empty: give another one as --out")
     told = _write(target, config, config.count(), config.out / "target")

@@ -65,8 +65,7 @@ class SharedFan:
 
     def along(self, logp: Float[Tensor, "row place vocab"], choices: Choices) -> list[list[Grown]]:
         """The children that any node of each depth gets where the draft's law depends on the depth only."""
-        noise = choices.shared(0, logp.shape[1], logp.shape[-1])
-        return self._best(logp if noise is None else logp + noise.to(logp.dtype), logp)
+        return self._best(shared_scores(logp, choices, 0, logp.shape[1]), logp)
 
     def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Grown]]:
         best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)

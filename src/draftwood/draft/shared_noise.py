@@ -15,9 +15,12 @@ from draftwood.noise import Choices
 from draftwood.tree import Draw
 
 
-def shared_scores(logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int) -> Float[Tensor, "row n vocab"]:
-    """The draft's perturbed scores for the text position below nodes of this depth."""
-    noise = choices.shared(depth, 1, logp.shape[-1])
+def shared_scores(
+    logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, count: int = 1
+) -> Float[Tensor, "row n vocab"]:
+    """The draft's perturbed scores for the text position below nodes of this depth; with ``count`` = ``n``, each node stands
+    one deeper than the one before."""
+    noise = choices.shared(depth, count, logp.shape[-1])
     return logp if noise is None else logp + noise.to(logp.dtype)
 
 

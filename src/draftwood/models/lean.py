@@ -128,8 +128,11 @@ def feed(layer: Layer | EncoderLayer, x: Tensor) -> Float[Tensor, "row new width
 
 def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
     """What attention adds so that padding, where ``seen`` is False, is not seen; None where nothing is padded."""
-    if seen is None:
-        return None
+    return None if seen is None else bias_of(seen, dtype)
+
+
+def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:
+    """-inf where ``seen`` is False, and 0 elsewhere."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
 
 

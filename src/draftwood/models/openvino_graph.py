@@ -92,6 +92,11 @@ def graph_of(model: Any, weights: Weights = "same") -> Any:
         return _rounded(graph) if weights == "int8" else graph
 
 
+def plain(model: Any) -> Any:
+    """A copy in float32 without gradients, to be traced."""
+    return copy.deepcopy(model).float().requires_grad_(False)
+
+
 @contextmanager
 def converting(model: Any) -> Iterator[None]:
     """What fails within says that this model cannot be converted, and why.

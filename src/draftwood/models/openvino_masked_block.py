@@ -20,8 +20,8 @@ from torch.nn.functional import embedding
 
 from draftwood.models.lean import (
     attend,
+    bias_of,
     layer_of,
-    padding_bias,
     product,
     source_memory,
     split,
@@ -31,7 +31,7 @@ from draftwood.models.lean import (
 from draftwood.models.lean_encoder import LeanEncoder
 from draftwood.models.masked_block import MaskedBlockDrafter
 from draftwood.models.masked_block_lean import read_block
-from draftwood.models.openvino_graph import converting, traced
+from draftwood.models.openvino_graph import converting, plain, traced
 from draftwood.models.openvino_network import CompiledGraph, check_precision, filled
 from draftwood.models.openvino_store import stored_graphs
 
@@ -86,7 +86,10 @@ class OpenVinoBlocks:
         seen = [[*(i < len(text) for i in range(width)), *[True] * count] for text in texts]
         scores = torch.empty(len(texts), count, int(config.vocab_size))
         self._filling.put(
-            tokens=torch.tensor(tokens), positions=torch.tensor(positions), mask=_hidden(torch.tensor(seen)), scores=scores
+            tokens=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            mask=bias_of(torch.tensor(seen), torch.float32),
+            scores=scores,
         )
         self._filling.put_list("keep", range(width, width + count), torch.int64)
         self._filling.run()
@@ -96,7 +99,7 @@ class OpenVinoBlocks:
         longest = filled(max(map(len, self._sources)), int(self.model.config.max_position_embeddings))
         padding = int(self.model.config.pad_token_id)
         tokens = torch.tensor([[*source, *[padding] * (longest - len(source))] for source in self._sources])
-        mask = _hidden(torch.tensor([[i < len(source) for i in range(longest)] for source in self._sources]))
+        mask = bias_of(torch.tensor([[i < len(source) for i in range(longest)] for source in self._sources]), torch.float32)
         memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
         answers = torch.empty(len(tokens), places, int(self.model.config.d_model))
         self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
@@ -119,7 +122,7 @@ def source_graph(model: Any) -> Any:
     rows, source = 2, 3
     with converting(model):
         return traced(
-            _Reading(_plain(model)),
+            _Reading(plain(model)),
             {
                 "tokens": (torch.ones(rows, source, dtype=torch.long), [-1, -1]),
                 "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
@@ -148,7 +151,7 @@ def block_graph(model: Any) -> Any:
     for part in range(2 * len(model.layers)):
         inputs[f"source.{part}"] = torch.zeros(rows, heads, source, dim), [-1, heads, -1, dim]
     with converting(model):
-        return traced(_Filling(_plain(model)), inputs, ["scores"])
+        return traced(_Filling(plain(model)), inputs, ["scores"])
 
 
 class _Reading(nn.Module):
@@ -204,19 +207,7 @@ class _Filling(nn.Module):
         return product(read_block(self._layers, hidden, memory, mask, source_mask).index_select(1, keep), self._head)
 
 
-def _plain(model: Any) -> Any:
-    """A copy in float32 without gradients."""
-    return copy.deepcopy(model).float().requires_grad_(False)
-
-
 def _heads(model: Any) -> tuple[int, int]:
     """Number and width of the layers' heads."""
     heads = int(model.config.decoder_attention_heads)
     return heads, int(model.config.d_model) // heads
-
-
-def _hidden(seen: Tensor) -> Float[Tensor, "row 1 1 key"]:
-    """The additive mask of padding."""
-    bias = padding_bias(seen, torch.float32)
-    assert bias is not None
-    return bias

@@ -8,7 +8,6 @@ memory, ``source.0`` and so on; its outputs are ``scores`` [row, kept, vocab] an
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -17,10 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.errors import ModelError
-from draftwood.models.lean import Layer, padding_bias, source_memory
+from draftwood.models.lean import Layer, bias_of, source_memory
 from draftwood.models.lean_encoder import LeanEncoder
 from draftwood.models.ledger import Step
-from draftwood.models.openvino_graph import GraphMemory, converting, memory_names, stateful, traced
+from draftwood.models.openvino_graph import GraphMemory, converting, memory_names, plain, stateful, traced
 from draftwood.models.openvino_network import CompiledGraph, check_precision, filled
 from draftwood.models.openvino_slots import GrowingMemory
 from draftwood.models.openvino_store import stored_graphs
@@ -100,7 +99,7 @@ def encoder_graph(model: Any) -> Any:
     Raises:
         ModelError: the model is of another kind, or cannot be traced.
     """
-    model = _plain(model)
+    model = plain(model)
     encoder, decoder = _lean(model)
     rows, source = 2, 3
     with converting(model):
@@ -120,7 +119,7 @@ def decoder_graph(model: Any) -> Any:
     Raises:
         ModelError: the model is of another kind, or cannot be traced.
     """
-    model = _plain(model)
+    model = plain(model)
     _encoder, decoder = _lean(model)
     rows, new, old, source = 2, 3, 4, 5
     inputs = {
@@ -169,11 +168,6 @@ class _Scoring(nn.Module):
         return (self._decoder.scores(states), states, *memory.present)
 
 
-def _plain(model: Any) -> Any:
-    """A copy in float32 without gradients."""
-    return copy.deepcopy(model).float().requires_grad_(False)
-
-
 def _lean(model: Any) -> tuple[LeanEncoder, LeanDecoder]:
     """Encoder and decoder written out."""
     try:
@@ -192,8 +186,4 @@ def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
 
 def _whole(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
     """The additive mask of the sources."""
-    if mask is None:
-        return torch.zeros(shape[0], 1, 1, shape[1])
-    bias = padding_bias(mask, torch.float32)
-    assert bias is not None
-    return bias
+    return torch.zeros(shape[0], 1, 1, shape[1]) if mask is None else bias_of(mask, torch.float32)

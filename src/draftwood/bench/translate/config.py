@@ -118,6 +118,12 @@ class TranslateConfig:
             raise ConfigError(f"beams is {self.beams}: give 2 or more; one beam is greedy decoding")
         if self.ablation and self.exact:
             raise ConfigError("ablation compares block lengths and tolerances, exact compares texts: leave one of them out")
+        for name, method in (("k", "block"), ("tolerance", "block"), ("nodes", "tree")):
+            if (given := getattr(self, name)) and method not in self.method_names():
+                raise ConfigError(
+                    f"{name} is {' '.join(map(str, given))}, but method {method!r} is not measured: "
+                    f"choose it, or leave {name} out"
+                )
         self.tolerances()
         self.kept_layers()
         if not (*self.method_names(), *self.peer_names()):
