@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from draftwood.decode import Decoder, Request
-from draftwood.draft.ngram import NGram, lookup
+from draftwood.draft.ngram import NGram
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
 from draftwood.output import Limits
@@ -14,18 +13,6 @@ from draftwood.sampling import Law, Sampling
 from draftwood.verify.coupled import Greedy
 
 VOCAB = 12
-
-
-@pytest.mark.parametrize(("text", "count", "size", "found"), [
-    ([1, 2, 3, 9, 1, 2], 2, 3, [3, 9]),  # after the longest ending that stood before
-    ([1, 2, 3, 2, 4, 1, 2], 1, 3, [3]),  # "1 2" rather than the later "2"
-    ([1, 2, 3, 2, 4, 1, 2], 1, 1, [4]),  # of equally long endings the latest
-    ([5, 5, 5], 4, 3, [5]),  # no further than the text
-    ([1, 2, 3], 2, 3, []),
-    ([1], 2, 3, []),
-])  # fmt: skip
-def test_what_followed_the_latest_longest_match(text, count, size, found):
-    assert lookup(text, count, size) == found
 
 
 def drafted(drafter, texts, limits, sources=()):

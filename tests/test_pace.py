@@ -110,3 +110,11 @@ def test_slow_levels_are_soon_forgotten(monkeypatch):
     assert after_slow_levels() < 2 * LEVEL
     monkeypatch.setattr("draftwood.draft.pace._FASTER", 0.1)
     assert after_slow_levels() > 3 * LEVEL
+
+
+def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
+    pace, _ = lived(0.9)
+    assert not any(pace.worth(0, 0.01) for _ in range(200))
+    assert pace.worth(0, 1.0)
+    useless, _ = lived(0.02, rounds=300)
+    assert any(useless.worth(0, 0.5) for _ in range(200))  # here it is the draft that does not pay

@@ -83,9 +83,10 @@ def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
 def test_what_is_asked_for_comes_before_the_profile(folders):
     write(folders)
     pair = load(folders)
-    for asked in (Method(nodes=6), Method(shape="2-2"), Method(verifier="coupled"), Method(method="shared-noise")):
+    for asked in (Method(nodes=6), Method(shape="2-2"), Method(method="shared-noise")):
         assert pair.method(asked, temperature=0.6).method == "shared-noise"
-    assert load(folders, profile="none").method(temperature=0.6).method == "shared-noise"
+    assert pair.method(Method(verifier="coupled"), temperature=0.6).method == "adaptive"
+    assert load(folders, profile="none").method(temperature=0.6).method == "adaptive"
 
 
 def test_a_named_profile_is_used(folders, tmp_path):
@@ -150,7 +151,7 @@ def test_a_broken_profile_is_named(folders, tmp_path, content, message):
         path.write_text(content)
     with pytest.warns(UserWarning, match=message):
         pair = load(folders)
-    assert pair.method(temperature=0.6).method == "shared-noise"
+    assert pair.method(temperature=0.6).method == "adaptive"
     with pytest.raises(ConfigError, match=message) as caught:
         load(folders, profile=str(path))
     assert str(path) in str(caught.value)

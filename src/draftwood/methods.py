@@ -14,6 +14,7 @@ from draftwood.draft.fans import DrawnFan, Fan, SharedFan
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import Growth, LevelDrafter
+from draftwood.draft.lookup import Lookup
 from draftwood.draft.ngram import NGram
 from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
@@ -29,10 +30,10 @@ from draftwood.verify.tolerance import BETA, TAU, Tolerance
 from draftwood.verify.traversal import Traversal
 
 MethodName: TypeAlias = Literal[
-    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "block", "ngram"
+    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "adaptive", "block", "ngram"
 ]
 VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
-NEEDS_DRAFT: frozenset[str] = frozenset({"chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "block"})
+NEEDS_DRAFT: frozenset[str] = frozenset(get_args(MethodName)) - {"auto", "ar", "ngram"}
 NEEDS_BLOCK = frozenset({"block"})  # a draft that scores a whole block in one forward
 VERIFIERS: dict[str, type[Verifier]] = {
     "recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy, "tolerance": Tolerance
@@ -44,10 +45,11 @@ NODES = 14  # of a dynamic tree
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
 MAX_NODES = 512
 BLOCK = 8  # places of a block where nobody says otherwise: the target pays for every one
+SHAPELESS = {"ar": "drafts nothing", "adaptive": "grows its trees as far as it pays"}
 _CHAINS = ("chain", "ngram", "block")  # whose shape is a length
 
 _VERIFIED_BY: dict[str, VerifierName] = {
-    "ar": "coupled", "shared-noise": "coupled", "ngram": "coupled", "dynamic": "traversal"
+    "ar": "coupled", "shared-noise": "coupled", "adaptive": "coupled", "ngram": "coupled", "dynamic": "traversal"
 }  # fmt: skip
 _WANTED = {
     "chain": "a length such as 4",
@@ -142,8 +144,10 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     """
     name: MethodName = method.method
     if name == "auto":
-        # A budget of nodes asks for a tree, which a draft of blocks can grow too.
-        drafted: MethodName = "block" if has_block and method.nodes is None else "shared-noise"
+        # A budget of nodes asks for a tree, which a draft of blocks can grow too; so does a shape.
+        drafted: MethodName = "block" if has_block else "adaptive"
+        if method.nodes is not None or (method.shape is not None and not has_block):
+            drafted = "shared-noise"
         name = drafted if has_draft else "ngram"
         if method.nodes is not None and not has_draft:
             raise PairingError(
@@ -185,16 +189,16 @@ def _tolerance(method: Method) -> Tolerance:
 
 def _drafter(method: Method, draft: Runner | None, greedy: bool) -> Drafter:
     name, shape = method.method, method.shape
+    if name in SHAPELESS and shape is not None:
+        raise ConfigError(f"shape {shape!r} was given, but method {name!r} {SHAPELESS[name]}: leave one of them out")
     if name == "ar":
-        if shape is not None:
-            raise ConfigError(f"shape {shape!r} was given, but method 'ar' drafts nothing: leave one of them out")
         return NoDraft()
     if name == "ngram":
         return NGram(sum(_branching(name, shape)))
     runner = cast(Runner, draft)
     if name == "block":
         return _block(runner, shape)
-    if name == "dynamic" or (name == "shared-noise" and (shape is None or "x" in shape)):
+    if name in ("dynamic", "adaptive") or (name == "shared-noise" and (shape is None or "x" in shape)):
         return _best_first(method, runner, greedy)
     if method.nodes is not None:
         raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")
@@ -228,7 +232,15 @@ def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
         return BestFirst(runner, fan, nodes=nodes or width * length, width=width, length=length)
     deepest = runner.block if isinstance(runner, BlockRunner) else MAX_NODES
     if nodes is None:
-        return BestFirst(runner, fan, nodes=PACED_NODES, width=PACED_WIDTH, length=min(PACED_LENGTH, deepest), pace=Pace())
+        return BestFirst(
+            runner,
+            fan,
+            nodes=PACED_NODES,
+            width=PACED_WIDTH,
+            length=min(PACED_LENGTH, deepest),
+            pace=Pace(),
+            lookup=Lookup(PACED_NODES) if method.method == "adaptive" else None,
+        )
     length = min(12, nodes, deepest) if drawn else max(1, min(8, 2 + nodes // 4, nodes, deepest))
     return BestFirst(runner, fan, nodes=nodes, width=max(2, nodes // 4), length=length)
 

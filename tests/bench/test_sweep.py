@@ -22,6 +22,8 @@ from draftwood.methods import Method
 from draftwood.profile import Profile
 from tests.bench.tiny import VOCAB
 
+FREE_NAMES = {"adaptive", "shared-noise paced"}
+
 
 def repeat(speed: float) -> dict[str, list]:
     """One repeat of one text at so many tokens per second."""
@@ -95,7 +97,7 @@ def test_every_setting_is_measured_and_one_repeat_has_no_others(sweep: Callable[
     found = sweep("--repeats", "1", "--temperatures", "0.6")
     assert found["code"] == 0, found["stderr"]
     assert not found["partial"]
-    assert {r["setting"] for r in found["results"]} == {"auto", "shared-noise paced", *(s.name for s in fixed(pair))}
+    assert {r["setting"] for r in found["results"]} == {"auto", *FREE_NAMES, *(s.name for s in fixed(pair))}
     assert {r["setting"] for r in found["untrained"]} == {"ar", "auto", "chain 4"}
     assert all(len(r["repeats"]) == 1 and r["temperature"] == 0.6 for r in found["results"] + found["untrained"])
     assert [judged["over_others_best"] for judged in found["auto"]] == [None]
@@ -105,13 +107,13 @@ def test_every_setting_is_measured_and_one_repeat_has_no_others(sweep: Callable[
 def test_the_verdict_follows_from_the_raw_repeats_and_names_what_auto_is(sweep: Callable[..., dict]) -> None:
     found = sweep("--repeats", "2", "--temperatures", "0,1")
     [greedy, judged] = found["auto"]
-    assert greedy["method"]["method"] == "shared-noise"
+    assert greedy["method"]["method"] == "adaptive"
     assert (judged["method"]["method"], judged["method"]["shape"]) == ("chain", "2")
     here = {r["setting"]: r for r in found["results"] if r["temperature"] == 1}
     speeds = {
         name: [sum(c["new_tokens"]) / sum(c["seconds"]) for c in r["repeats"]]
         for name, r in here.items()
-        if name != "shared-noise paced"
+        if name not in FREE_NAMES
     }
     auto = speeds.pop("auto")
     best = max(speeds, key=lambda name: sum(speeds[name]))
@@ -125,7 +127,7 @@ def test_the_verdict_follows_from_the_raw_repeats_and_names_what_auto_is(sweep: 
     row = next(line for line in report.splitlines() if line.startswith("| 1 | chain"))
     assert row.startswith(f"| 1 | chain 2 + recursive (profile) | {found_speed(here['auto'])} (")
     assert f"| {best}: {found_speed(here[best])} (" in row
-    assert "| 0 | shared-noise paced + greedy (profile) |" in report
+    assert "| 0 | adaptive + greedy (profile) |" in report
 
 
 def found_speed(result: dict) -> str:
@@ -136,7 +138,7 @@ def test_an_interrupted_sweep_keeps_what_it_has(
     sweep: Callable[..., dict], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = bench_run.measure, []
-    cases = 2 + len(list(fixed(pair)))
+    cases = 1 + len(FREE_NAMES) + len(list(fixed(pair)))
 
     def interrupted(*args: object) -> object:
         calls.append(args)

@@ -56,7 +56,7 @@ def test_the_translation_pair_has_the_same_keys(
     pair = found["translation"]
     assert pair.keys() == found["language"].keys()
     assert (pair["languages"], found["language"]["languages"]) == (["de", "en"], [])
-    assert (pair["context"], pair["method"], found["language"]["method"]) == (40, "block", "shared-noise")
+    assert (pair["context"], pair["method"], found["language"]["method"]) == (40, "block", "adaptive")
     assert pair["verifiers"] == ["recursive", "traversal", "coupled", "greedy"]
     assert found["language"]["verifiers"] == ["coupled", "greedy"]
     assert "translation, de to en (up to 40 tokens; method block)" in run("info").stdout

@@ -84,7 +84,7 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     assert with_it["method"] == wanted
     for ignored in (["--profile", "none"], []):
         without = json.loads(run("generate", "the fox", *options, "--json", *ignored).stdout)
-        assert without["method"]["method"] == "shared-noise"
+        assert without["method"]["method"] == "adaptive"
     lines = run("generate", "--input", texts, *options, "--profile", mine).stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == [wanted, wanted]
     checked = run("check", *pair, "--profile", mine, "--samples", "40", "--new-tokens", "16", "--json")

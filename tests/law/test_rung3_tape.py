@@ -157,12 +157,12 @@ SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dt
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
     ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5), ("shared-noise", "2x3", 4),
     ("rsd-c", "2-1", None), ("ngram", "2", None), ("chain", "2", None), ("iid", "2x1", None), ("rsd-s", "2x1", None),
-    ("hybrid", "2-1", None),
+    ("hybrid", "2-1", None), ("adaptive", None, None),
 ])  # fmt: skip
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
     """The text is a function of the shared noise alone: same law, branch by branch, as plain decoding on that noise."""
     target, draft = runners(3)
-    length = 4 if method in ("shared-noise", "ngram") else 3
+    length = 4 if method in ("shared-noise", "adaptive", "ngram") else 3
     engine = decoder(target, draft, method, shape, "coupled", nodes=nodes)
     law = engine_law(engine, length, Sampling(), SHARED)
     plain = engine_law(decoder(target, None, "ar", None, "coupled"), length, Sampling(), SHARED)

@@ -11,6 +11,7 @@ from draftwood.decode import Decoder, Request
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import SharedFan
 from draftwood.draft.level import LevelDrafter
+from draftwood.draft.lookup import Lookup
 from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
@@ -44,8 +45,10 @@ def texts(engine, sampling, length=24):
 METHODS = [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
     ("hybrid", "2-2-1", None), ("hybrid", "3x3", None),
-    ("shared-noise", "2-2", None), ("shared-noise", "3x4", 9), ("ngram", "3", None), ("ar", None, None),
+    ("shared-noise", "2-2", None), ("shared-noise", "3x4", 9), ("adaptive", None, None), ("ngram", "3", None),
+    ("ar", None, None),
 ]  # fmt: skip
+MATCHED = ("shared-noise", "adaptive")  # never accepted by chance
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
@@ -85,7 +88,7 @@ def test_control_a_drafter_that_forgets_a_token_is_seen():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature, verifier):
     sampling = Sampling(temperature=temperature, top_p=0.9, repetition_penalty=1.1)
-    verifier = "auto" if method == "shared-noise" else verifier
+    verifier = "auto" if method in MATCHED else verifier
     engine = decoder(runner(1), runner(2, 1), method, shape, verifier, nodes=nodes, greedy=sampling.greedy)
     together = texts(engine, sampling)
     alone = [engine.generate([request], sampling)[0].token_ids for request in requests()]
@@ -109,10 +112,11 @@ class Fickle(Pace):
         return (0.0, 0.05, 0.3)[self.asked % 3]
 
 
-def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text():
+@pytest.mark.parametrize("lookup", [None, Lookup(6)])
+def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
-        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle())
+        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
@@ -141,7 +145,7 @@ def test_greedy_text_does_not_depend_on_the_draft_or_the_verifier(method, shape,
     sampling = Sampling(temperature=0.0)
     plain = texts(decoder(runner(1), None, "ar", greedy=True), sampling)
     for verifier in ("greedy", "coupled", "recursive", "traversal"):
-        if method == "shared-noise" and verifier in ("recursive", "traversal"):
+        if method in MATCHED and verifier in ("recursive", "traversal"):
             continue  # refused when it is built, whatever the temperature
         assert texts(decoder(runner(1), runner(2, 1), method, shape, verifier, nodes=nodes, greedy=True), sampling) == plain
 

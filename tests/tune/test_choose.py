@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from draftwood.methods import Method
-from draftwood.tune.choose import LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists
+from draftwood.tune.choose import ADAPTIVE, LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import ASKED, BEAMS, BRANCHINGS, SCORED, Forwards, Speed, Timed
 from draftwood.tune.nests import beams
@@ -174,3 +174,10 @@ def test_a_noisy_machine_moves_the_costs_little():
     costs = fit(Forwards(*tables), samples, WIDTHS)
     for method, widths in WIDTHS.items():
         assert costs.of_round(method, widths) == pytest.approx(seconds_of(widths), rel=0.1)
+
+
+def test_what_follows_the_text_is_taken_where_a_run_can_hardly_tell():
+    chain = Method(method="chain", shape="3")
+    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 125.0}) == ADAPTIVE
+    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 120.0}) == chain
+    assert fastest({PLAIN: 100.0, LOOKUP: 97.0}) == PLAIN

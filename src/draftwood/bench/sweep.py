@@ -31,7 +31,7 @@ from draftwood.models.backend import runners_like
 
 AUTO: Final = Setting(method="auto")
 PLAIN: Final = Setting(method="ar")
-PACED: Final = Setting(method="shared-noise")  # what ``auto`` is without a profile
+FREE: Final = (Setting(method="adaptive"), Setting(method="shared-noise"))  # the first is ``auto`` without a profile
 SHAPES: Final = {
     "chain": ("2", "3", "4", "6"),
     "block": ("2", "3", "5", "8"),
@@ -94,7 +94,7 @@ class Sweep:
 
     def benches(self) -> tuple[Bench, Bench]:
         """Both runs."""
-        own = _bench(self.config, self.pair, self.prompts, [AUTO, PACED, *fixed(self.pair)])
+        own = _bench(self.config, self.pair, self.prompts, [AUTO, *FREE, *fixed(self.pair)])
         blind = [setting for setting in BLIND if _grows(self.blind, setting)]
         return own, _bench(self.config, self.blind, self.prompts, blind)
 

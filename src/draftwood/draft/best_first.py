@@ -26,6 +26,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.draft.fans import Fan, SharedFan
+from draftwood.draft.lookup import Lookup
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
 from draftwood.laws import Laws
@@ -48,17 +49,29 @@ class BestFirst:
         length: the depth budget.
         fan: the children that a candidate gets.
         pace: what drafting costs and brings; without one the budgets are filled every round.
+        lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is legal.
     """
 
-    def __init__(self, runner: Runner, fan: Fan, *, nodes: int, width: int, length: int, pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        fan: Fan,
+        *,
+        nodes: int,
+        width: int,
+        length: int,
+        pace: Pace | None = None,
+        lookup: Lookup | None = None,
+    ) -> None:
         self.runner = runner
         self.nodes = nodes
         self.width = width
         self.length = length
         self.fan = fan
-        self.name = fan.name
+        self.name = fan.name if lookup is None else "adaptive"
         self.draw = fan.draw
         self.pace = pace
+        self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
         self._drafting = 0.0  # seconds of this round
         self._reading = True  # the first round reads the prompt, which says nothing about costs
@@ -77,14 +90,21 @@ class BestFirst:
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.start(texts, sources)
+        if self.lookup is not None:
+            self.lookup.start(texts, sources)
         self._reading = self._behind = True
 
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
+        if self.lookup is not None:
+            self.lookup.select(rows)
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         start = perf_counter()
         pools = [Pool(token) for token in root.tolist()]
+        if self.lookup is not None:
+            for pool, guess in zip(pools, self.lookup.guess(law, limits), strict=True):
+                pool.graft(guess.tokens, guess.chances)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
         if self._at_once is None or law.sampling.looks_back:
@@ -115,20 +135,20 @@ class BestFirst:
             self._learn_cost(pools, fronts, since, depth, perf_counter() - began)
             self._behind = False
             fronts = [
-                pool.front(first, self.width, self.nodes) if depth + 1 < limit else []
-                for pool, first, limit in zip(pools, since, limits, strict=True)
+                pool.front(depth + 1, self.width, self.nodes) if depth + 1 < limit else []
+                for pool, limit in zip(pools, limits, strict=True)
             ]
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
 
     def _pays(self, pools: list[Pool], fronts: list[list[int]], depth: int) -> bool:
-        return self.pace is None or self.pace.worth(depth, _worth(pools, fronts))
+        return self.pace is None or self.pace.worth(depth, _above(pools, fronts))
 
     def _learn_cost(self, pools: list[Pool], fronts: list[list[int]], since: list[int], depth: int, seconds: float) -> None:
         if self.pace is not None:
-            new = [pool.front(first, self.nodes, self.nodes) for pool, first in zip(pools, since, strict=True)]
+            new = [pool.fresh(first, self.nodes) for pool, first in zip(pools, since, strict=True)]
             gain = _worth(pools, new, self.pace.least_value())
-            self.pace.grew(depth, _worth(pools, fronts), gain, None if self._behind else seconds)
+            self.pace.grew(depth, _above(pools, fronts), gain, None if self._behind else seconds)
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""
@@ -164,7 +184,7 @@ class BestFirst:
             depths=tree.depths,
             valid=tree.valid,
             ancestors=tree.ancestors,
-            branching=self.fan.count,
+            branching=self.fan.count + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
             draft_laws=self._kept_laws(tree) if keeps_laws else None,
         )
@@ -190,13 +210,20 @@ class BestFirst:
                 if (grown := pool.grown.get(kept[node])) is not None:
                     self.fan.learn(grown, choice)
         self.runner.commit(seen, rest)
+        if self.lookup is not None:
+            self.lookup.learn(this_round.tokens)
         if self.pace is not None and not self._reading:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
             self.pace.finished(tree.size, new_tokens / tree.rows, self._drafting, this_round.seconds)
         self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
 
 
-def _worth(pools: list[Pool], fronts: list[list[int]], less: float = 0.0) -> float:
+def _worth(pools: list[Pool], fresh: list[list[int]], less: float) -> float:
     """Tokens that these candidates are expected to bring beyond ``less`` each, in the mean over the rows."""
-    values = (math.exp(pool.values[i]) for pool, front in zip(pools, fronts, strict=True) for i in front)
+    values = (math.exp(pool.values[i]) for pool, new in zip(pools, fresh, strict=True) for i in new)
     return math.fsum(max(0.0, value - less) for value in values) / len(pools)
+
+
+def _above(pools: list[Pool], fronts: list[list[int]]) -> float:
+    """How probable it is that the text runs through the fronts and not where it is guessed to, in the mean over the rows."""
+    return math.fsum(pool.unguessed(i) for pool, front in zip(pools, fronts, strict=True) for i in front) / len(pools)

@@ -1,7 +1,4 @@
-"""Prompt lookup: the continuation of the last place where the text's ending stood before (a point-mass chain).
-
-Source: Saxena 2023, "Prompt Lookup Decoding"; names as in ``transformers`` (``max_matching_ngram_size``).
-"""
+"""Prompt lookup: the continuation of the last place where the text's ending stood before (a point-mass chain)."""
 
 from __future__ import annotations
 
@@ -12,21 +9,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.draft.lookup import MAX_NGRAM, Endings
 from draftwood.noise import Choices
 from draftwood.rounds import Round
 from draftwood.sampling import Law
 from draftwood.tree import DraftTree, Draw, TreeBuilder
-
-
-def lookup(text: Sequence[int], count: int, max_ngram: int) -> list[int]:
-    """Up to ``count`` tokens that followed the latest earlier match of the longest possible ending of ``text``."""
-    n = len(text)
-    for size in range(min(max_ngram, n - 1), 0, -1):
-        ending = list(text[n - size :])
-        for at in range(n - size - 1, -1, -1):
-            if list(text[at : at + size]) == ending:
-                return list(text[at + size : at + size + count])
-    return []
 
 
 @final
@@ -43,18 +30,20 @@ class NGram:
     max_length: int | None = None
     forward_seconds = 0.0
 
-    def __init__(self, length: int, max_ngram: int = 3) -> None:
+    def __init__(self, length: int, max_ngram: int = MAX_NGRAM) -> None:
         self.length = length
         self.max_ngram = max_ngram
-        self._sources: list[list[int]] = []
+        self._endings: list[Endings] = []
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._sources = [list(source) for source in sources] or [[] for _ in texts]  # the law holds the texts
+        self._endings = [
+            Endings(source, self.max_ngram) for source in sources or [()] * len(texts)
+        ]  # the law holds the texts
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         found = [
-            lookup([*source, *text], min(self.length, limit), min(self.max_ngram, len(text)))
-            for source, text, limit in zip(self._sources, law.texts, limits, strict=True)
+            endings.follow(text, min(self.length, limit))[0]
+            for endings, text, limit in zip(self._endings, law.texts, limits, strict=True)
         ]
         depth = max(map(len, found))
         builder = TreeBuilder(root, 1 + depth)
@@ -68,4 +57,4 @@ class NGram:
         """Nothing to learn: the text itself is the memory."""
 
     def select(self, rows: Sequence[int]) -> None:
-        self._sources = [self._sources[r] for r in rows]
+        self._endings = [self._endings[r] for r in rows]

@@ -45,14 +45,17 @@ class Pace:
         return max(0.0, (nt - n * t / one + doubt * _GUESS * t / one) / (nn - n * n / one + doubt))
 
     def worth(self, depth: int, above: float) -> bool:
-        """Whether a level is expected to pay that grows below nodes of this value."""
+        """Whether a level is expected to pay that grows below nodes of this value; 1 is the root's, less what is guessed."""
         if not self.speed or not self.level:
             return True  # nothing is known yet
         at = min(depth, len(self._catch) - 1)
-        pays = self._catch[at] * above >= self.speed * self.level
+        cost = self.speed * self.level
+        pays = self._catch[at] * above >= cost
         if depth and not pays:
             self._catch[at] += _DRIFT * (1.0 - self._catch[at])  # so that it is tried again some time
-        return pays if depth else self._try(pays)
+        if depth or (above < 1.0 and not pays and self._catch[at] >= cost):
+            return pays  # there is nothing to be tried where only a guess stands in for the draft
+        return self._try(pays)
 
     def _try(self, pays: bool) -> bool:
         """A draft that does not pay is tried again after pauses that double: the text may have become easier."""

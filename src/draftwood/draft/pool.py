@@ -34,21 +34,44 @@ class Pool:
         values: log of the estimated probability that the text runs through the candidate.
         numbers: the draft runner's number of each candidate that it has scored.
         grown: what was known of a candidate's children when they were made.
+        guessed: of a candidate with a guessed child, that child and its chance.
     """
 
     def __init__(self, root: int) -> None:
         self.tokens, self.parents, self.depths, self.values = [root], [0], [0], [0.0]
         self.numbers: dict[int, int] = {}
         self.grown: dict[int, Grown] = {}
+        self.guessed: dict[int, tuple[int, float]] = {}
+
+    def graft(self, tokens: Sequence[int], chances: Sequence[float]) -> None:
+        """A guess of what follows the root, made without the draft; before any other candidate comes."""
+        for parent, (token, chance) in enumerate(zip(tokens, chances, strict=True)):
+            self.guessed[parent] = self._new(parent, token, math.log(chance)), chance
 
     def add(self, parent: int, grown: Grown) -> None:
-        """Children of a candidate."""
+        """Children of a candidate. Where one is guessed already, the choice falls on it by its chance, and otherwise on any
+        of them by its share."""
         self.grown[parent] = grown
+        guess, chance = self.guessed.get(parent, (0, 0.0))
         for token, share in zip(grown.tokens, grown.shares, strict=False):  # the last share may be that of no child at all
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(self.depths[parent] + 1)
-            self.values.append(self.values[parent] + share)
+            if guess and token == self.tokens[guess]:
+                self._raise(guess, math.log(chance + (1.0 - chance) * math.exp(share)))
+            else:
+                self._new(parent, token, share + math.log1p(-chance))
+
+    def _new(self, parent: int, token: int, share: float) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.values.append(self.values[parent] + share)
+        return len(self.tokens) - 1
+
+    def _raise(self, guess: int, share: float) -> None:
+        """Another share for a guessed candidate, of which those that were guessed behind it have theirs."""
+        more = self.values[self.parents[guess]] + share - self.values[guess]
+        while guess:
+            self.values[guess] += more
+            guess, _ = self.guessed.get(guess, (0, 0.0))
 
     def fill(self, places: Sequence[Grown], nodes: int, stops: frozenset[int]) -> None:
         """Candidates enough for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
@@ -67,14 +90,28 @@ class Pool:
             ends = candidate and self.tokens[candidate] in stops
             if depth < len(places) and places[depth].tokens and not ends:
                 self.add(candidate, places[depth])
-                for new in range(end, len(self.tokens)):
-                    heappush(best, (-self.values[new], new))
+            guess, _ = self.guessed.get(candidate, (0, 0.0))
+            for new in [guess] * (guess > 0) + list(range(end, len(self.tokens))):
+                heappush(best, (-self.values[new], new))
 
-    def front(self, since: int, width: int, nodes: int) -> list[int]:
-        """The best ``width`` of the candidates that came after ``since``, if they are among the ``nodes`` best of all."""
-        enough = sorted(self.values, reverse=True)[: nodes + 1][-1]
-        new = sorted(range(since, len(self.values)), key=lambda i: -self.values[i])[:width]
-        return [i for i in new if self.values[i] >= enough]
+    def front(self, depth: int, width: int, nodes: int) -> list[int]:
+        """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all. Best are those worth
+        most beyond what is guessed behind them; what stands above them the draft must have scored."""
+        level = [i for i, found in enumerate(self.depths) if found == depth and self.parents[i] in self.numbers]
+        enough = self._enough(nodes)
+        return [i for i in sorted(level, key=lambda i: -self.unguessed(i))[:width] if self.values[i] >= enough]
+
+    def fresh(self, since: int, nodes: int) -> list[int]:
+        """Those that came after ``since`` of the ``nodes`` best of all."""
+        enough = self._enough(nodes)
+        return [i for i in range(since, len(self.values)) if self.values[i] >= enough]
+
+    def unguessed(self, candidate: int) -> float:
+        """Estimated probability that the text runs through the candidate and not on to its guessed child."""
+        return math.exp(self.values[candidate]) * (1.0 - self.guessed.get(candidate, (0, 0.0))[1])
+
+    def _enough(self, nodes: int) -> float:
+        return sorted(self.values, reverse=True)[: nodes + 1][-1]
 
     def path(self, candidate: int) -> list[int]:
         """From below the root to the candidate."""
@@ -104,18 +141,22 @@ class Planes(NamedTuple):
 def planes(pools: Sequence[Pool], kept: Sequence[list[int]], device: torch.device) -> Planes:
     """The tree of the kept candidates, parents first."""
     size = max(map(len, kept))
-    # Numbers per node: token, parent, depth, and whether the place holds a node.
-    numbers = np.zeros((4, len(pools), size), dtype=np.int64)
+    numbers = np.zeros((3, len(pools), size), dtype=np.int64)  # token, parent and depth per node
+    valid = np.zeros((len(pools), size), dtype=np.bool_)
     ancestors = np.zeros((len(pools), size, size), dtype=np.bool_)
     ancestors[:, range(size), range(size)] = True
     for row, (pool, nodes) in enumerate(zip(pools, kept, strict=True)):
         place = {candidate: i for i, candidate in enumerate(nodes)}
-        for i, candidate in enumerate(nodes):
-            parent = place[pool.parents[candidate]]
-            numbers[:, row, i] = pool.tokens[candidate], parent, pool.depths[candidate], 1
-            ancestors[row, i] |= ancestors[row, parent]
-    tokens, parents, depths, valid = torch.from_numpy(numbers).to(device)
-    return Planes(tokens, parents, depths, valid.bool(), torch.from_numpy(ancestors).to(device))
+        parents = [place[pool.parents[candidate]] for candidate in nodes]
+        numbers[:, row, : len(nodes)] = [pool.tokens[i] for i in nodes], parents, [pool.depths[i] for i in nodes]
+        valid[row, : len(nodes)] = True
+        sees = ancestors[row]
+        for i, parent in enumerate(parents):
+            sees[i] |= sees[parent]
+    tokens, parents_of, depths = torch.from_numpy(numbers).to(device)
+    return Planes(
+        tokens, parents_of, depths, torch.from_numpy(valid).to(device), torch.from_numpy(ancestors).to(device)
+    )
 
 
 def lineage(pools: Sequence[Pool], fronts: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:
@@ -123,10 +164,13 @@ def lineage(pools: Sequence[Pool], fronts: Sequence[list[int]], seen: int) -> Bo
     n = max(map(len, fronts))
     sees = np.zeros((len(pools), n, seen + n), dtype=np.bool_)
     sees[:, range(n), range(seen, seen + n)] = True
-    for row, (pool, front) in enumerate(zip(pools, fronts, strict=True)):
+    sees[:, :, 0] = True
+    for pool, front, its in zip(pools, fronts, sees, strict=True):
         for i, candidate in enumerate(front):
             pool.numbers[candidate] = seen + i
-            sees[row, i, [pool.numbers[a] for a in (0, *pool.path(candidate))]] = True
+            while candidate:
+                its[i, pool.numbers[candidate]] = True
+                candidate = pool.parents[candidate]
     return torch.from_numpy(sees)
 
 

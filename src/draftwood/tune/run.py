@@ -76,7 +76,7 @@ class Findings:
 
     @property
     def choices(self) -> dict[float, Method]:
-        """The fastest method at every temperature, as it was measured."""
+        """The fastest method at every temperature, as it was measured (:func:`draftwood.tune.choose.fastest`)."""
         return {t: fastest({m: s.tokens_per_second for m, s in found.items()}) for t, found in self.measured.items()}
 
     def checks(self) -> Iterator[tuple[float, Method, Estimate | None, Speed]]:

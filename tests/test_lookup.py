@@ -1,0 +1,167 @@
+"""Where a text's ending stood before, how far that is trusted, and what it does to a tree."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from draftwood.decode import Decoder, Request
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import SharedFan
+from draftwood.draft.lookup import Endings, Lookup
+from draftwood.draft.pace import Pace
+from draftwood.draft.pool import Grown, Pool
+from draftwood.errors import ConfigError
+from draftwood.methods import Method, build, resolve
+from draftwood.models.table import TableRunner
+from draftwood.output import Limits
+from draftwood.sampling import Law, Sampling
+from draftwood.verify.coupled import Coupled, Greedy
+
+VOCAB = 12
+
+
+@pytest.mark.parametrize(("text", "count", "size", "found", "agreed"), [
+    ([1, 2, 3, 9, 1, 2], 2, 3, [3, 9], 2),  # after the longest ending that stood before
+    ([1, 2, 3, 2, 4, 1, 2], 1, 3, [3], 2),  # "1 2" rather than the later "2"
+    ([1, 2, 3, 2, 4, 1, 2], 1, 1, [4], 1),  # of equally long endings the latest
+    ([5, 5, 5], 4, 3, [5], 2),  # no further than the text
+    ([7, 1, 2, 3, 9, 7, 1, 2, 3], 2, 2, [9, 7], 4),  # more may agree than is looked up
+    ([1, 2, 3], 2, 3, [], 0),
+    ([1], 2, 3, [], 0),
+])  # fmt: skip
+def test_what_followed_the_latest_longest_match(text, count, size, found, agreed):
+    assert Endings((), size).follow(text, count) == (found, agreed)
+
+
+def searched(source, text, count, max_ngram):
+    """The same without an index."""
+    tokens = [*source, *text]
+    n = len(tokens)
+    for size in range(min(max_ngram, len(text), n - 1), 0, -1):
+        for at in range(n - size - 1, -1, -1):
+            if tokens[at : at + size] == tokens[n - size :]:
+                return tokens[at + size : at + size + count]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
+    rng = random.Random(seed)
+    source = [rng.randrange(4) for _ in range(rng.randrange(9))]
+    text, endings, hits = [rng.randrange(4) for _ in range(3)], Endings(source), 0
+    while len(text) < 60:
+        found, agreed = endings.follow(text, 5)
+        assert found == searched(source, text, 5, 3)
+        assert (agreed > 0) == bool(found)
+        hits += len(found) == 5
+        text += [rng.randrange(4) for _ in range(rng.randrange(4))]  # sometimes nothing new
+    assert hits > 5
+
+
+def law_of(*texts, stops=()):
+    return Law(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
+
+
+def test_chances_follow_what_came_and_grow_with_the_match():
+    lookup = Lookup(4)
+    lookup.start([[]])
+    [before] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    assert before.tokens == [3, 4, 5, 6]
+    assert before.chances == sorted(before.chances)  # the more tokens agree, the likelier the next
+    for _ in range(40):
+        lookup.learn([[3, 4, 9]])
+    [after] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    assert after.chances[0] > 0.9
+    assert after.chances[1] > 0.9
+    assert after.chances[2] < 0.1
+    assert after.chances[3] == before.chances[3]  # nothing was said about it
+
+
+def test_guesses_keep_to_limits_and_ends_and_rows():
+    lookup = Lookup(4)
+    lookup.start([[], []], [[5, 6, 7], [5, 8, 9]])
+    both = lookup.guess(law_of([5], [5]), [4, 1])
+    assert [guess.tokens for guess in both] == [[6, 7, 5], [8]]
+    assert [guess.tokens for guess in lookup.guess(law_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
+    lookup.select([1])
+    assert [guess.tokens for guess in lookup.guess(law_of([5]), [4])] == [[8, 9, 5]]
+
+
+def test_a_guess_and_a_draft_share_what_they_agree_on():
+    pool = Pool(0)
+    pool.graft([3, 4], [0.5, 0.8])
+    assert [math.exp(v) for v in pool.values] == pytest.approx([1.0, 0.5, 0.4])
+    assert [pool.unguessed(i) for i in range(3)] == pytest.approx([0.5, 0.1, 0.4])
+    pool.numbers[0] = 0
+    pool.add(0, Grown([3, 7], [math.log(0.6), math.log(0.3)]))
+    # The guess is right by half, and otherwise the draft's shares hold; the guess behind it keeps its share.
+    assert [math.exp(v) for v in pool.values] == pytest.approx([1.0, 0.8, 0.64, 0.15])
+    assert pool.tokens == [0, 3, 4, 7]
+    assert pool.front(1, 5, 9) == [1, 3]  # 0.8 x 0.2 = 0.16 before 0.15
+    assert pool.front(2, 5, 9) == []  # below a candidate that the draft has not scored
+    assert pool.fresh(3, 9) == [3]
+
+
+class Told(Pace):
+    """Costs and speed that are told: a level costs what 0.2 tokens are worth, a node what 0.01 are."""
+
+    node = 0.0001
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speed, self.level = 100.0, 0.002
+
+    def finished(self, nodes, tokens, drafting, seconds):
+        pass
+
+    def grew(self, depth, above, brought, seconds):
+        pass
+
+
+def rounds_of(prompt, favourite, tokens=24):
+    """Rounds of a target that counts modulo 6, with a draft that does ``favourite``."""
+    table = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        table[token, (token + 1) % 6] = 9.0
+    draft = TableRunner(favourite)
+    drafter = BestFirst(draft, SharedFan(3), nodes=9, width=2, length=4, pace=Told(), lookup=Lookup(9))
+    engine = Decoder(TableRunner(table), drafter, Greedy())
+    request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens))
+    asked, out = [], []
+    for [piece] in engine.stream([request], Sampling(temperature=0.0)):
+        asked.append(len(drafter._pools[0].numbers))
+        out += piece.tokens
+    assert out == [(prompt[-1] + 1 + i) % 6 for i in range(tokens)]
+    return asked, engine.stats[0]
+
+
+def test_where_a_guess_is_sure_nothing_is_drafted():
+    useless = torch.zeros(VOCAB, VOCAB)
+    asked, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], useless, tokens=60)
+    assert asked[0] > 0  # at first a guess of one token is not trusted
+    assert len(asked) > 4
+    assert not any(asked[3:])
+    assert stats.block_efficiency > 5
+
+
+def test_where_there_is_no_guess_the_draft_is_asked():
+    good = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        good[token, (token + 1) % 6] = 9.0
+    asked, _ = rounds_of([7, 0], good, tokens=5)
+    assert asked[0] > 1  # nothing stood before
+
+
+def test_it_is_what_auto_means_and_has_no_shape():
+    assert resolve(Method(), has_draft=True, greedy=False).method == "adaptive"
+    assert resolve(Method(), has_draft=True, greedy=False).verifier == "coupled"
+    assert resolve(Method(shape="2-2"), has_draft=True, greedy=False).method == "shared-noise"
+    assert resolve(Method(nodes=6), has_draft=True, greedy=False).method == "shared-noise"
+    drafter, verifier = build(Method(method="adaptive"), TableRunner(torch.zeros(VOCAB)), greedy=False)
+    assert (drafter.name, type(verifier)) == ("adaptive", Coupled)
+    with pytest.raises(ConfigError, match="'adaptive' grows its trees as far as it pays"):
+        build(Method(method="adaptive", shape="3x4"), TableRunner(torch.zeros(VOCAB)), greedy=False)
