@@ -23,9 +23,10 @@ install_import_hook(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What was tuned on this machine has no say in tests."""
+def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was tuned or converted on this machine has no say in tests; PyTorch runs the models unless a test wants more."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTWOOD_BACKEND", "torch")
         patch.setenv("DRAFTWOOD_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

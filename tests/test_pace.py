@@ -118,3 +118,42 @@ def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
     assert pace.worth(0, 1.0)
     useless, _ = lived(0.02, rounds=300)
     assert any(useless.worth(0, 0.5) for _ in range(200))  # here it is the draft that does not pay
+
+
+def lived_with_a_jump(jump: float) -> list[int]:
+    """Levels drafted in each of 400 rounds where any draft at all costs so many seconds more, however small the tree is."""
+    pace, drafted, rng = Pace(), [], random.Random(5)
+    for _ in range(400):
+        depth = 0
+        while not pace.plain_is_due() and depth < 2 and pace.worth(depth, 0.6**depth):
+            pace.grew(depth, 0.6**depth, 0.6 ** (depth + 1), LEVEL)
+            depth += 1
+        accepted = next((d for d in range(depth) if rng.random() > 0.6), depth)
+        pace.finished(1 + depth, 1.0 + accepted, depth * LEVEL, depth * LEVEL + TARGET + jump * (depth > 0))
+        drafted.append(depth)
+    return drafted
+
+
+def test_the_whole_of_a_draft_must_pay_not_its_levels_alone():
+    assert sum(d > 0 for d in lived_with_a_jump(0.0)[100:]) > 285  # all but those that do without, to know what that takes
+    assert sum(d > 0 for d in lived_with_a_jump(2 * TARGET)[100:]) < 20
+
+
+def test_a_tree_must_bring_what_any_tree_costs():
+    pace = Pace()
+    for nodes in (4, 12, 7, 20, 1, 1, 1, 9, 15, 3, 18) * 6:
+        jump = 3 * LEVEL if nodes > 1 else 0.0
+        pace.finished(nodes, 3.0, 0.0, TARGET + jump + NODE * nodes)
+    assert pace.least_tree() == pytest.approx(pace.speed * 3 * LEVEL, rel=0.3)
+
+
+def test_control_without_a_plain_round_the_jump_is_not_seen(monkeypatch):
+    monkeypatch.setattr("draftwood.draft.pace.Pace.plain_is_due", lambda _: False)
+    assert sum(d > 0 for d in lived_with_a_jump(2 * TARGET)[100:]) == 300
+
+
+def test_now_and_then_a_round_goes_without_a_draft():
+    drafted = lived_with_a_jump(0.0)
+    without = [i for i, depth in enumerate(drafted) if not depth]
+    assert without[:5] == [4, 5, 102, 103, 104]  # several in turn: the first after a draft takes longer than the others
+    assert 9 <= len(without) <= 15

@@ -41,7 +41,8 @@ def load(
     """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
 
     Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
-    used, unless ``options.profile`` says otherwise.
+    used, unless ``options.profile`` says otherwise. Models that OpenVINO runs (:func:`draftwood.models.backend.make_runners`
+    says when) are compiled copies: whoever trains ``pair.target.model`` on wants ``options.backend`` ``torch``.
 
     Raises:
         ConfigError: an unknown device or dtype, a draft without a target, a profile that was named and does not fit.
@@ -81,7 +82,11 @@ class Pair:
         tokenizer: the tokenizer of both.
         subject: what a profile has to be measured for, where the models' files are known.
         profile: what was found to be fastest; method ``auto`` takes it.
-        runners: runners of both models; made here without them.
+        runners: runners of both models; without them PyTorch runs the models, which may be trained on meanwhile.
+
+    Attributes:
+        target, draft: their runners.
+        fallback: why backend ``auto`` is PyTorch for this pair; None where it is OpenVINO, or a backend was named.
 
     Raises:
         ModelError: a model that cannot score a tree.
@@ -100,7 +105,7 @@ class Pair:
         self.tokenizer = tokenizer
         self.subject = subject
         self.profile = profile
-        self.target, self.draft = runners or make_runners(model, draft_model)
+        self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         self.eos = eos_of(model, tokenizer)
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
         self.sampling = sampling_of(model)

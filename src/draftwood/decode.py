@@ -259,7 +259,6 @@ class Decoder:
             clock = Clock()
 
     def _round(self, outputs: list[RowOutput], law: Law, noise: NoiseSource, clock: Clock) -> Round:
-        begun = clock.elapsed
         positions = [len(output.tokens) - 1 for output in outputs]
         choices = noise.at(positions)
         root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
@@ -274,7 +273,7 @@ class Decoder:
             target_laws = law.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
             with clock.stage("verify"):
                 verdict = verify(self.verifier, tree, target_laws, choices)
-        return Round(tree=tree, target_laws=target_laws, verdict=verdict, seconds=clock.elapsed - begun)
+        return Round(tree=tree, target_laws=target_laws, verdict=verdict)
 
     def _limit(self, output: RowOutput) -> int:
         """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""

@@ -11,6 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
+def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
+    """Where each line is largest; the first of equals. On the host NumPy finds it several times as fast as PyTorch."""
+    return torch.from_numpy(scores.numpy().argmax(axis=-1)) if scores.is_cpu else scores.argmax(dim=-1)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Laws:

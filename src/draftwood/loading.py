@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -10,11 +12,11 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 
 from draftwood.errors import ConfigError, ModelError, PairingError
-from draftwood.models import Backend, Weights
+from draftwood.models import Weights
+from draftwood.models.auto import BackendName
 from draftwood.sampling import Sampling
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-BackendName: TypeAlias = Literal["auto", Backend]
 _PLACE = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
@@ -27,10 +29,11 @@ class LoadOptions:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(
         default="auto",
-        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU for --backend openvino; auto takes CUDA if there is one"},
+        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU, which OpenVINO runs; auto takes CUDA if there is one"},
     )
     backend: BackendName = field(
-        default="auto", metadata={"help": "what runs the models; openvino is for the CPU and an extra of its own"}
+        default="auto",
+        metadata={"help": "what runs the models; auto: OpenVINO on a CPU where it is installed and runs both, else PyTorch"},
     )
     weights: Weights = field(
         default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
@@ -179,13 +182,27 @@ def check_path(name: str | Path) -> None:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
 
 
-def quiet_loading() -> None:
-    """For command lines: no loading bars and no advice from transformers; downloads still show their progress."""
-    from huggingface_hub.utils.tqdm import enable_progress_bars
-    from transformers.utils import logging
+@final
+class _Notes(logging.Handler):
+    """Shows what this package has to say on standard error, wherever that is by then."""
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"Note: {record.getMessage()}.", file=sys.stderr)
+
+
+def quiet_loading() -> None:
+    """For command lines: no loading bars and no advice from transformers; downloads still show their progress. Notes of this
+    package, such as that a model is converted, go to standard error.
+    """
+    own = logging.getLogger("draftwood")
+    if not any(isinstance(handler, _Notes) for handler in own.handlers):
+        own.addHandler(_Notes(logging.INFO))
+        own.setLevel(logging.INFO)
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging as theirs
+
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
     enable_progress_bars()
 
 

@@ -15,6 +15,12 @@ import torch
 
 from draftwood._version import __version__
 
+_GROUP = Path("/sys/fs/cgroup")  # in a container, its own
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+
 
 def versions() -> dict[str, str]:
     """Of everything that takes part."""
@@ -52,6 +58,28 @@ def cache_folder() -> Path:
     if own := os.environ.get("DRAFTWOOD_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
+
+
+def available_memory() -> int | None:
+    """Bytes that this process may still take without swapping: the system's, or what a container's limit leaves; None where
+    that cannot be told (outside Linux).
+    """
+    info = Path("/proc/meminfo")
+    if not info.is_file():
+        return None
+    lines = info.read_text(encoding="utf-8").splitlines()
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min(free + [room for names in _LIMITS if (room := _room_of_group(*names)) is not None], default=None)
+
+
+def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
+    """Bytes that a control group's limit leaves, its file cache counted as free; None without a limit."""
+    try:
+        most, taken = (int((_GROUP / name).read_text(encoding="utf-8")) for name in (limit, used))
+        stat = (_GROUP / limit).with_name("memory.stat").read_text(encoding="utf-8").split()
+        return max(0, most - taken + int(stat[stat.index(reclaimable) + 1]))
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from draftwood.counters import STEP, Counters, exponential, mix, token_bases, un
 from draftwood.errors import ConfigError
 
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
-_AHEAD: Final = 1 << 17  # values of shared noise that are made at a time, as one large call is cheaper than many
+_AHEAD: Final = 1 << 15  # values of shared noise that are made at a time: few calls, and no more than the caches hold
 MAX_SEED: Final = (1 << 63) - 1
 
 
@@ -131,7 +131,7 @@ class Noise:
         purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
         self.streams = mix(spread + purposes)  # [row, stream]
         self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise at hand ...
-        self._starts: Counters = np.zeros(0, dtype=np.uint64)  # ... from these text positions on
+        self._starts: list[int] = []  # ... from these text positions on
 
     def select(self, rows: Sequence[int]) -> Noise:
         """The noise of some of the rows."""
@@ -141,28 +141,29 @@ class Noise:
         """The choices of the round whose roots stand at these text positions (0-based), one per row."""
         return RoundNoise(self, positions)
 
-    def shared(self, starts: Counters, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
-        """Gumbel noise of ``count`` text positions per row, from ``starts + offset`` on. What earlier rounds made is used
-        again: it belongs to the position, not to the round."""
-        have, moved = 0, starts - self._starts if len(self._starts) else starts
-        if self._window is not None and self._window.shape[2] == vocab:
-            have = max(0, self._window.shape[1] - int(moved.max()))  # positions behind the window wrap around to huge moves
-        if self._window is None or have < offset + count:
+    def shared(self, starts: Sequence[int], reach: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+        """Gumbel noise of the text positions from ``starts`` on, at least ``reach`` of them. What earlier rounds made is
+        used again: it belongs to the position, not to the round."""
+        have, moved = 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
+        if self._window is not None and self._window.shape[2] == vocab and min(moved) >= 0:
+            have = max(0, self._window.shape[1] - max(moved))
+        if self._window is None or have < reach:
             kept = [self._slide(moved, have)] if have else []
-            fresh = max(offset + count, _AHEAD // (len(starts) * vocab)) - have
+            fresh = max(reach - have, _AHEAD // (len(starts) * vocab))
             ahead: Counters = np.arange(have, have + fresh, dtype=np.uint64)
-            following: Counters = (starts[:, None] + ahead) * STEP
+            following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
             stream: Counters = self.streams[:, Stream.SHARED, None]
             keys = keys_tensor(mix(stream + following), self.device)
             made = exponential(keys, token_bases(vocab, self.device), torch.float32).log_().neg_()
-            self._window, self._starts, moved = torch.cat([*kept, made], dim=1), starts, starts - starts
-        return self._slide(moved + np.uint64(offset), count)
+            self._window, self._starts = torch.cat([*kept, made], dim=1), list(starts)
+            return self._window
+        return self._slide(moved, have)
 
-    def _slide(self, moved: Counters, count: int) -> Float[Tensor, "row count vocab"]:
-        """``count`` positions of the window, ``moved`` from its start."""
-        window, moves = cast(Tensor, self._window), moved.tolist()
+    def _slide(self, moves: list[int], count: int) -> Float[Tensor, "row count vocab"]:
+        """``count`` positions of the window, ``moves`` from its start."""
+        window = cast(Tensor, self._window)
         if len(set(moves)) == 1:
-            return window[:, moves[0] : moves[0] + count]
+            return window.narrow(1, moves[0], count)
         at: Int[Tensor, "row count"] = torch.tensor(moves).unsqueeze(1) + torch.arange(count)
         return window[torch.arange(len(moves)).unsqueeze(1), at]
 
@@ -179,13 +180,14 @@ class RoundNoise:
         self._greedy = noise.greedy
         self._device = noise.device
         self._noise = noise
-        self._positions: Counters = np.asarray(positions, dtype=np.uint64)
+        self._positions = positions
         self._draft: Float[Tensor, "row slot vocab"] | None = None
+        self._ahead: Float[Tensor, "row position vocab"] | None = None  # shared noise from behind the roots on
 
     @cached_property
     def _roots(self) -> Counters:
         """Mixed keys ``[row, stream]`` of this round."""
-        spread: Counters = self._positions[:, None] * STEP
+        spread: Counters = np.asarray(self._positions, dtype=np.uint64)[:, None] * STEP
         return mix(self._noise.streams + spread)
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
@@ -258,9 +260,10 @@ class RoundNoise:
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
         if self._greedy:
             return None
-        starts: Counters = self._positions + np.uint64(1)
-        made: Tensor = self._noise.shared(starts, offset, count, vocab)
-        return made
+        if self._ahead is None or self._ahead.shape[1] < offset + count or self._ahead.shape[2] != vocab:
+            self._ahead = self._noise.shared([position + 1 for position in self._positions], offset + count, vocab)
+        found: Tensor = self._ahead.narrow(1, offset, count)
+        return found
 
 
 def _race(

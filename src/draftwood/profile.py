@@ -97,12 +97,24 @@ def find(wanted: str, subject: Subject | None) -> Profile | None:
     assert subject is not None
     path = default_path(subject)
     if not path.exists():
+        _warn_of_others(subject)
         return None
     try:
         return _fitting(path, subject)
     except ConfigError as error:
         warnings.warn(f"{error}. The default method is used", stacklevel=3)
         return None
+
+
+def _warn_of_others(subject: Subject) -> None:
+    """Say that the profile of this pair is for another engine, if that is so."""
+    for engine in {"torch", "openvino"} - {subject["engine"]}:
+        if (path := default_path({**subject, "engine": engine})).exists():
+            warnings.warn(
+                f"the profile of this pair, {path}, was measured with engine {engine!r}, but here it is "
+                f"{subject['engine']!r}, so the default method is used: {_AGAIN}, or --backend {engine}",
+                stacklevel=4,
+            )
 
 
 def _fitting(path: Path, subject: Subject | None) -> Profile:

@@ -37,16 +37,11 @@ class Verdict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round: the tree, the target's laws at its nodes and the verdict; all that is fed back.
-
-    Attributes:
-        seconds: wall time from its beginning to the verdict.
-    """
+    """One round: the tree, the target's laws at its nodes and the verdict; all that is fed back."""
 
     tree: DraftTree
     target_laws: Laws
     verdict: Verdict
-    seconds: float = 0.0
 
     @cached_property
     def paths(self) -> list[list[int]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
-from draftwood.laws import Laws
+from draftwood.laws import Laws, best_tokens
 from draftwood.processors import ByRow, check_processors
 
 Paths: TypeAlias = list[list[list[int] | None]]
@@ -162,16 +162,20 @@ class Law:
                 token.
         """
         scores = self._warp(logits, prefixes)
-        laws = self._laws(scores)
         asked, self._unasked = self._unasked, []
+        if self.sampling.greedy and certain:
+            best = best_tokens(scores).unsqueeze(-1)  # not of the law, in which close scores may round to a tie
+            laws = Laws(logp=torch.full_like(scores, -torch.inf).scatter_(-1, best, 0.0), vocab=self.vocab)
+            top = scores.gather(-1, best).squeeze(-1)
+            first = top - top  # NaN where the law would be: a score is NaN or infinite, or none is finite
+        else:
+            laws = self._laws(scores)
+            first = laws.logp.select(-1, 0)
         # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
-        if bool(torch.cat([law[..., 0] for _, law in (*asked, (scores, laws.logp))], dim=1).isnan().any()):
-            _name_the_trouble(asked, laws.logp)
-        if not (self.sampling.greedy and certain):
-            return laws
-        best = scores.argmax(dim=-1, keepdim=True)  # not of the law, in which close scores may round to a tie
-        point = torch.full_like(laws.logp, -torch.inf).scatter_(-1, best, 0.0)
-        return Laws(logp=point, vocab=self.vocab)
+        columns = [first, *(law.select(-1, 0) for _, law in asked)]
+        if math.isnan(float(torch.cat(columns, dim=1).sum())):
+            _name_the_trouble(asked, first)
+        return laws
 
     def _laws(self, scores: Tensor) -> Laws:
         if self.sampling.greedy or not self.sampling.truncates:
@@ -244,11 +248,12 @@ class Law:
         return out
 
 
-def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target_logp: Tensor) -> None:
-    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token."""
+def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], first: Tensor) -> None:
+    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token; ``first`` is NaN where
+    the target's law is."""
     for who, nan in [
         *(("draft", law[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, law in drafted),
-        ("target", target_logp[..., 0].isnan()),
+        ("target", first.isnan()),
     ]:
         if bool(nan.any()):
             raise NumericsError(

@@ -47,7 +47,8 @@ def load_translator(
 ) -> Translator:
     """Load an encoder-decoder model and, optionally, a drafter: hub names or local folders, safetensors only.
 
-    Without a target the bundled translation pair is loaded.
+    Without a target the bundled translation pair is loaded. Models that OpenVINO runs are compiled copies
+    (:func:`draftwood.load`).
 
     Args:
         target: the model that translates.
@@ -129,10 +130,11 @@ class Translator:
         draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
         subject: which files the models are, where that is known.
-        runners: runners of both models; made here without them.
+        runners: runners of both models; without them PyTorch runs the models, and nothing is converted.
 
     Attributes:
         target, draft: their runners.
+        fallback: why backend ``auto`` is PyTorch for these models; None where it is OpenVINO, or a backend was named.
         prompt: what the decoder begins with: the start token, and the one that the model forces to come first.
         sampling, limits: what a call without its own uses.
         max_source: the longest sentence in tokens, None if unlimited.
@@ -155,7 +157,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.subject = subject
-        self.target, self.draft = runners or make_translation_runners(model, draft_model)
+        self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
         self.eos = eos_of(model, tokenizer)
         wanted = asked(model, self.eos, self.target.max_length)
         self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits

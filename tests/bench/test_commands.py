@@ -18,6 +18,7 @@ from draftwood.bench import run as bench_run
 from draftwood.bench.commands import command
 from draftwood.bench.config import BenchConfig
 from draftwood.cli import main
+from draftwood.errors import ConfigError
 
 SMALL = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4", "--methods", "ar,chain,generate,assisted"]
 
@@ -51,6 +52,42 @@ def test_a_run_writes_both_files(loaded: list[str], tmp_path: Path) -> None:
     }
     assert (tmp_path / "out" / "bench.md").read_text().startswith("# Draftwood benchmark\n")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["bench.json", "bench.md"]
+
+
+def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "four.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("ab", "cdefg", "h", "ij")))
+    run = CliRunner().invoke(
+        command, [*loaded, "--prompts", str(path), "--prompts-per-source", "4", "--batch", "4,1"], catch_exceptions=False
+    )
+    assert run.exit_code == 0
+    document = json.loads((tmp_path / "out" / "bench.json").read_text())
+    found = {(r["setting"], r["batch"], r["temperature"]): r for r in document["results"]}
+    assert found.keys() == {(s, 1, t) for s in ("ar", "chain 3", "generate", "assisted 3") for t in (0.0, 1.0)} | {
+        (s, 4, t) for s in ("ar", "chain 3", "generate") for t in (0.0, 1.0)
+    }
+    one, four = (found["generate", size, 0.0]["repeats"][0] for size in (1, 4))
+    assert (one["new_tokens"], four["new_tokens"]) == ([4, 4, 4, 4], [16])
+    assert found["generate", 4, 0.0]["block_efficiency"] == found["ar", 4, 1.0]["block_efficiency"] == 1
+    assert found["chain 3", 4, 0.0]["block_efficiency"] == found["chain 3", 1, 0.0]["block_efficiency"] > 1
+    assert all(set(r["speedup"]) == {"ar", "generate"} for r in found.values())
+    checked = {(c["setting"], c["batch"]): c for c in document["greedy"]}
+    assert len(checked) == 7
+    assert all((c["compared"], c["differing"]) == (4, []) for c in checked.values())
+    report = (tmp_path / "out" / "bench.md").read_text()
+    assert "* **left out**: assisted at batch 4, transformers drafts for one text at a time" in report
+    assert "Left out: assisted at batch 4" in run.stderr
+    tables = report.split("## Temperature 0, batch 4\n")[1].split("\n## ")[0]
+    assert "| generate |" in tables
+    assert "assisted" not in tables
+    assert "| chain 3, batch 4 | 4 | 0 |  |" in report
+
+
+def test_batches_that_cannot_be_filled_are_refused(loaded: list[str]) -> None:
+    for batch, told in (("3", "batches of 3"), ("0", "batch holds '0'"), ("x", "batch holds 'x'")):
+        refused = CliRunner().invoke(command, [*loaded, "--batch", batch])
+        assert isinstance(refused.exception, ConfigError)
+        assert told in str(refused.exception)
 
 
 @pytest.mark.parametrize(("after", "kept"), [(8 + 8 + 3, [1]), (8 + 16 + 8 + 1, [2, 1])])

@@ -111,6 +111,13 @@ def test_the_lines_are_the_figures(measured: SimpleNamespace) -> None:
     wanted = {(r["nodes"], r["block_efficiency"]) for r in drafting}
     lines = {tuple(point) for line in axes.lines for point in line.get_xydata().tolist()}
     assert wanted <= lines
+    apart = json.loads(json.dumps(measured.document))
+    for result in apart["results"]:
+        result["batch"] = 4
+    axes = figure.Figure().subplots()
+    assert not plot.efficiency(axes, apart, 1.0)
+    assert plot.efficiency(axes, apart, 1.0, 4)
+    assert "batch 4" in axes.get_title()
     inflated = json.loads(json.dumps(measured.document))
     inflated["models"]["target"]["label"] = "cost-inflated copy"
     axes = figure.Figure().subplots()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +14,13 @@ from click.testing import CliRunner
 from draftwood.api import Pair
 from draftwood.bench.commands import command
 from draftwood.bench.engines import engines
-from draftwood.bench.measure import Text, our_maker
+from draftwood.bench.measure import Texts, our_maker
 from draftwood.bench.peers import peer_maker
 from draftwood.bench.settings import ENGINES, Setting, on_backends, plan
 from draftwood.errors import ConfigError
+from draftwood.judging import judged_greedy, target_law
 from draftwood.loading import LoadOptions, bundled_pairs, load_tokenizer
+from draftwood.sampling import Sampling
 from tests.bench.test_report import section
 from tests.bench.tiny import tiny_llama
 from tests.helpers import tiny_gpt
@@ -43,28 +46,65 @@ def letters(pair: Pair) -> Pair:
 @pytest.mark.parametrize("method", ENGINES)
 def test_a_program_writes_the_targets_greedy_text_and_counts_its_forwards(method, letters):
     pytest.importorskip(PACKAGES.get(method, "llama_cpp"))
-    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)(PROMPT, 0).tokens
-    with engines([SETTINGS[method]], letters, (0.0, 1.0), PROMPT) as found:
+    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
+    with engines([SETTINGS[method]], letters, (0.0, 1.0), [PROMPT]) as found:
         assert not found.skipped
         engine = found.opened[method]
-        text = engine.maker(SETTINGS[method], 0.0, 20)(PROMPT, 0)
-        again = engine.maker(SETTINGS[method], 0.0, 20)(PROMPT, 0)
-        sampled = [engine.maker(SETTINGS[method], 1.0, 20)(PROMPT, seed).tokens for seed in range(4)]
-    assert text.tokens == again.tokens == wanted
+        text = engine.maker(SETTINGS[method], 0.0, 20)([PROMPT], [0])
+        again = engine.maker(SETTINGS[method], 0.0, 20)([PROMPT], [0])
+        sampled = [engine.maker(SETTINGS[method], 1.0, 20)([PROMPT], [seed]).tokens[0] for seed in range(4)]
+    assert text.tokens == again.tokens == [wanted]
+    assert text.row_forwards == text.forwards
     assert text.forwards == len(wanted) if SETTINGS[method].nodes == 0 else 0 < text.forwards <= len(wanted)
     assert len({tuple(tokens) for tokens in sampled}) > 1  # the seed is heard
     assert all(len(tokens) == 20 or tokens[-1] == letters.eos[0] for tokens in sampled)
 
 
+@pytest.mark.parametrize("method", ["genai", "genai-draft", "genai-lookup"])
+def test_genai_continues_unequal_prompts_together(method, letters):
+    pytest.importorskip(PACKAGES[method])
+    prompts = [list(PROMPT), [5, 6], [9, 8, 7, 9]]
+    wanted = [peer_maker(Setting(method="generate"), letters, 0.0, 12)([prompt], [0]).tokens[0] for prompt in prompts]
+    setting = replace(SETTINGS[method], batch=3)
+    with engines([SETTINGS[method], setting], letters, (0.0, 1.0), prompts) as found:
+        assert found.takes(setting)
+        make = found.opened[method].maker(setting, 0.0, 12)
+        together, alone = make(prompts, [0, 1, 2]), [make([prompt], [0]) for prompt in prompts]
+    assert together.tokens == wanted
+    known = 0 if method == "genai-lookup" else sum(texts.forwards for texts in alone)
+    assert together.row_forwards == known
+
+
+def test_a_program_that_takes_no_batches_is_left_out_there_only(letters):
+    def opener(pair, method, folder):
+        return Single()
+
+    class Single:
+        def maker(self, setting, temperature, max_new_tokens):
+            def make(prompts, seeds):
+                [_] = prompts
+                return Texts(tokens=[[1]], forwards=1, row_forwards=1, drafted=0, seen=False)
+
+            return make
+
+    both = [Setting(method="genai"), Setting(method="genai", batch=2)]
+    with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": opener}) as found:
+        assert [found.takes(setting) for setting in both] == [True, False]
+        assert "too many values" in found.skipped["genai at batch 2"]
+    with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": broken}) as found:
+        assert not any(found.takes(setting) for setting in both)
+        assert list(found.skipped) == ["genai"]
+
+
 def test_a_text_ends_with_its_end(letters):
     pytest.importorskip("openvino_genai")
     pytest.importorskip("llama_cpp")
-    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)(PROMPT, 0).tokens
+    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
     ending = Pair(letters.target.model, letters.draft.model, letters.tokenizer)
     ending.eos = [wanted[5]]
     methods = ("genai", "genai-draft", "llama.cpp")
-    with engines([SETTINGS[m] for m in methods], ending, (0.0,), PROMPT) as found:
-        texts = [found.opened[m].maker(SETTINGS[m], 0.0, 20)(PROMPT, 0).tokens for m in methods]
+    with engines([SETTINGS[m] for m in methods], ending, (0.0,), [PROMPT]) as found:
+        texts = [found.opened[m].maker(SETTINGS[m], 0.0, 20)([PROMPT], [0]).tokens[0] for m in methods]
     assert texts == [wanted[: wanted.index(wanted[5]) + 1]] * 3
 
 
@@ -81,13 +121,26 @@ def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):
         assert torch.equal(found, weight.float())
 
 
+def test_llama_cpp_writes_in_bfloat16_too(letters):
+    pytest.importorskip("llama_cpp")
+    model = tiny_llama(0.4).to(torch.bfloat16)
+    low = Pair(model, None, letters.tokenizer)
+    with engines([SETTINGS["llama.cpp"]], low, (0.0,), [PROMPT]) as found:
+        assert not found.skipped
+        tokens = found.opened["llama.cpp"].maker(SETTINGS["llama.cpp"], 0.0, 12)([PROMPT], [0]).tokens[0]
+    assert len(tokens) == 12
+    law = target_law(low.target, list(PROMPT), tokens, Sampling())
+    gaps = law.max(-1).values - law.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    assert judged_greedy(gaps, model.dtype).exact
+
+
 def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, letters):
     pytest.importorskip("llama_cpp")
     gpt = Pair(tiny_gpt(60, 0, dtype=torch.float32), None, letters.tokenizer)
-    with engines([SETTINGS["llama.cpp"]], gpt, (0.0,), PROMPT) as found:
+    with engines([SETTINGS["llama.cpp"]], gpt, (0.0,), [PROMPT]) as found:
         assert "'gpt2'" in found.skipped["llama.cpp"]
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
-    with engines([SETTINGS["genai"]], letters, (0.0,), PROMPT) as found:
+    with engines([SETTINGS["genai"]], letters, (0.0,), [PROMPT]) as found:
         assert not found.opened
         assert 'pip install "draftwood[peers]"' in found.skipped["genai"]
 
@@ -102,9 +155,10 @@ class Constant:
     def maker(self, setting, temperature, max_new_tokens):
         greedy = our_maker(Setting(method="ar"), self.pair, 0.0, max_new_tokens)
 
-        def make(prompt, seed):
-            tokens = greedy(prompt, seed).tokens
-            return Text(tokens=tokens, forwards=len(tokens))
+        def make(prompts, seeds):
+            tokens = greedy(prompts, seeds).tokens
+            steps, rows = max(map(len, tokens)), sum(map(len, tokens))
+            return Texts(tokens=tokens, forwards=steps, row_forwards=rows, drafted=0, seen=False)
 
         return make
 
@@ -173,7 +227,8 @@ def test_every_method_of_a_preset_has_equally_many_settings():
     found = plan("all-peers", None, has_draft=True)
     counts = {m: sum(s.method == m for s in found) for m in {s.method for s in found}}
     assert set(ENGINES) < counts.keys()
-    assert {n for m, n in counts.items() if m not in ("ar", "generate", "genai", "llama.cpp")} == {4}
+    shapeless = ("ar", "adaptive", "generate", "genai", "llama.cpp")
+    assert {n for m, n in counts.items() if m not in shapeless} == {4}
     with pytest.raises(ConfigError, match="genai-draft"):
         plan("all-peers", ["genai-draft"], has_draft=False)
 

@@ -22,7 +22,7 @@ def test_all_settings_write_what_generate_writes(measured: SimpleNamespace) -> N
 def test_a_planted_difference_is_found_with_its_gap(measured: SimpleNamespace, repeat: int) -> None:
     log, model = copy.deepcopy(measured.log), measured.bench.pair.target.model
     index = next(i for i, (s, t) in enumerate(log.cases) if s.name == "chain 2" and t == 0)
-    tokens = log.samples[index][repeat][2].tokens
+    [tokens] = log.samples[index][repeat][2].tokens
     right = list(tokens)
     tokens[4] = (tokens[4] + 1) % 96
     check = next(c for c in compare(model, PROMPTS, log) if c["setting"] == "chain 2")

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from draftwood.bench.report import efficiency_cell
 from draftwood.bench.summary import efficiency, figures, ratio, speed
 
 
 def repeat(tokens: list[int], forwards: list[int], seconds: list[float], **stages: list[float]) -> dict[str, list[Any]]:
     zero = [0.0] * len(tokens)
     times = {f"{s}_seconds": stages.get(s, zero) for s in ("draft", "target", "verify")}
-    return {"new_tokens": tokens, "forwards": forwards, "drafted": forwards, "seconds": seconds, **times}
+    counts = dict.fromkeys(("forwards", "row_forwards", "drafted"), forwards)
+    return {"new_tokens": tokens, "seconds": seconds, **counts, **times}
 
 
 TWO = [repeat([10, 20], [5, 10], [1.0, 3.0]), repeat([10, 20], [5, 5], [2.0, 4.0])]
@@ -30,6 +32,18 @@ def test_efficiency_is_tokens_over_forwards_of_all_texts() -> None:
     assert value == 60 / 25
     # prompts: 20 tokens in 10 forwards and 40 in 15; residuals 20 - 24 and 40 - 36
     assert error == pytest.approx(math.sqrt(2 / 1 * (16 + 16)) / 25)
+
+
+def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round() -> None:
+    four = [repeat([12], [3], [1.5]) | {"row_forwards": [8], "drafted": [16], "seen": [True]}]
+    found = figures(four, ["a"])
+    assert found["block_efficiency"] == 12 / 8
+    assert found["drafted_per_round"] == 16 / 8
+    assert found["ms_per_round"] == pytest.approx(500)
+    unknown = figures([four[0] | {"row_forwards": [0], "seen": [False]}], ["a"])
+    assert unknown["block_efficiency"] is None
+    assert unknown["tokens_per_second"]["median"] == 8
+    assert efficiency_cell(unknown) == ""
 
 
 def test_one_prompt_has_no_standard_error() -> None:

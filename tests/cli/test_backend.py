@@ -12,7 +12,7 @@ import draftwood
 from draftwood import Limits, LoadOptions, Method, Request, Sampling, profile
 from draftwood.errors import ConfigError
 from draftwood.models import backend
-from draftwood.models.torch_runner import TorchRunner
+from draftwood.models.auto import VARIABLE
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -25,15 +25,6 @@ def load(models: Path, **options) -> draftwood.Pair:
 
 def kinds(pair: draftwood.Pair) -> set[type]:
     return {type(runner) for runner in (pair.target, pair.draft)}
-
-
-def test_auto_is_the_first_one_that_can(models, monkeypatch):
-    assert backend.AUTO == ("torch",)
-    assert kinds(load(models)) == {TorchRunner}
-    monkeypatch.setattr(backend, "AUTO", ("openvino", "torch"))
-    assert kinds(load(models)) == {OpenVinoRunner}
-    assert kinds(load(models, dtype="float64")) == {TorchRunner}  # OpenVINO has no such number format
-    assert kinds(load(models, backend="torch")) == {TorchRunner}
 
 
 def test_a_backend_that_is_named_is_taken_or_refused(models):
@@ -135,7 +126,9 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, 
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(profile.document(pair.subject, {1.0: Method(method="chain", shape="3")}, {})))
     assert load(models, backend="openvino").method().method == "chain"
-    assert load(models).profile is None
+    with pytest.warns(UserWarning, match=r"was measured with engine 'openvino', but here it is 'torch', so the default"):
+        assert load(models).profile is None
+    assert load(models, profile="none").profile is None
     with pytest.raises(ConfigError, match="there engine is 'openvino', here 'torch'"):
         load(models, profile=str(path))
     assert profile.why_not(profile.read(path)) is None
@@ -145,13 +138,12 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, 
 
 def test_generate_tells_in_json_and_in_the_closing_line(run: Run, pair, prompts, tmp_path):
     asked = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
-    for name, told in (("torch", ""), ("openvino", " by openvino,")):
-        result = run(*asked, "--backend", name, "--json", "the fox")
-        assert json.loads(result.stdout)["engine"] == name
-        result = run(*asked, "--backend", name, "the fox")
-        assert (told in result.stderr) if told else ("openvino" not in result.stderr)
+    for name in ("torch", "openvino"):
+        found = json.loads(run(*asked, "--backend", name, "--json", "the fox").stdout)
+        assert (found["engine"], found["fallback"]) == (name, None)
+        assert f" by {name}, " in run(*asked, "--backend", name, "the fox").stderr
         out = tmp_path / f"{name}.jsonl"
-        result = run(*asked, "--backend", name, "--input", prompts, "--output", out)
+        run(*asked, "--backend", name, "--input", prompts, "--output", out)
         assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
 
 
@@ -166,7 +158,7 @@ def test_check_judges_openvinos_texts_by_the_model_itself(run: Run, pair):
 
 @pytest.mark.parametrize("name", ["torch", "openvino"])
 def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair, tmp_path, name):
-    monkeypatch.setattr(backend, "AUTO", ("openvino", "torch"))  # has no say: what is measured is named
+    monkeypatch.setenv(VARIABLE, "auto")  # has no say: what is measured is named
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "the fox"}\n')
     result = run("bench", *pair, "--methods", "ar,generate,chain", "--backend", name, "--prompts", prompts, "--repeats", 1,
@@ -181,33 +173,19 @@ def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair
     assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
 
 
-def test_translators_take_either_and_no_rounded_weights(run: Run):
+def test_translators_take_either_and_no_rounded_weights(run: Run, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "auto")
     told = {}
-    for name in ("torch", "openvino"):
-        result = run("translate", "--backend", name, "--json", "Wo ist der Bahnhof?")
+    for name, asked in (("torch", "torch"), ("openvino", "auto")):
+        result = run("translate", "--backend", asked, "--json", "Wo ist der Bahnhof?")
         told[name] = json.loads(result.stdout)
-        assert told[name]["engine"] == name
-        result = run("translate", "--backend", name, "Wo ist der Bahnhof?")
+        assert (told[name]["engine"], told[name]["fallback"]) == (name, None)
+        result = run("translate", "--backend", asked, "Wo ist der Bahnhof?")
         assert result.stdout == f"{told[name]['text']}\n"
-        assert (" by openvino," in result.stderr) == (name == "openvino")
+        assert f" by {name}, " in result.stderr
     assert told["torch"]["token_ids"] == told["openvino"]["token_ids"]
     with pytest.raises(ConfigError, match="weights 'int8'"):
         draftwood.load_translator(options=LoadOptions(weights="int8"))
-
-
-def test_info_tells_about_backends(run: Run):
-    facts = json.loads(run("info", "--json").stdout)
-    assert facts["backends"]["auto"] == ["torch"]
-    assert facts["backends"]["openvino"] is not None
-    assert Path(facts["converted"]["folder"]).name == "openvino"
-    assert f"auto is torch; OpenVINO {facts['backends']['openvino']}" in run("info").stdout
-
-
-def test_info_without_openvino(run: Run, monkeypatch):
-    from draftwood.cli import info
-
-    monkeypatch.setattr(info, "version_of", lambda package: None)
-    assert 'pip install "draftwood[openvino]"' in run("info").stdout
 
 
 def test_threads_are_those_of_pytorch(models):

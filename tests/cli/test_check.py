@@ -19,7 +19,7 @@ def test_json_and_temperature_0(run, pair):
     found = json.loads(result.stdout)
     assert found["exact"]
     assert found["tokens"] == 30
-    assert found["method"] == "shared-noise + greedy"
+    assert found["method"] == "adaptive + greedy"
     assert found["p_value"] is None
 
 

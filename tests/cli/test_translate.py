@@ -75,7 +75,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 def test_one_sentence(run: Run, pair: list[str], wanted: list[str]) -> None:
     result = told(run("translate", *pair, LINES[0]))
     assert result.stdout == wanted[0] + "\n"
-    assert "method block + greedy, ended" in result.stderr
+    assert "method block + greedy by torch, ended" in result.stderr
     assert "changes the text" not in result.stderr
     assert "seed" not in result.stderr
 

@@ -305,7 +305,7 @@ def test_auto_drafts_blocks_where_the_draft_fills_them():
     assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
     draft.block = small
     assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
-    assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "shared-noise"
+    assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "adaptive"
     paced = build(Method(method="shared-noise"), draft, greedy=False)[0]
     assert paced.length == draft.block
 

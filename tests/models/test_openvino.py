@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -226,7 +227,7 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
     inner = openvino_slots.GrowingMemory._clear
 
     def wrong(memory, most):
-        memory._old = memory._old.roll(1, dims=1)
+        memory._old = np.roll(memory._old, 1, axis=1)
         inner(memory, most)
 
     monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", wrong)
@@ -238,7 +239,7 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
 def test_control_dead_slots_that_are_seen(monkeypatch):
     rows = walk("llama", [5, 2])
     rows.round()
-    rows.runner._memory._old.zero_()
+    rows.runner._memory._old.fill(0.0)
     assert rows.round() > WRONG
 
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -151,9 +152,17 @@ def test_bfloat16():
 
 
 def test_auto_goes_back_to_pytorch_where_openvino_cannot(monkeypatch):
-    monkeypatch.setattr("draftwood.models.backend.AUTO", ("openvino", "torch"))
-    assert make_translation_runners(small("t5"), None).target.engine == "torch"
-    assert make_translation_runners(small("bart"), small("marian")).draft.engine == "openvino"
+    monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
+    made = make_translation_runners(small("t5"), None)
+    assert made.target.engine == "torch"
+    assert made.fallback is not None
+    assert made.fallback.startswith("model type 't5' cannot be converted for OpenVINO: its encoder or decoder is not")
+    made = make_translation_runners(small("bart"), small("t5"))
+    assert {made.target.engine, made.draft.engine} == {"torch"}
+    assert made.fallback is not None
+    assert made.fallback.startswith("the draft: model type 't5'")
+    made = make_translation_runners(small("bart"), small("marian"))
+    assert (made.target.engine, made.draft.engine, made.fallback) == ("openvino", "openvino", None)
 
 
 # Negative controls: what these tests compare would show a mistake.
@@ -179,7 +188,7 @@ def test_control_rejected_nodes_that_stay_visible_show(runners, monkeypatch):
 
 
 def everything_stays(memory: Any, source: Any, target: Any) -> None:
-    memory._old = torch.cat([memory._old, torch.zeros(len(source), memory._new)], dim=1)
+    memory._old = np.concatenate([memory._old, np.zeros((len(source), memory._new), np.float32)], axis=1)
     memory._new = 0
 
 

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from draftwood.bench.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
 from draftwood.bench.progress import steps
+from draftwood.bench.start.config import StartConfig
 from draftwood.bench.translate.commands import translate_command
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
@@ -27,7 +28,9 @@ INTERRUPTED = 130
 
 
 @click.group(
-    name="bench", invoke_without_command=True, subcommand_metavar="[acceptance|cost|inflate|plot|sweep|translate|verify ...]"
+    name="bench",
+    invoke_without_command=True,
+    subcommand_metavar="[acceptance|cost|inflate|plot|start|sweep|translate|verify ...]",
 )
 @dataclass_options(BenchConfig)
 @click.pass_context
@@ -36,8 +39,8 @@ def command(context: click.Context, /, **options: Any) -> None:
 
     `draftwood bench acceptance` compares trees on the same texts, `draftwood bench sweep` compares auto with fixed settings,
     `draftwood bench translate` measures translation, `draftwood bench verify` times the verifiers alone, `draftwood bench
-    inflate` writes a copy of a model that costs more, `draftwood bench cost` times forwards of the target, and
-    `draftwood bench plot` draws results.
+    inflate` writes a copy of a model that costs more, `draftwood bench cost` times forwards of the target, `draftwood bench
+    start` measures time to the first token and memory, and `draftwood bench plot` draws results.
     """
     if context.invoked_subcommand is None:
         _bench(BenchConfig(**options))
@@ -55,7 +58,7 @@ command.add_command(translate_command)
 
 
 @command.command(name="acceptance")
-@dataclass_options(BenchConfig, leave_out=("preset", "repeats"))
+@dataclass_options(BenchConfig, leave_out=("preset", "repeats", "batch"))
 def acceptance_command(**options: Any) -> None:
     """Measure the expected block efficiency of trees of a fixed budget, every method on the same texts."""
     from draftwood.api import load
@@ -82,7 +85,7 @@ def acceptance_command(**options: Any) -> None:
 
 
 @command.command(name="sweep")
-@dataclass_options(BenchConfig, leave_out=("preset", "methods", "budgets"))
+@dataclass_options(BenchConfig, leave_out=("preset", "methods", "budgets", "batch"))
 def sweep_command(**options: Any) -> None:
     """Compare auto with a grid of fixed settings, and with plain decoding where the draft is untrained."""
     from draftwood.api import load
@@ -158,6 +161,24 @@ def plot_command(files: tuple[Path, ...], **options: Any) -> None:
         click.echo(str(path))
 
 
+@command.command(name="start")
+@dataclass_options(StartConfig)
+def start_command(**options: Any) -> None:
+    """Measure starting: seconds to the first token and memory, of transformers and of both backends, a process each."""
+    from draftwood.bench.document import replace_file, text_of
+    from draftwood.bench.start.run import markdown, measure
+    from draftwood.loading import quiet_loading
+
+    config = StartConfig(**options)
+    quiet_loading()
+    config.output.mkdir(parents=True, exist_ok=True)
+    with steps("start", config.repeats * len(config.system_names())) as advance:
+        document = measure(config, advance)
+    replace_file(config.output / "start.json", text_of(document))
+    replace_file(config.output / "start.md", markdown(document))
+    click.echo(markdown(document))
+
+
 @command.command(name="inflate")
 @dataclass_options(InflateConfig)
 def inflate_command(**options: Any) -> None:
@@ -199,6 +220,7 @@ def _block(pair: Pair) -> int | None:
 
 def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
     """Open what is measured, and say what is left out."""
+    from draftwood.bench.batches import at_batches, batched, left_out
     from draftwood.bench.engines import engines
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.run import Bench
@@ -206,12 +228,15 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
 
     scale = config.scale()
     chosen, budgets = config.method_names(), config.node_budgets()
-    settings = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
+    planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
+    settings = at_batches(planned, config.batch_sizes())
     prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
-    with engines(settings, pair, scale.temperatures, prompts[0].tokens) as found:
-        for method, why in found.skipped.items():
+    first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]
+    with engines(settings, pair, scale.temperatures, first) as found:
+        skipped = found.skipped | left_out(planned, config.batch_sizes())
+        for method, why in skipped.items():
             click.echo(f"Left out: {method}, {why}", err=True)
-        kept = on_backends([s for s in settings if s.method not in found.skipped], config.backends())
+        kept = on_backends([s for s in settings if found.takes(s)], config.backends())
         if not kept:
             raise ConfigError("nothing is left to measure: see above why, or choose other methods")
         bench = Bench(
@@ -224,7 +249,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
             others=others,
             engines=found.opened,
         )
-        _run(config, bench, found.skipped)
+        _run(config, bench, skipped)
 
 
 def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
@@ -247,7 +272,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
         judge=judge,
     )
     settings = len({setting.name for setting, _ in bench.cases})
-    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} texts", err=True)
+    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} batches", err=True)
     config.output.mkdir(parents=True, exist_ok=True)  # before the work, not after hours of it
     partial = True
     try:

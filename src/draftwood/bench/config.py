@@ -77,6 +77,9 @@ class BenchConfig:
         default=None,
         metadata={"help": "prompts of exactly so many tokens, comma-separated, such as 64,512,2000, cut from --data"},
     )
+    batch: str = field(
+        default="1", metadata={"help": "texts that are continued together, of one source; comma-separated, such as 1,4"}
+    )
     repeats: int | None = field(
         default=None, metadata={"help": "repeats of every setting on every prompt; by default the preset's"}
     )
@@ -114,6 +117,7 @@ class BenchConfig:
         self.method_names()
         self.node_budgets()
         self.context_lengths()
+        self.batch_sizes()
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
         """What runs our side, one after another."""
@@ -146,6 +150,10 @@ class BenchConfig:
     def context_lengths(self) -> tuple[int, ...]:
         """Lengths of the prompts in tokens, where they were asked for."""
         return () if self.contexts is None else tuple(listed("contexts", self.contexts, _length))
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Texts of a batch, smallest first."""
+        return tuple(sorted(listed("batch", self.batch, _size)))
 
     def node_budgets(self) -> tuple[int, ...] | None:
         """The node budgets to keep; None for everything."""
@@ -282,6 +290,12 @@ def _temperature(text: str) -> float:
 def _length(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"contexts holds {text!r}: give numbers of 1 or more, for example 64,512")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"batch holds {text!r}: give numbers of 1 or more, for example 1,4")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from draftwood import machine
 from draftwood.api import Pair
+from draftwood.bench.batches import batched
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.greedy import compare
 from draftwood.bench.inflate import label_of
@@ -77,10 +78,13 @@ class Writer:
         }
 
     def _results(self) -> list[dict[str, Any]]:
-        sources = [p.source for p in self.prompts]
+        sources = {
+            size: [self.prompts[batch[0]].source for batch in batched(self.prompts, size)]
+            for size in {setting.batch for setting, _ in self.log.cases}
+        }
         raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
         bases = {
-            (setting.method, temperature): repeats
+            (setting.method, setting.batch, temperature): repeats
             for (setting, temperature), repeats in reversed(list(zip(self.log.cases, raw, strict=True)))
             if setting.method in BASES and repeats  # of several backends the one that is named first
         }
@@ -88,21 +92,23 @@ class Writer:
         for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True):
             if not repeats:
                 continue
-            over = {b: ratio(repeats, bases[b, temperature]) for b in BASES if (b, temperature) in bases}
+            size = setting.batch
+            over = {b: ratio(repeats, bases[b, size, temperature]) for b in BASES if (b, size, temperature) in bases}
             results.append(
                 {
                     "setting": setting.name,
                     "method": setting.kind,
                     "shape": setting.label,
                     "nodes": setting.nodes,
+                    "batch": size,
                     "places": [list(place) for place in setting.places],
                     "temperature": temperature,
-                    **figures(repeats, sources),
+                    **figures(repeats, sources[size]),
                     "speedup": over,
                     "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
                 }
             )
-        return sorted(results, key=lambda r: (r["temperature"], rank(r["method"]), r["nodes"]))
+        return sorted(results, key=lambda r: (r["temperature"], r["batch"], rank(r["method"]), r["nodes"]))
 
 
 def _versions(methods: set[str]) -> dict[str, str]:

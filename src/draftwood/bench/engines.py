@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTRA: Final = 'pip install "draftwood[peers]"'
-_TRIAL = 3  # tokens that an engine writes before it is believed to take the model
+_TRIAL = 3  # tokens that an engine writes of each prompt before it is believed to take the model
 
 
 class Engine(Protocol):
@@ -35,10 +35,18 @@ Open: TypeAlias = Callable[[Pair, str, Path], Engine]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """Those that take the models, by method, and why others do not."""
+    """Those that take the models, by method, and why others do not.
+
+    Reasons stand under the method, or under :attr:`Setting.group` where it does not take batches of that size.
+    """
 
     opened: dict[str, Engine] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def takes(self, setting: Setting) -> bool:
+        """Whether it can be measured; settings of no other program always can."""
+        here = setting.method in self.opened or setting.method not in ENGINES
+        return here and setting.group not in self.skipped
 
 
 @contextmanager
@@ -46,29 +54,52 @@ def engines(
     settings: Sequence[Setting],
     pair: Pair,
     temperatures: Sequence[float],
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     openers: Mapping[str, Open] | None = None,
 ) -> Iterator[Engines]:
-    """What the settings need; each writes a few tokens of ``prompt`` at every temperature first.
+    """What the settings need; each goes on with as many prompts as a batch has at every temperature first.
 
     Args:
+        prompts: at least as many as the largest batch has.
         openers: by method, in the place of those that there are.
     """
-    first = {setting.method: setting for setting in reversed(settings) if setting.method in ENGINES}
+    first = {setting.group: setting for setting in reversed(settings) if setting.method in ENGINES}
     makers, found = openers or _openers(), Engines()
     with TemporaryDirectory(prefix="draftwood-bench-") as folder:
-        for method in (name for name in ENGINES if name in first):
+        for method in ENGINES:
+            its = sorted((s for s in first.values() if s.method == method), key=lambda s: s.batch)
             try:
-                engine = makers[method](pair, method, _below(Path(folder), method))
-                for temperature in temperatures:
-                    engine.maker(first[method], temperature, _TRIAL)(prompt, 0)
+                engine = makers[method](pair, method, _below(Path(folder), method)) if its else None
             except ImportError as error:
                 found.skipped[method] = f"not installed ({error}): {EXTRA}"
             except Exception as error:  # whatever a foreign program does: the others are measured all the same
-                found.skipped[method] = " ".join(f"{type(error).__name__}: {error}".split())
+                found.skipped[method] = _told(error)
             else:
-                found.opened[method] = engine
+                if engine is not None:
+                    _try(engine, its, temperatures, prompts, found)
         yield found
+
+
+def _try(
+    engine: Engine,
+    settings: Sequence[Setting],
+    temperatures: Sequence[float],
+    prompts: Sequence[Sequence[int]],
+    found: Engines,
+) -> None:
+    """Each setting, of one method and a batch size of its own, writes a few tokens."""
+    for setting in settings:
+        try:
+            for temperature in temperatures:
+                engine.maker(setting, temperature, _TRIAL)(prompts[: setting.batch], list(range(setting.batch)))
+        except Exception as error:
+            found.skipped[setting.group] = _told(error)
+        else:
+            found.opened[setting.method] = engine
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _below(folder: Path, name: str) -> Path:

@@ -9,7 +9,8 @@ from typing import Any, Final, final
 import torch
 
 from draftwood.api import Pair
-from draftwood.bench.measure import Maker, Text
+from draftwood.bench.measure import Maker, Texts
+from draftwood.bench.peers import padded
 from draftwood.bench.settings import Setting
 from draftwood.bench.translate.systems import closed
 from draftwood.errors import ConfigError
@@ -75,22 +76,30 @@ class GenAI:
         if setting.method == "genai-lookup":
             asked.max_ngram_size = NGRAM
 
-        def make(prompt: Sequence[int], seed: int) -> Text:
-            asked.rng_seed = seed
-            tokens = torch.tensor([list(prompt)])
+        def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+            asked.rng_seed = seeds[0]
             ov = openvino()
-            inputs = self._genai.TokenizedInputs(ov.Tensor(tokens.numpy()), ov.Tensor(torch.ones_like(tokens).numpy()))
+            inputs = self._genai.TokenizedInputs(*(ov.Tensor(rows.numpy()) for rows in padded(prompts)))
             found = self._pipeline.generate(inputs, asked)
-            new = closed(found.tokens[0], self._eos)
-            return Text(tokens=new, forwards=self._forwards(found, len(new)))
+            tokens = [closed(row, self._eos) for row in found.tokens]
+            forwards, row_forwards = self._forwards(found, tokens)
+            return Texts(tokens=tokens, forwards=forwards, row_forwards=row_forwards, drafted=0, seen=False)
 
         return make
 
-    def _forwards(self, found: Any, new: int) -> int:
-        """Of the target, from GenAI's own figures: each gives one token and those of the draft that it accepts."""
+    def _forwards(self, found: Any, tokens: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """Of the target, from GenAI's own figures, and the same counted for each row.
+
+        Each gives a row one token and those of the draft that it accepts; how many prompt lookup brought to each row of
+        several is not told.
+        """
+        steps, new = len(found.perf_metrics.raw_metrics.token_infer_durations), sum(map(len, tokens))
         if self._method == "genai-draft":
-            return max(1, new - int(found.extended_perf_metrics.get_num_accepted_tokens()))
-        return len(found.perf_metrics.raw_metrics.token_infer_durations)
+            rows = max(len(tokens), new - int(found.extended_perf_metrics.get_num_accepted_tokens()))
+            return (rows if len(tokens) == 1 else steps), rows
+        if len(tokens) == 1:
+            return steps, steps
+        return steps, new if self._method == "genai" else 0
 
 
 def _properties(model: Any) -> dict[str, Any]:

@@ -7,37 +7,41 @@ from typing import Any
 
 import torch
 
+from draftwood.bench.batches import batched
 from draftwood.bench.prompts import Prompt
-from draftwood.bench.run import Log
+from draftwood.bench.run import Log, by_prompt
 
 
 def compare(model: Any, prompts: Sequence[Prompt], log: Log) -> list[dict[str, Any]]:
     """Per setting, how many prompts it continued unlike ``generate`` in any repeat, and the top-2 gap where they part.
 
-    Empty when ``generate`` was not measured at temperature 0.
+    ``generate`` of the smallest batch is what all batches are compared with. Empty when ``generate`` was not measured at
+    temperature 0.
     """
     texts = {
-        setting: [[sample.tokens for sample in repeat] for repeat in samples]
+        setting: [by_prompt(repeat, batched(prompts, setting.batch)) for repeat in samples]
         for (setting, temperature), samples in zip(log.cases, log.samples, strict=True)
         if temperature == 0 and samples
     }
-    reference = next((repeats[0] for setting, repeats in texts.items() if setting.method == "generate"), None)
-    if reference is None:
+    plain = [setting for setting in texts if setting.method == "generate"]
+    if not plain:
         return []
+    reference = texts[min(plain, key=lambda setting: setting.batch)][0]
     return [
-        {"setting": setting.name, "compared": min(len(reference), len(repeats[0])), "differing": found}
+        {"setting": setting.name, "batch": setting.batch, "compared": len(reference.keys() & repeats[0]), "differing": found}
         for setting, repeats in texts.items()
         for found in [_differences(model, prompts, reference, repeats)]
     ]
 
 
 def _differences(
-    model: Any, prompts: Sequence[Prompt], reference: list[list[int]], repeats: list[list[list[int]]]
+    model: Any, prompts: Sequence[Prompt], reference: dict[int, list[int]], repeats: list[dict[int, list[int]]]
 ) -> list[dict[str, Any]]:
     """One entry per prompt that differs, from the first repeat in which it does."""
     found: dict[int, dict[str, Any]] = {}
     for repeat in repeats:
-        for index, (wanted, text) in enumerate(zip(reference, repeat, strict=False)):
+        for index in reference.keys() & repeat:
+            wanted, text = reference[index], repeat[index]
             if text != wanted and index not in found:
                 at = first_difference(wanted, text)
                 gap = top_two_gap(model, [*prompts[index].tokens, *wanted[:at]])

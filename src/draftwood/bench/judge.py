@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from draftwood.api import Pair
+from draftwood.bench.batches import batched
 from draftwood.bench.prompts import Prompt
-from draftwood.bench.run import Log
+from draftwood.bench.run import Log, by_prompt
 from draftwood.judging import BINS, judged, places_of
 from draftwood.sampling import Sampling
 
@@ -38,12 +39,13 @@ class Judge:
         """One per setting and temperature above 0; without figures where there were too few tokens."""
         found = []
         for case, ((setting, temperature), repeats) in enumerate(zip(log.cases, log.samples, strict=True)):
-            texts = [(case, r, p, sample.tokens) for r, repeat in enumerate(repeats) for p, sample in enumerate(repeat)]
+            batches = batched(self.prompts, setting.batch)
+            texts = [(case, r, p, new) for r, repeat in enumerate(repeats) for p, new in by_prompt(repeat, batches).items()]
             if temperature == 0 or not any(tokens for *_, tokens in texts):
                 continue
             places = torch.cat([self._places(*text, temperature) for text in texts if text[-1]])
             report = asdict(judged(places)) if len(places) >= ENOUGH else {"tokens": len(places), "exact": None}
-            found.append({"setting": setting.name, "temperature": temperature, **report})
+            found.append({"setting": setting.name, "batch": setting.batch, "temperature": temperature, **report})
         return found
 
     def _places(self, case: int, repeat: int, prompt: int, tokens: list[int], temperature: float) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.bench.measure import Maker, Text
+from draftwood.bench.measure import Maker, Texts
 from draftwood.bench.settings import Setting
 from draftwood.errors import ConfigError
 
@@ -47,13 +47,14 @@ class LlamaCpp:
     """
 
     def __init__(self, pair: Pair, method: str, folder: Path) -> None:
+        import gguf
         import llama_cpp
 
         model = pair.target.model
         check(model)
         path = folder / "target.gguf"
         write_gguf(model, path)
-        kind = getattr(llama_cpp, f"GGML_TYPE_{_TYPES[model.dtype]}")
+        kind = int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))  # llama_cpp itself has no name for bfloat16
         threads = torch.get_num_threads()
         self._eos = pair.eos
         self._lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding if method == "llama.cpp-lookup" else None
@@ -74,7 +75,8 @@ class LlamaCpp:
         drafting = self._lookup(max_ngram_size=NGRAM, num_pred_tokens=setting.nodes) if self._lookup is not None else None
         law = {"temp": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}
 
-        def make(prompt: Sequence[int], seed: int) -> Text:
+        def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+            [prompt], [seed] = prompts, seeds
             llama.reset()  # or the beginning that this text shares with the last one would be free
             llama.draft_model = drafting
             llama.set_seed(seed % 2**32)
@@ -84,7 +86,8 @@ class LlamaCpp:
                 new.append(int(token))
                 if token in self._eos or len(new) == max_new_tokens:
                     break
-            return Text(tokens=new, forwards=counted.forwards)
+            count = counted.forwards
+            return Texts(tokens=[new], forwards=count, row_forwards=count, drafted=0, seen=False)
 
         return make
 

@@ -1,4 +1,4 @@
-"""One measurement: one setting continues one prompt, timed from outside in the same way on both sides."""
+"""One measurement: one setting continues the prompts of a batch, timed from outside in the same way on both sides."""
 
 from __future__ import annotations
 
@@ -21,35 +21,44 @@ from draftwood.sampling import Sampling
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class Texts:
     """What was generated, and what only its maker knows.
 
     Attributes:
+        tokens: per row, new token ids.
         verify_seconds: the seconds that the verifier says it took, 0 where there is none.
-        forwards: of the target, where no hook sees them.
+        forwards: of the target, where no hook sees them, or hooks also see those that only read a part of a long prompt.
+        row_forwards: the same, each counted once for every text that it goes on with; 0 where that is not told.
+        drafted: drafted tokens that the target read, where hooks would count padding too.
+        seen: hooks see what was done.
     """
 
-    tokens: list[int]
+    tokens: list[list[int]]
     verify_seconds: float = 0.0
     forwards: int | None = None
+    row_forwards: int | None = None
+    drafted: int | None = None
+    seen: bool = True
 
 
-Maker: TypeAlias = Callable[[Sequence[int], int], Text]
-"""Continues a prompt, given as token ids, with a seed."""
+Maker: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[int]], Texts]
+"""Continues the prompts of a batch, given as token ids, with a seed for each."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One text and what it cost: forwards of both models, tokens that these had to read, seconds.
+    """The texts of one batch and what they cost: forwards of both models, tokens that these had to read, seconds.
 
-    ``drafted`` counts the drafted tokens that the target read: all that it read except the prompt and, in every later
-    forward, the last committed token. Of other programs, which no hook sees, only ``tokens``, ``forwards`` (as they
-    tell) and ``seconds`` are known; ``seen`` is false, and the rest 0.
+    ``tokens`` are those of each row; ``row_forwards`` counts a forward of the target once for each of its rows. ``drafted``
+    counts the drafted tokens that the target read; where that is not told, all that it read except the prompts and, in every
+    later forward, each row's last committed token. Of other programs, which no hook sees, only ``tokens``, ``forwards`` and
+    ``row_forwards`` (as they tell) and ``seconds`` are known; ``seen`` is false, and the rest 0.
     """
 
-    tokens: list[int]
+    tokens: list[list[int]]
     forwards: int
+    row_forwards: int
     draft_forwards: int
     target_tokens: int
     draft_tokens: int
@@ -65,20 +74,21 @@ class Sample:
 @dataclass
 class Meter:
     """Counts and times the forwards of a model and of what was made of it, whoever calls them; ``tokens`` are all that they
-    were given to read.
+    were given to read, and ``rows`` the texts of each forward.
 
     Copies of the model that share its hooks (:mod:`draftwood.models.twin`) are not counted.
     """
 
     count: int = 0
     tokens: int = 0
+    rows: int = 0
     seconds: float = 0.0
     _start: float = 0.0
     _watched: tuple[torch.nn.Module, ...] = ()
 
     def reset(self) -> None:
         """Start again from zero."""
-        self.count, self.tokens, self.seconds = 0, 0, 0.0
+        self.count, self.tokens, self.rows, self.seconds = 0, 0, 0, 0.0
 
     @contextmanager
     def on(self, *models: torch.nn.Module | None) -> Iterator[Meter]:
@@ -99,6 +109,7 @@ class Meter:
             return
         ids = kwargs.get("input_ids", args[0] if args else None)
         self.tokens += ids.numel() if ids is not None else 0
+        self.rows += len(ids) if ids is not None else 0
         self._start = perf_counter()
 
     def _after(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -130,44 +141,32 @@ def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
     return () if runner is None else (runner.model, runner.network)
 
 
-def measure(make: Maker, prompt: Sequence[int], seed: int, meters: Meters, device: torch.device) -> Sample:
-    """Let ``make`` continue ``prompt``; the clock runs around the whole call."""
+def measure(
+    make: Maker, prompts: Sequence[Sequence[int]], seeds: Sequence[int], meters: Meters, device: torch.device
+) -> Sample:
+    """Let ``make`` continue ``prompts``; the clock runs around the whole call."""
     meters.target.reset()
     meters.draft.reset()
     _settle(device)
     start = perf_counter()
-    text = make(prompt, seed)
+    texts = make(prompts, seeds)
     _settle(device)
     seconds = perf_counter() - start
-    if text.forwards is not None:
-        return _unseen(text, text.forwards, seconds)
+    again = max(0, meters.target.rows - len(prompts))  # last committed tokens that later forwards read
+    drafted = meters.target.tokens - len(prompts) * max(map(len, prompts)) - again
     return Sample(
-        tokens=text.tokens,
-        forwards=meters.target.count,
+        tokens=texts.tokens,
+        forwards=meters.target.count if texts.forwards is None else texts.forwards,
+        row_forwards=meters.target.rows if texts.row_forwards is None else texts.row_forwards,
         draft_forwards=meters.draft.count,
         target_tokens=meters.target.tokens,
         draft_tokens=meters.draft.tokens,
-        drafted=meters.target.tokens - len(prompt) - max(0, meters.target.count - 1),
+        drafted=drafted if texts.drafted is None else texts.drafted,
         seconds=seconds,
         target_seconds=meters.target.seconds,
         draft_seconds=meters.draft.seconds,
-        verify_seconds=text.verify_seconds,
-    )
-
-
-def _unseen(text: Text, forwards: int, seconds: float) -> Sample:
-    return Sample(
-        tokens=text.tokens,
-        forwards=forwards,
-        draft_forwards=0,
-        target_tokens=0,
-        draft_tokens=0,
-        drafted=0,
-        seconds=seconds,
-        target_seconds=0.0,
-        draft_seconds=0.0,
-        verify_seconds=0.0,
-        seen=False,
+        verify_seconds=texts.verify_seconds,
+        seen=texts.seen,
     )
 
 
@@ -185,8 +184,16 @@ def our_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: 
     decoder = Decoder(pair.target, drafter, verifier, eos=pair.eos)
     limits = Limits(max_new_tokens=max_new_tokens)
 
-    def make(prompt: Sequence[int], seed: int) -> Text:
-        result = decoder.generate([Request(prompt=prompt, seed=seed, limits=limits)], sampling)[0]
-        return Text(tokens=result.token_ids, verify_seconds=result.stats.seconds["verify"])
+    def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+        rows = [Request(prompt=prompt, seed=seed, limits=limits) for prompt, seed in zip(prompts, seeds, strict=True)]
+        results = decoder.generate(rows, sampling)
+        stats = [result.stats for result in results]
+        return Texts(
+            tokens=[result.token_ids for result in results],
+            verify_seconds=sum(one.seconds["verify"] for one in stats),
+            forwards=max(one.rounds for one in stats),
+            row_forwards=sum(one.rounds for one in stats),
+            drafted=sum(one.drafted for one in stats),
+        )
 
     return make

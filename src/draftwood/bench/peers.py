@@ -1,4 +1,5 @@
-"""``transformers`` on the same weights: ``generate``, assisted generation and prompt lookup, batch 1, DynamicCache."""
+"""``transformers`` on the same weights, with its dynamic cache: ``generate``, and at batch 1 assisted generation and prompt
+lookup."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.bench.measure import Maker, Text
+from draftwood.bench.measure import Maker, Texts
 from draftwood.bench.settings import Setting
+from draftwood.bench.translate.systems import closed
 
 
 def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
@@ -22,14 +26,21 @@ def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens:
         config.prompt_lookup_num_tokens = setting.nodes
     assistant = assistant_config(setting.nodes)
 
-    def make(prompt: Sequence[int], seed: int) -> Text:
-        torch.manual_seed(seed)
-        ids = torch.tensor([list(prompt)], device=model.device)
+    def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+        torch.manual_seed(seeds[0])
+        ids, seen = (rows.to(model.device) for rows in padded(prompts))
         with configured(model, config), configured(draft, assistant):
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **extra)
-        return Text(tokens=out[0, ids.shape[1] :].tolist())
+            out = model.generate(ids, attention_mask=seen, generation_config=config, **extra)
+        return Texts(tokens=[closed(row, pair.eos) for row in out[:, ids.shape[1] :].tolist()])
 
     return make
+
+
+def padded(prompts: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
+    """Prompts padded on the left with token 0, and a mask that is 1 where they are not padded."""
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    return ids, torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
 
 
 def _generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from draftwood.bench.cost import limit, name_of
-from draftwood.bench.report import best, efficiency_of, speed_of
+from draftwood.bench.report import Result, best, efficiency_of, speed_of
 from draftwood.bench.settings import rank
 from draftwood.errors import ConfigError
 
@@ -45,6 +45,7 @@ def draw(documents: Sequence[Document], folder: Path, form: str) -> Iterator[Pat
     * ``speed-tT``: tokens per second against the target's size, the fastest setting of each method, at temperature T: median
       and extremes of repeats;
     * ``efficiency-tT-N``: block efficiency against drafted nodes, the best shape of each method, of the Nth run;
+    * ``speed-tT-batchB``, ``efficiency-tT-batchB-N``: the same of batches of B texts;
     * ``cost-N``: a forward's time against its tokens, beside the memory's limit.
 
     Raises:
@@ -65,12 +66,21 @@ def draw(documents: Sequence[Document], folder: Path, form: str) -> Iterator[Pat
             yield path
 
     runs = [document for document in documents if "results" in document]
-    for temperature in sorted({r["temperature"] for run in runs for r in run["results"]}):
-        yield from save(f"speed-t{temperature:g}", speed, runs, temperature)
+    for temperature, size in sorted({(r["temperature"], _batch(r)) for run in runs for r in run["results"]}):
+        part = f"t{temperature:g}" + ("" if size == 1 else f"-batch{size}")
+        yield from save(f"speed-{part}", speed, runs, temperature, size)
         for number, run in enumerate(runs, start=1):
-            yield from save(f"efficiency-t{temperature:g}-{number}", efficiency, run, temperature)
+            yield from save(f"efficiency-{part}-{number}", efficiency, run, temperature, size)
     for number, document in enumerate((d for d in documents if d.get("kind") == "cost"), start=1):
         yield from save(f"cost-{number}", cost, document)
+
+
+def _batch(result: Result) -> int:
+    return int(result.get("batch", 1))
+
+
+def _told(temperature: float, batch: int) -> str:
+    return f"temperature {temperature:g}" + ("" if batch == 1 else f", batch {batch}")
 
 
 def _size(run: Document) -> float:
@@ -94,11 +104,11 @@ def _lines(points: dict[str, list[tuple[float, float, float, float]]], axes: Any
     return bool(points)
 
 
-def speed(axes: Any, runs: Sequence[Document], temperature: float) -> bool:
+def speed(axes: Any, runs: Sequence[Document], temperature: float, batch: int = 1) -> bool:
     """Tokens per second against the target's parameters."""
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for run in runs:
-        here = [r for r in run["results"] if r["temperature"] == temperature]
+        here = [r for r in run["results"] if (r["temperature"], _batch(r)) == (temperature, batch)]
         for method, result in best(here, speed_of).items():
             told = result["tokens_per_second"]
             points.setdefault(method, []).append((_size(run) / 1e6, told["median"], told["min"], told["max"]))
@@ -109,13 +119,14 @@ def speed(axes: Any, runs: Sequence[Document], temperature: float) -> bool:
         axis.set_minor_formatter("{x:.3g}" if sizes is None else "")
         if sizes is not None:
             axis.set_ticks(sizes)
-    axes.set_title(f"Fastest setting of each method, temperature {temperature:g}")
+    axes.set_title(f"Fastest setting of each method, {_told(temperature, batch)}")
     return _lines(points, axes)
 
 
-def efficiency(axes: Any, run: Document, temperature: float) -> bool:
+def efficiency(axes: Any, run: Document, temperature: float, batch: int = 1) -> bool:
     """Block efficiency against the nodes of a full tree."""
-    here = [r for r in run["results"] if r["temperature"] == temperature and r["nodes"] and r["block_efficiency"]]
+    drafting = [r for r in run["results"] if r["nodes"] and r["block_efficiency"]]
+    here = [r for r in drafting if (r["temperature"], _batch(r)) == (temperature, batch)]
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for nodes in sorted({r["nodes"] for r in here}):
         for method, result in best([r for r in here if r["nodes"] == nodes], efficiency_of).items():
@@ -123,7 +134,7 @@ def efficiency(axes: Any, run: Document, temperature: float) -> bool:
             points.setdefault(method, []).append((nodes, mean, mean - error, mean + error))
     axes.set(xlabel="drafted nodes of a full tree", ylabel="new tokens per forward of the target")
     size = f"{_size(run) / 1e6:.3g} M parameters{_inflated(run)}"
-    axes.set_title(f"{size}, temperature {temperature:g}: best shape ± standard error")
+    axes.set_title(f"{size}, {_told(temperature, batch)}: best shape ± standard error")
     return _lines(points, axes)
 
 

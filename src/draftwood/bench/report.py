@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any, TypeAlias
 
 from draftwood.bench.settings import ENGINES, METHODS, OURS, PEERS, rank
@@ -12,17 +13,19 @@ Result: TypeAlias = dict[str, Any]
 
 PROTOCOLS = {"length": "Fixed draft length", "budget": "Fixed target budget (drafted nodes)"}
 NOTES = """\
-* **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts.
+* **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts. In a
+  batch a forward counts once for every text that it goes on with (also for finished ones, where they are read on).
 * *nodes* is the size of a full tree; *drafted/round* what the target really got to see, on average. Near the end of a
   text trees are cut. At temperature 0 independent chains are all the same chain, and it is scored once.
-* **Tokens/s** are new tokens per wall second of the whole call, from token ids to token ids, timed from outside on both
-  sides: one figure per repeat over all prompts; the table shows the median and, in brackets, the extremes.
+* **Tokens/s** are new tokens of all texts of a batch per wall second of the whole call, from token ids to token ids, timed
+  from outside on both sides: one figure per repeat over all prompts; the table shows the median and, in brackets, the
+  extremes.
 * **Ratios** are taken inside each repeat, then their median; above 1 the setting named first (the row) is faster.
 * Shares of the time: *draft* and *target* are the forwards of the two models (seen by hooks, the same on both sides),
   *verify* is Draftwood's verifier, *other* all the rest; *outside* is verify and other, per round (target forward).
   On an accelerator forwards are launched, not awaited: there only the whole is to be trusted.
-* Every prompt goes round all settings before the next one, in shuffled order; seeds are equal for all settings and
-  differ between repeats. At temperature 0 every repeat writes the same text.
+* Every prompt (every batch) goes round all settings before the next one, in shuffled order; seeds are equal for all
+  settings and differ between repeats. At temperature 0 every repeat writes the same text.
 * Other programs (`genai`: OpenVINO GenAI, `llama.cpp`) run the same weights in the same number format with as many threads
   and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
 * A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
@@ -38,11 +41,12 @@ def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
     results, temperatures = document["results"], document["config"]["temperatures"]
     blocks = [head(document, "Draftwood benchmark")]
-    for temperature in temperatures:
-        here = [r for r in results if r["temperature"] == temperature]
+    sizes = sorted({r["batch"] for r in results})
+    for temperature, size in product(temperatures, sizes):
+        here = [r for r in results if (r["temperature"], r["batch"]) == (temperature, size)]
         if not here:
             continue
-        blocks.append(f"## Temperature {temperature:g}")
+        blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
         blocks += [block for protocol in PROTOCOLS for block in _protocol(here, protocol)]
         blocks += [*_against_peers(here), *_by_source(here), *_rounds(document, here), *_all_settings(here)]
     blocks += [*_greedy(document), *_judged(document)]
@@ -74,7 +78,7 @@ def head(document: dict[str, Any], title: str) -> str:
         "",
         *(f"* {line}" for line in models),
         f"* prompts: {', '.join(f'{count} {name}' for name, count in sources.items())}; "
-        f"up to {config['max_new_tokens']} new tokens, batch 1; {repeats} of {config['repeats']} repeats",
+        f"up to {config['max_new_tokens']} new tokens, batch {config['batch']}; {repeats} of {config['repeats']} repeats",
         f"* {machine['accelerator'] or machine['cpu']}, cores: {machine['cores']}, threads: {machine['torch_threads']}",
         f"* {load}",
         *(f"* **left out**: {skipped['method']}, {skipped['why']}" for skipped in document.get("skipped", ())),
@@ -89,8 +93,8 @@ def speed_of(result: Result) -> float:
 
 
 def efficiency_of(result: Result) -> float:
-    """Block efficiency."""
-    return float(result["block_efficiency"])
+    """Block efficiency; 0 where it is not known."""
+    return float(result["block_efficiency"] or 0.0)
 
 
 def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str, Result]:
@@ -245,7 +249,7 @@ def _greedy(document: dict[str, Any]) -> list[str]:
         return [title, "Not checked: `generate` was not measured at temperature 0."]
     rows = [
         [
-            check["setting"],
+            _at(check),
             str(check["compared"]),
             str(len(check["differing"])),
             f"{max(d['gap'] for d in check['differing']):.2g}" if check["differing"] else "",
@@ -263,9 +267,15 @@ def _judged(document: dict[str, Any]) -> list[str]:
     if not document["judged"]:
         return []
     found = document["judged"]
-    rows = [[f"{one['temperature']:g}", one["setting"], str(one["tokens"]), *_verdict(one)] for one in found]
+    rows = [[f"{one['temperature']:g}", _at(one), str(one["tokens"]), *_verdict(one)] for one in found]
     header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "law"]
     return ["## The target's own law", LAW, table(header, rows)]
+
+
+def _at(found: dict[str, Any]) -> str:
+    """The setting, and the batch size where it is not 1."""
+    name: str = found["setting"]
+    return name if found["batch"] == 1 else f"{name}, batch {found['batch']}"
 
 
 def _verdict(found: dict[str, Any]) -> list[str]:
@@ -278,6 +288,8 @@ def _verdict(found: dict[str, Any]) -> list[str]:
 def efficiency_cell(figures: Result) -> str:
     """Block efficiency and its standard error over prompts."""
     error = figures["block_efficiency_se"]
+    if figures["block_efficiency"] is None:
+        return ""
     return f"{figures['block_efficiency']:.3f}" + (f" ± {error:.3f}" if error is not None else "")
 
 

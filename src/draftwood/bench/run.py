@@ -1,4 +1,4 @@
-"""The run: in every repeat every prompt goes round all settings, in an order that is shuffled anew each time."""
+"""The run: in every repeat every batch goes round all settings, in an order that is shuffled anew each time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from time import sleep
 from typing import TypeAlias, final
 
 from draftwood.api import Pair
+from draftwood.bench.batches import Batch, batched
 from draftwood.bench.engines import Engine
 from draftwood.bench.measure import Maker, Meters, Sample, measure, our_maker
 from draftwood.bench.peers import peer_maker
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.settings import Setting
 
-_PAUSE = 0.02  # seconds before a text, where several programs take turns: the last one's threads stop to wait for work
+_PAUSE = 0.02  # seconds before a batch, where several programs take turns: the last one's threads stop to wait for work
 
 Case: TypeAlias = tuple[Setting, float]
 """A setting at a temperature."""
@@ -25,7 +26,7 @@ Case: TypeAlias = tuple[Setting, float]
 @final
 @dataclass(kw_only=True)
 class Log:
-    """What was measured: per case and repeat one sample for each prompt, in the order of the prompts."""
+    """What was measured: per case and repeat one sample for each batch, in their order (:func:`batched`)."""
 
     cases: list[Case]
     samples: list[list[list[Sample]]] = field(default_factory=list)
@@ -34,11 +35,29 @@ class Log:
         self.samples = self.samples or [[] for _ in self.cases]
 
     def level(self) -> None:
-        """After an interrupt: drop what not every case has measured, unless that were everything."""
-        repeats = max((len(s) for s in self.samples), default=0)
-        counts = [min((len(s[r]) if r < len(s) else 0) for s in self.samples) for r in range(repeats)]
-        if any(counts):
-            self.samples = [[s[r][:count] for r, count in enumerate(counts) if count] for s in self.samples]
+        """After an interrupt: drop what not every case of a batch size has measured, unless that were everything."""
+        for here in by_batch_size(self.cases).values():
+            its = [self.samples[case] for case in here]
+            repeats = max((len(s) for s in its), default=0)
+            counts = [min((len(s[r]) if r < len(s) else 0) for s in its) for r in range(repeats)]
+            if any(counts):
+                for case in here:
+                    found = self.samples[case]
+                    self.samples[case] = [found[r][:count] for r, count in enumerate(counts) if count]
+
+
+def by_batch_size(cases: Sequence[Case]) -> dict[int, list[int]]:
+    """Numbers of the cases of each batch size."""
+    found: dict[int, list[int]] = {}
+    for case, (setting, _) in enumerate(cases):
+        found.setdefault(setting.batch, []).append(case)
+    return found
+
+
+def by_prompt(samples: Sequence[Sample], batches: Sequence[Batch]) -> dict[int, list[int]]:
+    """The texts of one repeat by the numbers of their prompts; not all of them after an interrupt."""
+    turns = zip(samples, batches, strict=False)
+    return {prompt: tokens for sample, batch in turns for prompt, tokens in zip(batch, sample.tokens, strict=True)}
 
 
 def seed_of(base: int, repeat: int, prompt: int) -> int:
@@ -46,13 +65,12 @@ def seed_of(base: int, repeat: int, prompt: int) -> int:
     return base + 1_000_003 * repeat + prompt
 
 
-def orders(cases: int, repeats: int, prompts: int, base: int) -> Iterator[tuple[int, int, int]]:
-    """All (repeat, prompt, case), cases innermost and shuffled by a fixed seed."""
-    for repeat in range(repeats):
-        for prompt in range(prompts):
-            order = list(range(cases))
-            random.Random(f"{base}/{repeat}/{prompt}").shuffle(order)
-            yield from ((repeat, prompt, case) for case in order)
+def orders(cases: Sequence[int], turns: int, seed: str) -> Iterator[tuple[int, int]]:
+    """All (turn, case), cases innermost and shuffled by a fixed seed."""
+    for turn in range(turns):
+        order = list(cases)
+        random.Random(f"{seed}/{turn}").shuffle(order)
+        yield from ((turn, case) for case in order)
 
 
 @final
@@ -82,30 +100,37 @@ class Bench:
 
     @property
     def steps(self) -> int:
-        """Texts to be made, those of the warm-up included."""
-        return len(self.cases) * (1 + self.repeats * len(self.prompts))
+        """Batches to be made, those of the warm-up included."""
+        sizes = by_batch_size(self.cases)
+        return sum(len(here) * (1 + self.repeats * len(batched(self.prompts, size))) for size, here in sizes.items())
 
     def run(self, log: Log, on_step: Callable[[], object], on_repeat: Callable[[], object]) -> None:
-        """Fill ``log``; ``on_step`` is called after every text and ``on_repeat`` after every repeat."""
-        device = self.pair.target.device
+        """Fill ``log``; ``on_step`` is called after every batch and ``on_repeat`` after every repeat."""
         with Meters().on(self.pair, *self.others.values()) as meters, _quiet_transformers():
             makers = [self._maker(case) for case in self.cases]
-            for make in makers:
-                measure(make, self.prompts[0].tokens, seed_of(self.seed, 0, 0), meters, device)
+            for (setting, _), make in zip(self.cases, makers, strict=True):
+                self._measure(make, batched(self.prompts, setting.batch)[0], 0, meters)
                 on_step()
-            whole = len(self.cases) * len(self.prompts)
-            steps = orders(len(self.cases), self.repeats, len(self.prompts), self.seed)
-            for done, (repeat, prompt, case) in enumerate(steps, start=1):
-                seed = seed_of(self.seed, repeat, prompt)
-                if self.others or self.engines:
-                    sleep(_PAUSE)
-                sample = measure(makers[case], self.prompts[prompt].tokens, seed, meters, device)
-                if len(log.samples[case]) <= repeat:
-                    log.samples[case].append([])
-                log.samples[case][repeat].append(sample)
-                on_step()
-                if done % whole == 0:
-                    on_repeat()
+            for repeat in range(self.repeats):
+                for case, batch in self._turns(repeat):
+                    if self.others or self.engines:
+                        sleep(_PAUSE)
+                    sample = self._measure(makers[case], batch, repeat, meters)
+                    if len(log.samples[case]) <= repeat:
+                        log.samples[case].append([])
+                    log.samples[case][repeat].append(sample)
+                    on_step()
+                on_repeat()
+
+    def _turns(self, repeat: int) -> Iterator[tuple[int, Batch]]:
+        """Cases and what they go on with, one batch size after another."""
+        for size, here in by_batch_size(self.cases).items():
+            batches = batched(self.prompts, size)
+            yield from ((case, batches[turn]) for turn, case in orders(here, len(batches), f"{self.seed}/{repeat}/{size}"))
+
+    def _measure(self, make: Maker, batch: Batch, repeat: int, meters: Meters) -> Sample:
+        seeds = [seed_of(self.seed, repeat, prompt) for prompt in batch]
+        return measure(make, [self.prompts[p].tokens for p in batch], seeds, meters, self.pair.target.device)
 
     def _maker(self, case: Case) -> Maker:
         setting, temperature = case

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
-    "shared-noise", "block", "block+traversal", "ngram",
+    "shared-noise", "adaptive", "block", "block+traversal", "ngram",
 )  # fmt: skip
 BLOCKS = ("block", "block+traversal")  # methods of a draft that scores a whole block in one forward
 BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
@@ -53,6 +53,7 @@ class Setting:
         nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
         places: where it competes with other settings.
         backend: what runs ours, where several do in one run; empty otherwise.
+        batch: texts that are continued together.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Setting:
     nodes: int = 0
     places: tuple[Place, ...] = ()
     backend: str = ""
+    batch: int = 1
 
     @property
     def kind(self) -> str:
@@ -68,8 +70,13 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Unique within a run."""
+        """Unique within a run at each batch size."""
         return f"{self.kind} {self.label}".rstrip()
+
+    @property
+    def group(self) -> str:
+        """The method, and the batch size where it is not 1."""
+        return self.method if self.batch == 1 else f"{self.method} at batch {self.batch}"
 
     @property
     def label(self) -> str:
@@ -205,6 +212,7 @@ def peers() -> Iterator[Setting]:
     for method, shapes in PEER_SHAPES.items():
         yield from (_shaped(method, shape) for shape in shapes)
     yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
+    yield Setting(method="adaptive")
 
 
 def all_peers() -> Iterator[Setting]:

@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 from draftwood.bench.measure import Sample
 
 Columns: TypeAlias = dict[str, list[Any]]
-"""One repeat: a list per quantity, one entry per prompt."""
+"""One repeat: a list per quantity, one entry per batch of prompts."""
 
 STAGES = ("draft", "target", "verify", "other")
 
 
 def columns(samples: Sequence[Sample]) -> Columns:
     """The raw numbers of one repeat as they stand in the JSON file."""
-    names = ("forwards", "draft_forwards", "target_tokens", "draft_tokens", "drafted", "seen")
+    names = ("forwards", "row_forwards", "draft_forwards", "target_tokens", "draft_tokens", "drafted", "seen")
     times = ("seconds", "target_seconds", "draft_seconds", "verify_seconds")
     return {
-        "new_tokens": [len(s.tokens) for s in samples],
+        "new_tokens": [sum(map(len, s.tokens)) for s in samples],
         **{name: [getattr(s, name) for s in samples] for name in names},
         **{name: [round(getattr(s, name), 6) for s in samples] for name in times},
     }
@@ -32,19 +32,21 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def speed(repeat: Columns) -> float:
-    """Tokens per second of one repeat over all its prompts."""
+    """Tokens per second of one repeat over all its prompts, those of all rows of a batch together."""
     tokens: float = sum(repeat["new_tokens"])
     return tokens / sum(repeat["seconds"])
 
 
-def efficiency(repeats: Sequence[Columns], prompts: Sequence[int]) -> tuple[float, float | None]:
-    """New tokens per target forward over some prompts, and its standard error over prompts.
+def efficiency(repeats: Sequence[Columns], turns: Sequence[int]) -> tuple[float | None, float | None]:
+    """New tokens per target forward and row over some batches, and its standard error over batches; None where unknown.
 
-    The estimate is the ratio of the sums; its error is that of a ratio estimator, the repeats of a prompt taken together.
+    The estimate is the ratio of the sums; its error is that of a ratio estimator, the repeats of a batch taken together.
     """
-    sums = [(_total(repeats, "new_tokens", p), _total(repeats, "forwards", p)) for p in prompts]
+    sums = [(_total(repeats, "new_tokens", t), _total(repeats, "row_forwards", t)) for t in turns]
     pairs = [(tokens, forwards) for tokens, forwards in sums if forwards]
     total = sum(forwards for _, forwards in pairs)
+    if not total:
+        return None, None
     ratio = sum(tokens for tokens, _ in pairs) / total
     n = len(pairs)
     if n < 2:
@@ -53,8 +55,8 @@ def efficiency(repeats: Sequence[Columns], prompts: Sequence[int]) -> tuple[floa
     return ratio, sqrt(n / (n - 1) * squares) / total
 
 
-def _total(repeats: Sequence[Columns], name: str, prompt: int) -> int:
-    return sum(r[name][prompt] for r in repeats if prompt < len(r[name]))
+def _total(repeats: Sequence[Columns], name: str, turn: int) -> int:
+    return sum(r[name][turn] for r in repeats if turn < len(r[name]))
 
 
 def seconds_per_stage(repeats: Sequence[Columns]) -> dict[str, float]:
@@ -69,20 +71,20 @@ def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any
 
     Args:
         repeats: its raw columns.
-        sources: the source of every prompt.
+        sources: the source of every batch of prompts.
 
     Returns:
         Among them None for what is not known of other programs.
     """
     stages = seconds_per_stage(repeats)
-    forwards = sum(sum(r["forwards"]) for r in repeats)
+    forwards, row_forwards = (sum(sum(r[name]) for r in repeats) for name in ("forwards", "row_forwards"))
     outside = stages["verify"] + stages["other"]
     whole = sum(stages.values())
     seen = all(all(r.get("seen", ())) for r in repeats)
     measured = max(len(r["seconds"]) for r in repeats)  # fewer than there are prompts after an early interrupt
     return {
         **_pace(repeats, range(len(sources))),
-        "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / forwards if seen else None,
+        "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / row_forwards if seen else None,
         "share": {stage: seconds / whole for stage, seconds in stages.items()} if seen else None,
         "outside_share": outside / whole if seen else None,
         "outside_ms_per_round": 1000 * outside / forwards if seen else None,
@@ -92,14 +94,14 @@ def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any
 
 def _by_source(sources: Sequence[str], measured: int) -> dict[str, list[int]]:
     chosen: dict[str, list[int]] = {}
-    for prompt, source in enumerate(sources[:measured]):
-        chosen.setdefault(source, []).append(prompt)
+    for turn, source in enumerate(sources[:measured]):
+        chosen.setdefault(source, []).append(turn)
     return chosen
 
 
-def _pace(repeats: Sequence[Columns], prompts: Sequence[int]) -> dict[str, Any]:
-    ratio, error = efficiency(repeats, prompts)
-    parts = [{name: [c[p] for p in prompts if p < len(c)] for name, c in r.items()} for r in repeats]
+def _pace(repeats: Sequence[Columns], turns: Sequence[int]) -> dict[str, Any]:
+    ratio, error = efficiency(repeats, turns)
+    parts = [{name: [c[t] for t in turns if t < len(c)] for name, c in r.items()} for r in repeats]
     return {
         "block_efficiency": ratio,
         "block_efficiency_se": error,

@@ -33,7 +33,7 @@ from draftwood.methods import (
     build,
     resolve,
 )
-from draftwood.models.backend import AUTO
+from draftwood.models.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.models.heads import HeadsConfig
 from draftwood.models.masked_block import MaskedBlockConfig
 from draftwood.models.openvino_store import store_folder, store_size
@@ -63,7 +63,7 @@ def gather() -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
-        "backends": {"auto": list(AUTO), "openvino": version_of("openvino")},
+        "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
         "profiles": profiles(),
@@ -74,6 +74,15 @@ def gather() -> dict[str, Any]:
             "temperature_0": _chosen(has_draft=True, greedy=True),
         },
     }
+
+
+def _auto_backend(device: torch.device) -> dict[str, Any]:
+    """What backend ``auto`` tries here, in this order, and why it does not begin with OpenVINO, if it does not."""
+    named = wanted("auto")
+    if named != "auto":
+        return {"auto": [named], "reason": f"{VARIABLE} is set"}
+    reason = why_not_openvino(device)
+    return {"auto": ["torch"] if reason else ["openvino", "torch"], "reason": reason}
 
 
 def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
@@ -131,7 +140,7 @@ def methods() -> dict[str, dict[str, Any]]:
         name: {
             "needs_draft": name in NEEDS_DRAFT,
             "shape": DEFAULT_SHAPES.get(name),
-            "nodes": PACED_NODES if name == "shared-noise" else None,
+            "nodes": PACED_NODES if name in ("shared-noise", "adaptive") else None,
             "verifiers": [verifier for verifier in VERIFIERS if _exact(name, verifier)],
         }
         for name in names
@@ -181,7 +190,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
     if not facts["pairs"]:
         lines.append("  none: name models with --target and --draft")
-    lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"])]
+    lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"], facts["backends"]["auto"][0])]
     lines += ["", "Methods         draft model   default    exact verifiers"]
     for name, method in facts["methods"].items():
         size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or _UNSHAPED.get(name, "-")
@@ -195,16 +204,16 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 def _told_backends(facts: dict[str, Any]) -> str:
     found = facts["backends"]
-    auto = f"auto is {', else '.join(found['auto'])}"
+    auto = f"auto is {', else '.join(found['auto'])}" + (f": {found['reason']}" if found["reason"] else "")
     if found["openvino"] is None:
-        return f'{auto}; OpenVINO is not installed (pip install "draftwood[openvino]")'
+        return auto
     converted = facts["converted"]
     return (
         f"{auto}; OpenVINO {found['openvino']}, converted models: {converted['bytes'] / 1e6:.0f} MB in {converted['folder']}"
     )
 
 
-def _told_profiles(found: list[dict[str, Any]]) -> list[str]:
+def _told_profiles(found: list[dict[str, Any]], auto: str) -> list[str]:
     lines = []
     for one in found:
         lines.append(f"  {one['file']}")
@@ -213,7 +222,9 @@ def _told_profiles(found: list[dict[str, Any]]) -> list[str]:
             lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {where}")
         if one["applies"]:
             named = ((choice["temperature"], Method(**choice["method"])) for choice in one["choices"])
-            lines.append(f"    applies: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")
+            backend = one["engine"].split()[0]
+            where = "" if backend == auto else f" with --backend {backend}"
+            lines.append(f"    applies{where}: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")
         else:
             lines.append(f"    does not apply: {one['reason']}")
     return lines or ["  none"]

@@ -56,10 +56,9 @@ def summary(stats: Stats, decoder: Decoder) -> str:
         method += f" + {decoder.verifier.name}"
     exact = "" if decoder.verifier.lossless else " (changes the text)"
     engine = getattr(decoder.target.runner, "engine", "torch")
-    by = "" if engine == "torch" else f" by {engine}"
     return (
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
-        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact}{by}"
+        f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact} by {engine}"
     )
 
 

@@ -35,7 +35,7 @@ def run_single(settings: Settings, prompt: str) -> None:
             sampling=sampling,
             looks=settings.looks,
             shown_before=prompt,
-            told={"prompt": prompt, "engine": pair.target.engine},
+            told={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
             method=method,
             dtype=str(pair.target.model.dtype),
         )

@@ -50,7 +50,7 @@ def run_one(settings: Settings, text: str) -> None:
             sampling=translator.sampling,
             looks=settings.looks,
             shown_before="",
-            told={"source": text, "engine": translator.target.engine},
+            told={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
             method=opened.method,
             dtype=str(translator.model.dtype),
         )

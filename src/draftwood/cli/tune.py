@@ -69,7 +69,7 @@ def command(**options: Any) -> None:
     _write(path, subject, found, sizes)
     click.echo(_told(found))
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
-    click.echo(f"\nProfile: {path}. {used}; --profile none leaves it out.")
+    click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
 
 
 def _prompts(path: Path | None, most: int) -> list[str]:

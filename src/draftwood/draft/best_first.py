@@ -27,6 +27,7 @@ from torch import Tensor
 
 from draftwood.draft.fans import Fan, SharedFan
 from draftwood.draft.lookup import Lookup
+from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
 from draftwood.laws import Laws
@@ -73,7 +74,7 @@ class BestFirst:
         self.pace = pace
         self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
-        self._drafting = 0.0  # seconds of this round
+        self._begun = self._drafting = 0.0  # when this round began, and the seconds of its draft
         self._reading = True  # the first round reads the prompt, which says nothing about costs
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
         self._pools: list[Pool] = []
@@ -100,8 +101,10 @@ class BestFirst:
             self.lookup.select(rows)
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        start = perf_counter()
+        self._begun = start = perf_counter()
         pools = [Pool(token) for token in root.tolist()]
+        if self.pace is not None and self.pace.plain_is_due():
+            limits = [0] * len(limits)
         if self.lookup is not None:
             for pool, guess in zip(pools, self.lookup.guess(law, limits), strict=True):
                 pool.graft(guess.tokens, guess.chances)
@@ -117,7 +120,11 @@ class BestFirst:
                 pool.fill(row[:limit], self.nodes, stops)
             self._learn_cost(pools, fronts, [1] * len(pools), 0, perf_counter() - start)
             self._behind = False
-        tree = self._prune(pools, root.device, law.sampling.greedy)
+        self._pools, self._kept = pools, self._best(pools)
+        if max(map(len, self._kept)) > 1:
+            tree = self._planted(root.device, law.sampling.greedy)
+        else:
+            tree = NoDraft().draft(root, law, choices, limits)
         self._drafting = perf_counter() - start
         return tree
 
@@ -172,11 +179,17 @@ class BestFirst:
                     pool.add(candidate, its)
         return seen + n
 
-    def _prune(self, pools: list[Pool], device: torch.device, greedy: bool) -> DraftTree:
-        least = 0.0 if self.pace is None else self.pace.least_value()
+    def _best(self, pools: list[Pool]) -> list[list[int]]:
+        """What is shown to the target."""
+        if self.pace is None:
+            return [pool.best(self.nodes, 0.0) for pool in pools]
+        least = self.pace.least_value()
         kept = [pool.best(self.nodes, least) for pool in pools]
-        self._pools, self._kept = pools, kept
-        tree = planes(pools, kept, device)
+        pays = _worth(pools, [nodes[1:] for nodes in kept], least) >= self.pace.least_tree()
+        return kept if pays else [[0]] * len(pools)
+
+    def _planted(self, device: torch.device, greedy: bool) -> DraftTree:
+        tree = planes(self._pools, self._kept, device)
         keeps_laws = self.draw in DRAWS_WITH_LAWS and not greedy and bool(self._laws)
         return DraftTree(
             tokens=tree.tokens,
@@ -214,7 +227,7 @@ class BestFirst:
             self.lookup.learn(this_round.tokens)
         if self.pace is not None and not self._reading:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-            self.pace.finished(tree.size, new_tokens / tree.rows, self._drafting, this_round.seconds)
+            self.pace.finished(tree.size, new_tokens / tree.rows, self._drafting, perf_counter() - self._begun)
         self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
 
 

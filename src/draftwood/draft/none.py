@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.noise import Choices
 from draftwood.rounds import Round
 from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw, TreeBuilder
+from draftwood.tree import DraftTree, Draw
 
 
 @final
@@ -27,7 +28,17 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        return TreeBuilder(root, 1).build(branching=0, draw=self.draw, draft_laws=None)
+        tokens = root.unsqueeze(1)
+        above, valid = torch.zeros_like(tokens), torch.ones_like(tokens, dtype=torch.bool)
+        return DraftTree(
+            tokens=tokens,
+            parents=above,
+            depths=above,
+            valid=valid,
+            ancestors=valid.unsqueeze(2),
+            branching=0,
+            draw=self.draw,
+        )
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn."""

@@ -11,10 +11,14 @@ from typing import final
 
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
+_FORGET_WHOLE = 0.99
+_HOPE = 2.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
 _FASTER, _SLOWEST = 0.3, 3.0  # weight of a level that took less time than the mean, and the most of it that one may count
-_DOUBT, _GUESS = 4.0, 0.02
+_DOUBT, _GUESS, _LEAST = 10.0, 0.02, 0.25
 _LONGEST_PAUSE = 64  # rounds without a draft before it is tried again
+_SOON, _LATER = 4, 100  # rounds before some go without a draft to know what that takes: at first, and after that
+_PLAIN = 3  # so many in turn, of which the first does not count: forwards of another size than the last one take longer
 
 
 @final
@@ -32,30 +36,62 @@ class Pace:
         self._tokens = self._seconds = 0.0
         self._catch = [1.0]  # by depth: what a level's new nodes were worth, as a share of the nodes above them
         self._fit = [0.0] * 5  # weighted sums for target seconds against nodes: 1, n, n n, t, n t
+        # Weighted sums over rounds without a draft, and with one: 1, seconds, tokens beyond the first, value not guessed.
+        self._alone, self._whole = [0.0] * 2, [0.0] * 4
+        self._above = 0.0  # value that this round's draft grows below; 0 where there is no draft
+        self._with = self._without = 0  # rounds with a draft since one without was last timed; those without in turn
         self._pause = self._waited = 0
 
     @property
     def node(self) -> float:
-        """Seconds that one more node costs the target: the slope of a line through recent rounds, and a guess where they
+        """Seconds that one more node costs the target: the slope of a line through recent trees, and a guess where they
         were all of one size."""
         one, n, nn, t, nt = self._fit
         if not one:
             return 0.0
+        most = max(0.0, t - one * self._plain) / (n - one) if self._plain else 0.0  # where trees cost by their nodes alone
+        guess = most or _GUESS * t / one
         doubt = _DOUBT * one  # as if the nodes of a round had also varied by so much, at the guessed cost
-        return max(0.0, (nt - n * t / one + doubt * _GUESS * t / one) / (nn - n * n / one + doubt))
+        slope = max(0.0, (nt - n * t / one + doubt * guess) / (nn - n * n / one + doubt))
+        return min(max(slope, _LEAST * most), most) if self._plain else slope
+
+    @property
+    def _plain(self) -> float:
+        """Seconds of a round without a draft; 0 while they are not known."""
+        return self._alone[1] / self._alone[0] if self._alone[0] else 0.0
 
     def worth(self, depth: int, above: float) -> bool:
         """Whether a level is expected to pay that grows below nodes of this value; 1 is the root's, less what is guessed."""
-        if not self.speed or not self.level:
-            return True  # nothing is known yet
+        if not depth:
+            known = bool(self.speed and self.level)
+            drafts = not known or self._begins(above)
+            self._above = above * drafts
+            return drafts
         at = min(depth, len(self._catch) - 1)
-        cost = self.speed * self.level
-        pays = self._catch[at] * above >= cost
-        if depth and not pays:
+        pays = self._catch[at] * above >= self.speed * self.level
+        if not pays:
             self._catch[at] += _DRIFT * (1.0 - self._catch[at])  # so that it is tried again some time
-        if depth or (above < 1.0 and not pays and self._catch[at] >= cost):
-            return pays  # there is nothing to be tried where only a guess stands in for the draft
+        return pays
+
+    def plain_is_due(self) -> bool:
+        """Whether this round should do without any draft, as nothing recent says what such a round takes."""
+        return self._with >= (_LATER if self._plain else _SOON)
+
+    def _begins(self, above: float) -> bool:
+        """Whether anything is drafted."""
+        pays = self._pays(above)
+        if not pays and above < 1.0 and self._pays(1.0):
+            return False  # only a guess stands in for the draft, so there is nothing to be tried
         return self._try(pays)
+
+    def _pays(self, above: float) -> bool:
+        """The first level alone, and the whole draft with all that it entails, a larger forward of the target above all."""
+        if self._catch[0] * above < self.speed * self.level:
+            return False
+        rounds, seconds, tokens, value = self._whole
+        if not (self._plain and rounds and value):
+            return True
+        return (tokens + _HOPE) / value * above >= self.speed * (seconds / rounds - self._plain)
 
     def _try(self, pays: bool) -> bool:
         """A draft that does not pay is tried again after pauses that double: the text may have become easier."""
@@ -72,6 +108,14 @@ class Pace:
         """The value below which a node costs the target more than it brings."""
         return self.speed * self.node
 
+    def least_tree(self) -> float:
+        """Tokens that a tree must bring beyond the cost of its nodes: a forward of several may take longer than one of the
+        root alone, whatever their number."""
+        one, n, _, t, _ = self._fit
+        if not (one and self._plain):
+            return 0.0
+        return self.speed * max(0.0, t / one - self.node * (n / one - 1.0) - self._plain)
+
     def grew(self, depth: int, above: float, brought: float, seconds: float | None) -> None:
         """A level was drafted: the value of the nodes above it, what the new ones bring beyond their cost to the target, and
         its time; None where the draft also had to read text that it had not seen."""
@@ -80,18 +124,39 @@ class Pace:
         if above > 0:
             self._catch[depth] += (1 - _FORGET) * (brought / above - self._catch[depth])
         if seconds is not None:
-            # A machine is slower than usual now and then, never faster: what took long counts less, so that one slow level
-            # does not end drafting for long.
-            weight = _FASTER if seconds < self.level else 1 - _FORGET
-            self.level += (min(seconds, _SLOWEST * self.level) - self.level) * weight if self.level else seconds
+            self.level = self._towards(self.level, seconds)
+
+    @staticmethod
+    def _towards(mean: float, seconds: float) -> float:
+        """A machine is slower than usual now and then, never faster: what took long counts less, so that one slow level does
+        not end drafting for long."""
+        weight = _FASTER if seconds < mean else 1 - _FORGET
+        return mean + (min(seconds, _SLOWEST * mean) - mean) * weight if mean else seconds
 
     def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
-        """A round has its verdict: nodes shown to the target, new tokens, the time of its draft and of all until then."""
-        self._tokens = _FORGET * self._tokens + tokens
-        self._seconds = _FORGET * self._seconds + seconds
+        """A round is over: nodes shown to the target, the root among them, new tokens, the time of its draft and of all."""
+        self._tokens = _FORGET_COSTS * self._tokens + tokens
+        self._seconds = _FORGET_COSTS * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
+        above, self._above = self._above, 0.0
+        if above:
+            self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
+        elif nodes == 1:
+            self._without += 1
+            if self._without > 1:
+                self._alone = _joined(self._alone, seconds)
+        if nodes == 1:
+            self._with *= self._without < _PLAIN
+            return
+        self._with, self._without = self._with + 1, 0
         target = max(0.0, seconds - drafting)
         if self._fit[0]:
             target = min(target, _SLOWEST * self._fit[3] / self._fit[0])
         new = (1.0, nodes, nodes * nodes, target, nodes * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]
+
+
+def _joined(sums: list[float], seconds: float, *others: float) -> list[float]:
+    """Weighted sums of 1, seconds and others with one more round; of a time far above the mean only a part counts."""
+    usual = min(seconds, _SLOWEST * sums[1] / sums[0]) if sums[0] else seconds
+    return [_FORGET_WHOLE * old + fresh for old, fresh in zip(sums, (1.0, usual, *others), strict=True)]

@@ -154,9 +154,7 @@ def planes(pools: Sequence[Pool], kept: Sequence[list[int]], device: torch.devic
         for i, parent in enumerate(parents):
             sees[i] |= sees[parent]
     tokens, parents_of, depths = torch.from_numpy(numbers).to(device)
-    return Planes(
-        tokens, parents_of, depths, torch.from_numpy(valid).to(device), torch.from_numpy(ancestors).to(device)
-    )
+    return Planes(tokens, parents_of, depths, torch.from_numpy(valid).to(device), torch.from_numpy(ancestors).to(device))
 
 
 def lineage(pools: Sequence[Pool], fronts: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:

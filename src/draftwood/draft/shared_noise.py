@@ -21,7 +21,7 @@ def shared_scores(
     """The draft's perturbed scores for the text position below nodes of this depth; with ``count`` = ``n``, each node stands
     one deeper than the one before."""
     noise = choices.shared(depth, count, logp.shape[-1])
-    return logp if noise is None else logp + noise.to(logp.dtype)
+    return logp if noise is None else logp + noise
 
 
 @final

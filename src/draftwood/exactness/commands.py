@@ -66,13 +66,17 @@ def command(**options: Any) -> None:
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
     config = part(CheckConfig)
-    report, name = _check(config, part(LoadOptions), part(Method), part(Sampling))
-    click.echo(json.dumps(report.to_json() | {"method": name}) if config.json else f"{name}: {report.told()}")
+    report, facts = _check(config, part(LoadOptions), part(Method), part(Sampling))
+    told = "{method} by {engine}: ".format(**facts) + report.told()
+    click.echo(json.dumps(report.to_json() | facts) if config.json else told)
     if not report.exact:
         raise click.exceptions.Exit(1)
 
 
-def _check(config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling) -> tuple[Report | Enumerated, str]:
+def _check(
+    config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling
+) -> tuple[Report | Enumerated, dict[str, Any]]:
+    """The report, and of what."""
     from draftwood.api import load
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
@@ -85,7 +89,8 @@ def _check(config: CheckConfig, options: LoadOptions, method: Method, sampling: 
     pair = load(config.target, config.draft, options=options)
     decoder = pair.decoder(method, temperature=sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.drafter.name} + {decoder.verifier.name}"
+    facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}
     if config.enumerate is not None:
-        return enumerated(pair, decoder, sampling, prompts, tokens=config.enumerate, seed=config.seed), name
+        return enumerated(pair, decoder, sampling, prompts, tokens=config.enumerate, seed=config.seed), facts
     report = check(pair, decoder, sampling, prompts, samples=config.samples, new_tokens=config.new_tokens, seed=config.seed)
-    return report, name
+    return report, facts

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
-from draftwood.errors import ConfigError, ModelError
+from draftwood.errors import ConfigError, DraftwoodError
 from draftwood.models import Backend, ModelRunner, Runner, Weights
+from draftwood.models.auto import BackendName, wanted, why_no_room, why_not_openvino
 from draftwood.models.causal_block import causal_draft
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.heads_runner import HeadsRunner
@@ -18,25 +22,27 @@ from draftwood.models.seq2seq_paths import PathRunner, seq2seq_runner
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.models.torch_runner import TorchRunner
 
-AUTO: Final[tuple[Backend, ...]] = ("torch",)
-"""What ``auto`` tries in this order; ("openvino", "torch") takes OpenVINO wherever it is installed and takes the models."""
-
-
-_Made = TypeVar("_Made")
+_LOG = logging.getLogger(__name__)
+_Made = TypeVar("_Made", "Runners", "TranslationRunners")
 
 
 class Runners(NamedTuple):
-    """A target and its draft, run by the same library."""
+    """A target and its draft, run by the same library.
+
+    Attributes:
+        fallback: why ``auto`` is PyTorch; None where it is OpenVINO, or a backend was named.
+    """
 
     target: ModelRunner
     draft: ModelRunner | None
+    fallback: str | None = None
 
 
 def make_runners(
     model: Any,
     draft_model: Any,
     *,
-    backend: Literal["auto"] | Backend = "auto",
+    backend: BackendName = "auto",
     weights: Weights = "same",
     place: str | None = None,
 ) -> Runners:
@@ -44,15 +50,19 @@ def make_runners(
 
     Args:
         model, draft_model: ``transformers`` causal language models; the draft model may be None.
-        backend: ``auto`` takes the first one of :data:`AUTO` that can run both models.
-        weights: ``int8`` rounds them (OpenVINO only); the rounded target is then the target.
-        place: OpenVINO's name of the device that computes (OpenVINO only); its CPU by default.
+        backend: ``auto`` is OpenVINO on a CPU where it is installed, runs both models and has the memory for it; else
+            PyTorch, with the reason in ``fallback``. The environment variable ``DRAFTWOOD_BACKEND`` may name what it is.
+        weights: ``int8`` rounds them; the rounded target is then the target. OpenVINO only, which ``auto`` is then.
+        place: OpenVINO's name of the device that computes; its CPU by default. OpenVINO only, as above.
 
     Raises:
         ConfigError: a backend that is not installed, or does not do what is asked.
         ModelError: a model that cannot score a tree, or that the backend cannot run.
     """
-    return _first(backend, lambda name: _by(name, model, draft_model, weights, place))
+    if wanted(backend) == "auto" and (weights != "same" or place is not None):
+        backend = "openvino"
+    models = [model] if draft_model is None else [model, draft_model]
+    return _made(backend, models, lambda name: _by(name, model, draft_model, weights, place))
 
 
 def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
@@ -63,15 +73,18 @@ def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
 
 
 class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library; heads are PyTorch's beside either."""
+    """An encoder-decoder target and its drafter, run by the same library; heads are PyTorch's beside either.
+
+    Attributes:
+        fallback: as for :class:`Runners`.
+    """
 
     target: Seq2SeqRunner | PathRunner
     draft: Runner | None
+    fallback: str | None = None
 
 
-def make_translation_runners(
-    model: Any, draft_model: Any, *, backend: Literal["auto"] | Backend = "auto"
-) -> TranslationRunners:
+def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendName = "auto") -> TranslationRunners:
     """Runners of an encoder-decoder model and its drafter by the same library.
 
     Args:
@@ -86,32 +99,53 @@ def make_translation_runners(
     """
     if isinstance(draft_model, MaskedBlockDrafter | HeadsDrafter):
         draft_model.check_target(model)
-    return _first(backend, lambda name: _translation_by(name, model, draft_model))
+    converted = [model] if draft_model is None or isinstance(draft_model, HeadsDrafter) else [model, draft_model]
+    return _made(backend, converted, lambda name: _translation_by(name, model, draft_model))
 
 
-def _first(backend: Literal["auto"] | Backend, make: Callable[[Backend], _Made]) -> _Made:
-    """What the first backend makes that can."""
-    *first, last = AUTO if backend == "auto" else (backend,)
-    for name in first:
+def _made(backend: BackendName, models: Sequence[Any], make: Callable[[Backend], _Made]) -> _Made:
+    """What the backend makes, or for ``auto`` OpenVINO if it can, else PyTorch."""
+    chosen = wanted(backend)
+    if chosen != "auto":
+        return make(chosen)
+    if reason := why_not_openvino(models[0].device):
+        return make("torch")._replace(fallback=reason)
+    reason = why_no_room(models)
+    if reason is None:
         try:
-            return make(name)
-        except (ConfigError, ModelError):
-            continue
-    return make(last)
+            return make("openvino")
+        except (DraftwoodError, RuntimeError, MemoryError) as error:  # the middle one is OpenVINO's own
+            reason = " ".join(str(error).split()) or type(error).__name__
+    _LOG.info("PyTorch runs the models, as OpenVINO does not: %s", reason)
+    return make("torch")._replace(fallback=reason)
+
+
+@contextmanager
+def _of_the_draft() -> Iterator[None]:
+    """Errors say that they are about the draft."""
+    try:
+        yield
+    except DraftwoodError as error:
+        raise type(error)(f"the draft: {error}") from error
 
 
 def _translation_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
     target = seq2seq_runner(model, engine=backend)
     if draft_model is None:
         return TranslationRunners(target, None)
+    with _of_the_draft():
+        return TranslationRunners(target, _drafter(backend, draft_model, target))
+
+
+def _drafter(backend: Backend, draft_model: Any, target: Seq2SeqRunner | PathRunner) -> Runner:
     if isinstance(draft_model, MaskedBlockDrafter):
-        return TranslationRunners(target, MaskedBlockRunner(draft_model, engine=backend))
+        return MaskedBlockRunner(draft_model, engine=backend)
     if isinstance(draft_model, HeadsDrafter):
-        return TranslationRunners(target, HeadsRunner(draft_model, target))
+        return HeadsRunner(draft_model, target)
     if draft_model.config.is_encoder_decoder:
-        return TranslationRunners(target, seq2seq_runner(draft_model, engine=backend, drafts=True))
-    kind = TorchRunner if backend == "torch" else OpenVinoRunner
-    return TranslationRunners(target, causal_draft(kind(draft_model, drafts=True)))
+        return seq2seq_runner(draft_model, engine=backend, drafts=True)
+    kind: Callable[..., ModelRunner] = TorchRunner if backend == "torch" else OpenVinoRunner
+    return causal_draft(kind(draft_model, drafts=True))
 
 
 def _by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place: str | None) -> Runners:
@@ -120,9 +154,13 @@ def _by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place:
             raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
         if place is not None:
             raise ConfigError(f"device 'openvino:{place}' is for OpenVINO: add --backend openvino")
-        draft = None if draft_model is None else causal_draft(TorchRunner(draft_model, drafts=True))
-        return Runners(TorchRunner(model), draft)
-    place, converted = place or CPU, None
+        return _pair(TorchRunner, model, draft_model)
+    return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), model, draft_model)
+
+
+def _pair(kind: Callable[..., ModelRunner], model: Any, draft_model: Any) -> Runners:
+    draft = None
     if draft_model is not None:
-        converted = causal_draft(OpenVinoRunner(draft_model, weights=weights, drafts=True, place=place))
-    return Runners(OpenVinoRunner(model, weights=weights, place=place), converted)
+        with _of_the_draft():
+            draft = causal_draft(kind(draft_model, drafts=True))
+    return Runners(kind(model), draft)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -25,7 +26,7 @@ class Step(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use; None where every new token sees all of them."""
+    """Additive, over all slots in use, or over those of this round only; None where every new token sees all of them."""
     start: int
 
 
@@ -41,6 +42,7 @@ class Ledger:
         device: of tokens, positions and masks.
         longest: positions from here on do not exist; nodes there get the last one, and their scores are never used.
         bare: make no mask where there is nothing to hide.
+        recent: make masks over this round's slots only, for a memory that knows itself what is hidden of the others.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class Ledger:
         longest: int | None,
         *,
         bare: bool = False,
+        recent: bool = False,
     ) -> None:
         self.device = device
         self.longest = longest
         self._bare = bare
+        self._recent = recent
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._cached = [0] * len(texts)  # slots [0, cached) of a row hold committed tokens
         self._pending = [list(text) for text in texts]
@@ -66,7 +70,9 @@ class Ledger:
         self._seen = 0  # nodes
         self._loaded = 0  # pending columns already in the cache
         self._ends = [c + len(p) for c, p in zip(self._cached, self._pending, strict=True)]  # the roots' positions
-        self._end = torch.tensor(self._ends, device=self.device).unsqueeze(1)
+        self._end: int | Int[Tensor, "row 1"] = max(self._ends, default=0)
+        if len(set(self._ends)) > 1:
+            self._end = torch.tensor(self._ends, device=self.device).unsqueeze(1)
         self._read: list[Tensor] = []  # positions of this round's steps
         # Every row owns all slots in use, and nothing is padded: the common case, and the only one with a single row.
         self._even = len(set(self._cached)) < 2 and len({len(p) for p in self._pending}) < 2
@@ -113,7 +119,7 @@ class Ledger:
     ) -> Step:
         """What is still pending, and new nodes of the round."""
         n, left = tokens.shape[1], self.waiting
-        positions = self._end + depths
+        positions = depths + self._end
         if left:
             columns = slice(self._loaded, self._pad)
             tokens = torch.cat([self._pending_tokens(columns), tokens], dim=1)
@@ -168,25 +174,30 @@ class Ledger:
 
     def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` new pending tokens and then the new nodes over all slots in use."""
-        rows, old = len(self._cached), self._base + self._loaded
-        n = 0 if ancestors is None else ancestors.shape[1]
-        seen = 0 if ancestors is None else ancestors.shape[2]
+        base = 0 if self._recent else self._base
+        old = base + self._loaded
         if ancestors is not None and not pending and self._even:
             among = torch.where(ancestors, self._seen_bias, self._hidden_bias)
-            return torch.nn.functional.pad(among, (old, 0)).unsqueeze(1)
-        visible = torch.ones(rows, pending + n, old + pending + seen, dtype=torch.bool, device=self.device)
-        if min(self._cached, default=0) < self._base:
-            cached = torch.tensor(self._cached, device=self.device)
-            visible[:, :, : self._base] = (torch.arange(self._base, device=self.device) < cached[:, None])[:, None]
-        if any(len(p) < self._pad for p in self._pending):
-            padding = torch.tensor([self._pad - len(p) for p in self._pending], device=self.device)
-            column = torch.arange(self._loaded + pending, device=self.device)
-            visible[:, :, self._base : old + pending] = (column >= padding[:, None])[:, None]
-        if pending:
-            visible[:, :pending, old + pending :] = False
-            square = visible[:, :pending, old : old + pending]
-            square &= torch.ones(pending, pending, dtype=torch.bool, device=self.device).tril()
-            square.diagonal(dim1=1, dim2=2).fill_(True)  # padding sees itself, so that no softmax is empty
+            return (torch.nn.functional.pad(among, (old, 0)) if old else among).unsqueeze(1)
+        n, seen = (0, 0) if ancestors is None else ancestors.shape[1:]
+        shape = len(self), pending + n, old + pending + seen
+        visible = torch.from_numpy(self._visible(shape, base, pending)).to(self.device)
         if ancestors is not None:
             visible[:, pending:, old + pending :] = ancestors
         return torch.where(visible, self._seen_bias, self._hidden_bias).unsqueeze(1)
+
+    def _visible(self, shape: tuple[int, int, int], base: int, pending: int) -> Bool[np.ndarray, "row new slot"]:
+        """What new tokens see of committed and pending ones; pending tokens see none of the nodes behind them."""
+        visible = np.ones(shape, dtype=np.bool_)
+        ready = base + self._loaded + pending
+        if min(self._cached, default=0) < base:
+            visible[:, :, :base] = (np.arange(base) < np.array(self._cached)[:, None])[:, None]
+        if any(len(p) < self._pad for p in self._pending):
+            padding = np.array([self._pad - len(p) for p in self._pending])
+            visible[:, :, base:ready] = (np.arange(self._loaded + pending) >= padding[:, None])[:, None]
+        if pending:
+            visible[:, :pending, ready:] = False
+            square = visible[:, :pending, ready - pending : ready]
+            square &= np.tri(pending, dtype=np.bool_)
+            square[:, range(pending), range(pending)] = True  # padding sees itself, so that no softmax is empty
+        return visible

@@ -93,8 +93,10 @@ def graph_of(model: Any, weights: Weights = "same") -> Any:
 
 
 def plain(model: Any) -> Any:
-    """A copy in float32 without gradients, to be traced."""
-    return copy.deepcopy(model).float().requires_grad_(False)
+    """A copy in float32 without gradients, to be traced; weights that are float32 already are shared."""
+    known: dict[int, Any] = {id(w): nn.Parameter(w.detach().float(), requires_grad=False) for w in model.parameters()}
+    known |= {id(b): b.detach().float() for b in model.buffers() if b.is_floating_point()}
+    return copy.deepcopy(model, known)
 
 
 @contextmanager
@@ -194,7 +196,7 @@ def memory_names(layers: int) -> tuple[list[str], list[str]]:
 def _traced(model: Any) -> Any:
     """A graph without state, with names and free sizes."""
     if any(weight.dtype != torch.float32 for weight in model.parameters()):
-        model = copy.deepcopy(model).float()
+        model = plain(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
     sizes = _memory_sizes(model, layers)
     past, present = memory_names(layers)

@@ -136,7 +136,9 @@ def check_precision(model: Any, device: str = CPU) -> None:
         ConfigError: says what came, and what is possible.
     """
     if model.device.type != "cpu":
-        raise ConfigError(f"the model is on {model.device}, but OpenVINO reads it on the CPU: use --backend torch")
+        raise ConfigError(
+            f"the model is on {model.device}, but OpenVINO reads it on the CPU: use --device cpu, or --backend torch"
+        )
     if model.dtype not in _PRECISIONS:
         raise ConfigError(
             f"dtype {str(model.dtype)[6:]} cannot be had with OpenVINO: use --dtype float32 or bfloat16, or --backend torch"

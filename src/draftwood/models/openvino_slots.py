@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -32,7 +33,7 @@ class GrowingMemory:
     def __init__(self, request: Any, rows: int) -> None:
         self._request = request
         self._rows = list(range(rows))  # of the state as it is, those that go on
-        self._old = torch.zeros(rows, 0)  # additive mask of the slots of earlier rounds
+        self._old: Float[np.ndarray, "row slot"] = np.zeros((rows, 0), np.float32)  # additive, of earlier rounds' slots
         self._live = [0] * rows  # how many of them are not hidden
         self._new = 0  # slots of this round
         request.reset_state()
@@ -50,14 +51,17 @@ class GrowingMemory:
         return rows
 
     def mask(self, mask: Float[Tensor, "row 1 new compact"]) -> Float[Tensor, "row 1 new slot"]:
-        """The mask over all slots of the state, from one over the slots of a memory that keeps the text only.
+        """The mask over all slots of the state, from one over the slots of a memory that keeps the text only, or over those
+        of this round.
 
-        Both end with the slots of this round; of those before, a new token sees whatever is not hidden.
+        All of them end with the slots of this round; of those before, a new token sees whatever is not hidden.
         """
-        new = mask.shape[2]
+        new, old = mask.shape[2], self._old.shape[1]
         self._new += new
-        old = self._old[:, None, None].expand(-1, 1, new, -1)
-        return torch.cat([old, mask[..., mask.shape[3] - self._new :]], dim=3)
+        out = np.empty((len(mask), 1, new, old + self._new), np.float32)
+        out[..., :old] = self._old[:, None, None]
+        out[..., old:] = mask.numpy()[..., mask.shape[3] - self._new :]
+        return torch.from_numpy(out)
 
     def move(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """End a round: of its slots those in ``source`` stay, numbered as in a memory that keeps the text only.
@@ -67,11 +71,10 @@ class GrowingMemory:
             target: per row, the length of the text before it; the longest is where the round's slots begin.
         """
         first = max(target)
-        hidden = [[-torch.inf] * self._new for _ in source]
+        hidden = np.full((len(source), self._new), -np.inf, np.float32)
         for row, slots in zip(hidden, source, strict=True):
-            for slot in slots:
-                row[slot - first] = 0.0
-        self._old = torch.cat([self._old, torch.tensor(hidden)], dim=1)
+            row[[slot - first for slot in slots]] = 0.0
+        self._old = np.concatenate([self._old, hidden], axis=1)
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
         self._new = 0
         most = max(self._live)
@@ -82,11 +85,15 @@ class GrowingMemory:
     def _clear(self, most: int) -> None:
         """Bring the slots in use to the front and forget the others. Reads and writes the whole state once."""
         # Slots in use come first, in their order; a row with fewer of them keeps some hidden ones.
-        places = self._old.argsort(dim=1, descending=True, stable=True)[:, :most]
-        self._old = self._old.gather(1, places)
+        places = (-self._old).argsort(axis=1, kind="stable")[:, :most]
+        self._old = np.take_along_axis(self._old, places, axis=1)
+        kept, given = np.empty((0, 0, 0, 0), np.float32), None
         for part in self._request.query_state():
-            state = torch.from_numpy(part.state.data)
-            kept = torch.empty(len(places), state.shape[1], most, state.shape[3])
+            state = part.state.data
+            shape = (len(places), state.shape[1], most, state.shape[3])
+            if kept.shape != shape:  # layers are mostly alike: one piece of memory serves them all
+                kept = np.empty(shape, np.float32)
+                given = shared(torch.from_numpy(kept))
             for row, places_of_row in enumerate(places):
-                torch.index_select(state[row], 1, places_of_row, out=kept[row])
-            part.state = shared(kept)  # is copied
+                np.take(state[row], places_of_row, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
+            part.state = given  # is copied

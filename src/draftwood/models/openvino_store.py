@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ from draftwood.models import Weights
 from draftwood.models.openvino_graph import core, graph_of, openvino
 from draftwood.models.pairing import whole_digest
 
+_LOG = logging.getLogger(__name__)
 _FORMAT = 1  # of the graphs that are made; counts up when they change
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
@@ -33,6 +35,11 @@ def store_folder() -> Path:
 def store_size() -> int:
     """Bytes of all converted models."""
     return sum(path.stat().st_size for path in store_folder().rglob("*") if path.is_file())
+
+
+def is_stored(model: Any, weights: Weights = "same") -> bool:
+    """Whether graphs of this very model lie there. All its weights are read for that."""
+    return any(not path.suffix for path in store_folder().glob(f"{_key(model, weights)}*"))  # with one, it is being written
 
 
 def stored_graph(model: Any, weights: Weights = "same") -> Any:
@@ -55,9 +62,14 @@ def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weight
         makers: what makes the graph of a part from the model, by the part's name.
     """
     key = _key(model, weights)
-    return [
-        _stored(store_folder() / "-".join(filter(None, (key, part))), partial(make, model)) for part, make in makers.items()
-    ]
+    folders = [store_folder() / "-".join(filter(None, (key, part))) for part in makers]
+    if not all(folder.exists() for folder in folders):
+        size = sum(weight.numel() for weight in model.parameters()) / 1e6
+        _LOG.info(
+            "model type %r (%.1f M parameters) is converted for OpenVINO, once; it is kept in %s",
+            *(model.config.model_type, size, store_folder()),
+        )
+    return [_stored(folder, partial(make, model)) for folder, make in zip(folders, makers.values(), strict=True)]
 
 
 def _stored(folder: Path, make: Callable[[], Any]) -> Any:

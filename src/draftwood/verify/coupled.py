@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.laws import best_tokens
 from draftwood.noise import Choices
 from draftwood.rounds import Verdict, path_table
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
@@ -52,9 +53,12 @@ class Coupled:
         """One pass over all nodes."""
         noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         if noise is None:
-            return follow(tree, target_logp.argmax(dim=-1))
-        row = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
-        return follow(tree, (noise[row, tree.depths].to(target_logp.dtype) + target_logp).argmax(dim=-1))
+            return follow(tree, best_tokens(target_logp))
+        if tree.rows == 1:
+            own = noise.index_select(1, tree.depths[0])
+        else:
+            own = noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
+        return follow(tree, best_tokens(own + target_logp))
 
 
 @final
@@ -68,4 +72,4 @@ class Greedy:
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """One pass over all nodes; ``choices`` is not asked."""
-        return follow(tree, target_logp.argmax(dim=-1))
+        return follow(tree, best_tokens(target_logp))
