@@ -102,12 +102,9 @@ class BestFirst:
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         self._begun = start = perf_counter()
-        pools = [Pool(token) for token in root.tolist()]
         if self.pace is not None and self.pace.plain_is_due():
             limits = [0] * len(limits)
-        if self.lookup is not None:
-            for pool, guess in zip(pools, self.lookup.guess(law, limits), strict=True):
-                pool.graft(guess.tokens, guess.chances)
+        pools = self._guessed(root.tolist(), law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
         if self._at_once is None or law.sampling.looks_back:
@@ -127,6 +124,17 @@ class BestFirst:
             tree = NoDraft().draft(root, law, choices, limits)
         self._drafting = perf_counter() - start
         return tree
+
+    def _guessed(self, roots: list[int], law: Law, limits: Sequence[int]) -> list[Pool]:
+        """Pools with the roots, and what is guessed to follow them if it is worth showing to the target by itself: else it
+        would only keep the draft from being asked."""
+        pools = [Pool(token) for token in roots]
+        if self.lookup is not None:
+            for pool, guess in zip(pools, self.lookup.guess(law, limits), strict=True):
+                pool.graft(guess.tokens, guess.chances)
+            if max(map(len, self._best(pools))) == 1:
+                return [Pool(token) for token in roots]
+        return pools
 
     def _descend(
         self, pools: list[Pool], fronts: list[list[int]], law: Law, choices: Choices, limits: Sequence[int]
