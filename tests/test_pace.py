@@ -157,3 +157,15 @@ def test_now_and_then_a_round_goes_without_a_draft():
     without = [i for i, depth in enumerate(drafted) if not depth]
     assert without[:5] == [4, 5, 102, 103, 104]  # several in turn: the first after a draft takes longer than the others
     assert 9 <= len(without) <= 15
+
+
+def test_chains_are_shown_that_pay_a_larger_forward():
+    pace = Pace()
+    assert pace.shows([[0.1]])  # nothing is known yet
+    assert not pace.shows([[], []])
+    for nodes in (4, 12, 7, 20, 1, 1, 1, 9, 15, 3, 18) * 6:
+        pace.finished(nodes, 3.0, 0.0, TARGET + (3 * LEVEL if nodes > 1 else 0.0) + NODE * nodes)
+    most = pace.least_tree()
+    assert pace.shows([[0.9] * 9])
+    assert not pace.shows([[most / 4] * 2])
+    assert not pace.shows([[0.9, 0.9], [], [], []])  # it is a forward for all rows

@@ -130,10 +130,10 @@ class BestFirst:
         would only keep the draft from being asked."""
         pools = [Pool(token) for token in roots]
         if self.lookup is not None:
-            for pool, guess in zip(pools, self.lookup.guess(law, limits), strict=True):
-                pool.graft(guess.tokens, guess.chances)
-            if max(map(len, self._best(pools))) == 1:
-                return [Pool(token) for token in roots]
+            guesses = self.lookup.guess(law, limits)
+            if self.pace is None or self.pace.shows([guess.chances for guess in guesses]):
+                for pool, guess in zip(pools, guesses, strict=True):
+                    pool.graft(guess.tokens, guess.chances)
         return pools
 
     def _descend(

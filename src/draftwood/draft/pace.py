@@ -7,6 +7,9 @@ is shown to the target, and whether anything is drafted at all. Only the speed d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from operator import mul
 from typing import final
 
 _FORGET = 0.9  # weight of the past in running means, per round
@@ -16,7 +19,7 @@ _HOPE = 2.0  # accepted tokens that are added to those seen: a draft is not give
 _DRIFT = 0.02
 _FASTER, _SLOWEST = 0.3, 3.0  # weight of a level that took less time than the mean, and the most of it that one may count
 _DOUBT, _GUESS, _LEAST = 10.0, 0.02, 0.25
-_LONGEST_PAUSE = 64  # rounds without a draft before it is tried again
+_LONGEST_PAUSE = 128  # rounds without a draft before it is tried again
 _SOON, _LATER = 4, 100  # rounds before some go without a draft to know what that takes: at first, and after that
 _PLAIN = 3  # so many in turn, of which the first does not count: forwards of another size than the last one take longer
 
@@ -115,6 +118,14 @@ class Pace:
         if not (one and self._plain):
             return 0.0
         return self.speed * max(0.0, t / one - self.node * (n / one - 1.0) - self._plain)
+
+    def shows(self, chances: Sequence[Sequence[float]]) -> bool:
+        """Whether chains are worth a larger forward of the target: of each, the chances of its nodes below one another."""
+        least, gain = self.least_value(), 0.0
+        for chain in chances:
+            for value in takewhile(lambda value: value > least, accumulate(chain, mul)):
+                gain += value - least
+        return gain > 0.0 and gain / len(chances) >= self.least_tree()
 
     def grew(self, depth: int, above: float, brought: float, seconds: float | None) -> None:
         """A level was drafted: the value of the nodes above it, what the new ones bring beyond their cost to the target, and
