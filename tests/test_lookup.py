@@ -12,11 +12,13 @@ from draftwood.decode import Decoder, Request
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import SharedFan
 from draftwood.draft.lookup import Endings, Lookup
+from draftwood.draft.ngram import NGram
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Grown, Pool
 from draftwood.errors import ConfigError
 from draftwood.methods import Method, build, resolve
 from draftwood.models.table import TableRunner
+from draftwood.noise import Noise
 from draftwood.output import Limits
 from draftwood.sampling import Law, Sampling
 from draftwood.verify.coupled import Coupled, Greedy
@@ -34,7 +36,7 @@ VOCAB = 12
     ([1], 2, 3, [], 0),
 ])  # fmt: skip
 def test_what_followed_the_latest_longest_match(text, count, size, found, agreed):
-    assert Endings((), size).follow(text, count) == (found, agreed)
+    assert Endings((), size).follow(text, count, VOCAB) == (found, agreed)
 
 
 def searched(source, text, count, max_ngram):
@@ -54,12 +56,24 @@ def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
     source = [rng.randrange(4) for _ in range(rng.randrange(9))]
     text, endings, hits = [rng.randrange(4) for _ in range(3)], Endings(source), 0
     while len(text) < 60:
-        found, agreed = endings.follow(text, 5)
+        found, agreed = endings.follow(text, 5, VOCAB)
         assert found == searched(source, text, 5, 3)
         assert (agreed > 0) == bool(found)
         hits += len(found) == 5
         text += [rng.randrange(4) for _ in range(rng.randrange(4))]  # sometimes nothing new
     assert hits > 5
+
+
+def test_nothing_is_guessed_that_the_target_never_writes():
+    """An encoder may know more tokens than its decoder."""
+    assert Endings([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
+    assert Endings([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
+    drafter = NGram(3)
+    drafter.start([[]], [[3, 4, 90, 4]])
+    assert drafter.draft(torch.tensor([3]), law_of([3]), Noise([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
+    lookup = Lookup(3)
+    lookup.start([[]], [[3, 4, 90, 4]])
+    assert lookup.guess(law_of([3]), [3])[0].tokens == [4]
 
 
 def law_of(*texts, stops=()):

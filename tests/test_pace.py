@@ -124,8 +124,8 @@ def lived_with_a_jump(jump: float) -> list[int]:
     """Levels drafted in each of 400 rounds where any draft at all costs so many seconds more, however small the tree is."""
     pace, drafted, rng = Pace(), [], random.Random(5)
     for _ in range(400):
-        depth = 0
-        while not pace.plain_is_due() and depth < 2 and pace.worth(depth, 0.6**depth):
+        depth, without = 0, pace.begin()
+        while not without and depth < 2 and pace.worth(depth, 0.6**depth):
             pace.grew(depth, 0.6**depth, 0.6 ** (depth + 1), LEVEL)
             depth += 1
         accepted = next((d for d in range(depth) if rng.random() > 0.6), depth)
@@ -148,7 +148,7 @@ def test_a_tree_must_bring_what_any_tree_costs():
 
 
 def test_control_without_a_plain_round_the_jump_is_not_seen(monkeypatch):
-    monkeypatch.setattr("draftwood.draft.pace.Pace.plain_is_due", lambda _: False)
+    monkeypatch.setattr("draftwood.draft.pace.Pace.begin", lambda _: False)
     assert sum(d > 0 for d in lived_with_a_jump(2 * TARGET)[100:]) == 300
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 
 def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
     """Where each line is largest; the first of equals. On the host NumPy finds it several times as fast as PyTorch."""
-    return torch.from_numpy(scores.numpy().argmax(axis=-1)) if scores.is_cpu else scores.argmax(dim=-1)
+    if scores.is_cpu and scores.ndim > 1 and scores.dtype != torch.bfloat16:  # which NumPy does not know
+        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)
 
 
 @final

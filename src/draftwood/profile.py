@@ -108,7 +108,8 @@ def find(wanted: str, subject: Subject | None) -> Profile | None:
 
 def _warn_of_others(subject: Subject) -> None:
     """Say that the profile of this pair is for another engine, if that is so."""
-    for engine in {"torch", "openvino"} - {subject["engine"]}:
+    engines = {"torch", "openvino"}
+    for engine in engines - {subject["engine"]} if subject["engine"] in engines else ():
         if (path := default_path({**subject, "engine": engine})).exists():
             warnings.warn(
                 f"the profile of this pair, {path}, was measured with engine {engine!r}, but here it is "

@@ -102,7 +102,7 @@ class BestFirst:
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         self._begun = start = perf_counter()
-        if self.pace is not None and self.pace.plain_is_due():
+        if self.pace is not None and self.pace.begin():
             limits = [0] * len(limits)
         pools = self._guessed(root.tolist(), law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
@@ -112,10 +112,11 @@ class BestFirst:
         elif any(fronts) and self._pays(pools, fronts, 0):
             block, fan = self._at_once
             places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices)
+            since = [len(pool.values) for pool in pools]
             for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
                 pool.numbers[0] = 0  # the only candidate that the runner has seen
                 pool.fill(row[:limit], self.nodes, stops)
-            self._learn_cost(pools, fronts, [1] * len(pools), 0, perf_counter() - start)
+            self._learn_cost(pools, fronts, since, 0, perf_counter() - start)
             self._behind = False
         self._pools, self._kept = pools, self._best(pools)
         if max(map(len, self._kept)) > 1:

@@ -7,6 +7,7 @@ indexed as the text grows, so that a lookup costs the same in a long text as in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple, final
 
 from draftwood.sampling import Law
@@ -34,12 +35,13 @@ class Endings:
         self._after: dict[tuple[int, ...], int] = {}  # of each run of tokens, the place behind its last occurrence
         self._indexed = 0  # places behind runs
 
-    def follow(self, text: Sequence[int], count: int) -> tuple[list[int], int]:
+    def follow(self, text: Sequence[int], count: int, vocab: int) -> tuple[list[int], int]:
         """Up to ``count`` tokens that followed the latest earlier match of the longest possible ending of ``text``, and how
         many tokens agree there (up to 16). An ending is the text's own and reaches not into the source.
 
         Args:
             text: what was given before, and perhaps more behind it.
+            vocab: what follows ends before a token from here on: an encoder may read tokens that its decoder never writes.
         """
         tokens = self._tokens
         tokens.extend(text[len(tokens) - self._border :])
@@ -53,7 +55,7 @@ class Endings:
                 longest = min(_LONGEST, len(text), at)
                 while size < longest and tokens[at - 1 - size] == tokens[n - 1 - size]:
                     size += 1
-                return tokens[at : at + count], size
+                return list(takewhile(lambda token: token < vocab, tokens[at : at + count])), size
         return [], 0
 
 
@@ -94,7 +96,7 @@ class Lookup:
         """One guess per row, cut at its limit and behind the end of its text."""
         self._guesses = []
         for endings, text, stops in zip(self._endings, law.texts, law.stops, strict=True):
-            tokens, agreed = endings.follow(text, self.length)
+            tokens, agreed = endings.follow(text, self.length, law.vocab)
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
             self._guesses.append(Guess(tokens[:end], [self._chance(agreed + i) for i in range(end)], agreed))
         rows = zip(self._guesses, limits, strict=True)

@@ -42,7 +42,7 @@ class NGram:
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         found = [
-            endings.follow(text, min(self.length, limit))[0]
+            endings.follow(text, min(self.length, limit), law.vocab)[0]
             for endings, text, limit in zip(self._endings, law.texts, limits, strict=True)
         ]
         depth = max(map(len, found))

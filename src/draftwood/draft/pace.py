@@ -76,8 +76,9 @@ class Pace:
             self._catch[at] += _DRIFT * (1.0 - self._catch[at])  # so that it is tried again some time
         return pays
 
-    def plain_is_due(self) -> bool:
-        """Whether this round should do without any draft, as nothing recent says what such a round takes."""
+    def begin(self) -> bool:
+        """A round begins; whether it should do without any draft, as nothing recent says what such a round takes."""
+        self._above = 0.0
         return self._with >= (_LATER if self._plain else _SOON)
 
     def _begins(self, above: float) -> bool:

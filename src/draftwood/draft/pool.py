@@ -68,10 +68,10 @@ class Pool:
 
     def _raise(self, guess: int, share: float) -> None:
         """Another share for a guessed candidate, of which those that were guessed behind it have theirs."""
-        more = self.values[self.parents[guess]] + share - self.values[guess]
         while guess:
-            self.values[guess] += more
-            guess, _ = self.guessed.get(guess, (0, 0.0))
+            self.values[guess] = self.values[self.parents[guess]] + share
+            guess, chance = self.guessed.get(guess, (0, 1.0))
+            share = math.log(chance)
 
     def fill(self, places: Sequence[Grown], nodes: int, stops: frozenset[int]) -> None:
         """Candidates enough for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
