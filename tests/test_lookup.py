@@ -80,19 +80,19 @@ def law_of(*texts, stops=()):
     return Law(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
 
 
-def test_chances_follow_what_came_and_grow_with_the_match():
+def test_chances_follow_what_came():
     lookup = Lookup(4)
     lookup.start([[]])
     [before] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
     assert before.tokens == [3, 4, 5, 6]
-    assert before.chances == sorted(before.chances)  # the more tokens agree, the likelier the next
+    assert len(set(before.chances)) == 1  # nothing is known yet
     for _ in range(40):
         lookup.learn([[3, 4, 9]])
     [after] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
-    assert after.chances[0] > 0.9
+    assert after.chances[0] > 0.75
     assert after.chances[1] > 0.9
-    assert after.chances[2] < 0.1
-    assert after.chances[3] == before.chances[3]  # nothing was said about it
+    assert after.chances[2] < before.chances[2]
+    assert after.chances[3] == after.chances[2]  # nothing was said about it
 
 
 def test_guesses_keep_to_limits_and_ends_and_rows():
@@ -179,3 +179,22 @@ def test_it_is_what_auto_means_and_has_no_shape():
     assert (drafter.name, type(verifier)) == ("adaptive", Coupled)
     with pytest.raises(ConfigError, match="'adaptive' grows its trees as far as it pays"):
         build(Method(method="adaptive", shape="3x4"), TableRunner(torch.zeros(VOCAB)), greedy=False)
+
+
+def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
+    """A few lucky tokens do not pass for certainty."""
+    lookup = Lookup(4)
+    lookup.start([[]])
+    text = [1, 2, 3, 4, 5, 6, 1, 2]
+    lookup.guess(law_of(text), [4])
+    lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
+    [lucky] = lookup.guess(law_of(text), [4])
+    assert 0.25 < min(lucky.chances)
+    assert max(lucky.chances) < 0.8
+    lookup = Lookup(4)
+    lookup.start([[]])
+    for _ in range(40):
+        lookup.guess(law_of(text), [4])
+        lookup.learn([[9]])
+    [unlucky] = lookup.guess(law_of(text), [4])
+    assert max(unlucky.chances) < 0.25

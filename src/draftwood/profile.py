@@ -108,14 +108,13 @@ def find(wanted: str, subject: Subject | None) -> Profile | None:
 
 def _warn_of_others(subject: Subject) -> None:
     """Say that the profile of this pair is for another engine, if that is so."""
-    engines = {"torch", "openvino"}
-    for engine in engines - {subject["engine"]} if subject["engine"] in engines else ():
-        if (path := default_path({**subject, "engine": engine})).exists():
-            warnings.warn(
-                f"the profile of this pair, {path}, was measured with engine {engine!r}, but here it is "
-                f"{subject['engine']!r}, so the default method is used: {_AGAIN}, or --backend {engine}",
-                stacklevel=4,
-            )
+    other = {"torch": "openvino", "openvino": "torch"}.get(subject["engine"])
+    if other is not None and (path := default_path({**subject, "engine": other})).exists():
+        warnings.warn(
+            f"the profile of this pair, {path}, was measured with engine {other!r}, but here it is "
+            f"{subject['engine']!r}, so the default method is used: {_AGAIN}, or --backend {other}",
+            stacklevel=4,
+        )
 
 
 def _fitting(path: Path, subject: Subject | None) -> Profile:

@@ -165,13 +165,8 @@ class Clock:
         """Time that a runner measured itself."""
         self.seconds[name] += seconds
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the clock was made."""
-        return perf_counter() - self._start
-
     def stop(self) -> dict[str, float]:
         """Seconds per stage since the clock was made."""
         claimed = sum(self.seconds[s] for s in STAGES[:-1])
-        self.seconds["other"] = max(0.0, self.elapsed - claimed)
+        self.seconds["other"] = max(0.0, perf_counter() - self._start - claimed)
         return self.seconds

@@ -109,14 +109,14 @@ class BestFirst:
         self._laws = []
         if self._at_once is None or law.sampling.looks_back:
             self._descend(pools, fronts, law, choices, limits)
-        elif any(fronts) and self._pays(pools, fronts, 0):
+        elif any(fronts) and self._pays(above := _above(pools, fronts), 0):
             block, fan = self._at_once
             places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices)
             since = [len(pool.values) for pool in pools]
             for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
                 pool.numbers[0] = 0  # the only candidate that the runner has seen
                 pool.fill(row[:limit], self.nodes, stops)
-            self._learn_cost(pools, fronts, since, 0, perf_counter() - start)
+            self._learn_cost(pools, above, since, 0, perf_counter() - start)
             self._behind = False
         self._pools, self._kept = pools, self._best(pools)
         if max(map(len, self._kept)) > 1:
@@ -143,12 +143,12 @@ class BestFirst:
         """Candidates level by level, with a forward for each."""
         seen = 0
         for depth in range(self.length):
-            if not any(fronts) or not self._pays(pools, fronts, depth):
+            if not any(fronts) or not self._pays(above := _above(pools, fronts), depth):
                 break
             since = [len(pool.values) for pool in pools]
             began = perf_counter()
             seen = self._expand(pools, fronts, seen, law, choices, depth)
-            self._learn_cost(pools, fronts, since, depth, perf_counter() - began)
+            self._learn_cost(pools, above, since, depth, perf_counter() - began)
             self._behind = False
             fronts = [
                 pool.front(depth + 1, self.width, self.nodes) if depth + 1 < limit else []
@@ -157,14 +157,14 @@ class BestFirst:
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
 
-    def _pays(self, pools: list[Pool], fronts: list[list[int]], depth: int) -> bool:
-        return self.pace is None or self.pace.worth(depth, _above(pools, fronts))
+    def _pays(self, above: float, depth: int) -> bool:
+        return self.pace is None or self.pace.worth(depth, above)
 
-    def _learn_cost(self, pools: list[Pool], fronts: list[list[int]], since: list[int], depth: int, seconds: float) -> None:
+    def _learn_cost(self, pools: list[Pool], above: float, since: list[int], depth: int, seconds: float) -> None:
         if self.pace is not None:
             new = [pool.fresh(first, self.nodes) for pool, first in zip(pools, since, strict=True)]
             gain = _worth(pools, new, self.pace.least_value())
-            self.pace.grew(depth, _above(pools, fronts), gain, None if self._behind else seconds)
+            self.pace.grew(depth, above, gain, None if self._behind else seconds)
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""

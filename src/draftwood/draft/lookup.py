@@ -14,7 +14,8 @@ from draftwood.sampling import Law
 
 MAX_NGRAM = 3
 _FORGET = 0.95  # weight of the past, per token that was foretold
-_DOUBT = 2.0  # tokens that were as if foretold at the start
+_FIRST = 0.25  # chance of a token behind one that agrees, at the start
+_DOUBT = 6.0  # tokens as if foretold by what is known of matches shorter by one
 _NEVER = 1e-6  # no chance is smaller, and none nearer to 1
 _LONGEST = 16  # matches that are longer count as this long
 
@@ -64,15 +65,14 @@ class Guess(NamedTuple):
 
     tokens: list[int]
     chances: list[float]
-    agreed: int
 
 
 @final
 class Lookup:
     """Guesses from the texts themselves, with chances that are learnt from every round, used or not.
 
-    The chance that a match goes on depends on how many tokens agree so far. Where the verifier only matches, any guess is
-    exact.
+    The chance that a match goes on depends on how many tokens agree so far; where little is known, it is that of a match
+    shorter by one. Where the verifier only matches, any guess is exact.
 
     Args:
         length: tokens guessed at most.
@@ -81,10 +81,8 @@ class Lookup:
     def __init__(self, length: int) -> None:
         self.length = length
         self._endings: list[Endings] = []
-        self._guesses: list[Guess] = []
-        agreed = range(1, _LONGEST + 1)
-        self._right = [_DOUBT * k / (k + 3) for k in agreed]  # the longer a match, the likelier it goes on
-        self._all = [_DOUBT] * len(agreed)
+        self._found: list[tuple[list[int], int]] = []  # per row, what is foretold and how many tokens agree before it
+        self._right, self._all = [0.0] * _LONGEST, [0.0] * _LONGEST  # by tokens that agree, less 1
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._endings = [Endings(source) for source in sources or [()] * len(texts)]
@@ -94,24 +92,35 @@ class Lookup:
 
     def guess(self, law: Law, limits: Sequence[int]) -> list[Guess]:
         """One guess per row, cut at its limit and behind the end of its text."""
-        self._guesses = []
-        for endings, text, stops in zip(self._endings, law.texts, law.stops, strict=True):
+        chances = self._chances()
+        self._found, guesses = [], []
+        for endings, text, stops, limit in zip(self._endings, law.texts, law.stops, limits, strict=True):
             tokens, agreed = endings.follow(text, self.length, law.vocab)
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
-            self._guesses.append(Guess(tokens[:end], [self._chance(agreed + i) for i in range(end)], agreed))
-        rows = zip(self._guesses, limits, strict=True)
-        return [Guess(guess.tokens[:limit], guess.chances[:limit], guess.agreed) for guess, limit in rows]
+            self._found.append((tokens[:end], agreed))
+            count = min(end, limit)
+            guesses.append(Guess(tokens[:count], [chances[_at(agreed + i)] for i in range(count)]))
+        return guesses
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
         """The tokens that came instead, per row."""
-        for guess, came in zip(self._guesses, tokens, strict=True):
-            for i, (guessed, token) in enumerate(zip(guess.tokens, came, strict=False)):
-                at = min(guess.agreed + i, _LONGEST) - 1
+        for (found, agreed), came in zip(self._found, tokens, strict=True):
+            for i, (guessed, token) in enumerate(zip(found, came, strict=False)):
+                at = _at(agreed + i)
                 self._right[at] = _FORGET * self._right[at] + (guessed == token)
                 self._all[at] = _FORGET * self._all[at] + 1.0
                 if guessed != token:
                     break
 
-    def _chance(self, agreed: int) -> float:
-        at = min(agreed, _LONGEST) - 1
-        return min(max(self._right[at] / self._all[at], _NEVER), 1.0 - _NEVER)
+    def _chances(self) -> list[float]:
+        """By tokens that agree, less 1: a few tokens seen must not pass for certainty, least of all the lucky ones among
+        sixteen lengths."""
+        chances, chance = [], _FIRST
+        for right, of in zip(self._right, self._all, strict=True):
+            chance = (right + _DOUBT * chance) / (of + _DOUBT)
+            chances.append(min(max(chance, _NEVER), 1.0 - _NEVER))
+        return chances
+
+
+def _at(agreed: int) -> int:
+    return min(agreed, _LONGEST) - 1

@@ -52,12 +52,16 @@ class Pool:
         """Children of a candidate. Where one is guessed already, the choice falls on it by its chance, and otherwise on any
         of them by its share."""
         self.grown[parent] = grown
-        guess, chance = self.guessed.get(parent, (0, 0.0))
+        guess, chance = self._guess(parent)
         for token, share in zip(grown.tokens, grown.shares, strict=False):  # the last share may be that of no child at all
             if guess and token == self.tokens[guess]:
                 self._raise(guess, math.log(chance + (1.0 - chance) * math.exp(share)))
             else:
                 self._new(parent, token, share + math.log1p(-chance))
+
+    def _guess(self, parent: int) -> tuple[int, float]:
+        """A candidate's guessed child and its chance; (0, 0) where there is none."""
+        return self.guessed.get(parent, (0, 0.0))
 
     def _new(self, parent: int, token: int, share: float) -> int:
         self.tokens.append(token)
@@ -70,8 +74,8 @@ class Pool:
         """Another share for a guessed candidate, of which those that were guessed behind it have theirs."""
         while guess:
             self.values[guess] = self.values[self.parents[guess]] + share
-            guess, chance = self.guessed.get(guess, (0, 1.0))
-            share = math.log(chance)
+            guess, chance = self._guess(guess)
+            share = math.log(chance) if guess else 0.0
 
     def fill(self, places: Sequence[Grown], nodes: int, stops: frozenset[int]) -> None:
         """Candidates enough for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
@@ -90,8 +94,9 @@ class Pool:
             ends = candidate and self.tokens[candidate] in stops
             if depth < len(places) and places[depth].tokens and not ends:
                 self.add(candidate, places[depth])
-            guess, _ = self.guessed.get(candidate, (0, 0.0))
-            for new in [guess] * (guess > 0) + list(range(end, len(self.tokens))):
+            if guess := self._guess(candidate)[0]:
+                heappush(best, (-self.values[guess], guess))
+            for new in range(end, len(self.tokens)):
                 heappush(best, (-self.values[new], new))
 
     def front(self, depth: int, width: int, nodes: int) -> list[int]:
@@ -108,7 +113,7 @@ class Pool:
 
     def unguessed(self, candidate: int) -> float:
         """Estimated probability that the text runs through the candidate and not on to its guessed child."""
-        return math.exp(self.values[candidate]) * (1.0 - self.guessed.get(candidate, (0, 0.0))[1])
+        return math.exp(self.values[candidate]) * (1.0 - self._guess(candidate)[1])
 
     def _enough(self, nodes: int) -> float:
         return sorted(self.values, reverse=True)[: nodes + 1][-1]

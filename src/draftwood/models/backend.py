@@ -108,15 +108,15 @@ def _made(backend: BackendName, models: Sequence[Any], make: Callable[[Backend],
     chosen = wanted(backend)
     if chosen != "auto":
         return make(chosen)
-    if reason := why_not_openvino(models[0].device):
-        return make("torch")._replace(fallback=reason)
-    reason = why_no_room(models)
+    reason = why_not_openvino(models[0].device)
     if reason is None:
         try:
-            return make("openvino")
+            reason = why_no_room(models)
+            if reason is None:
+                return make("openvino")
         except (DraftwoodError, RuntimeError, MemoryError) as error:  # the middle one is OpenVINO's own
             reason = " ".join(str(error).split()) or type(error).__name__
-    _LOG.info("PyTorch runs the models, as OpenVINO does not: %s", reason)
+        _LOG.info("PyTorch runs the models, as OpenVINO does not: %s", reason)
     return make("torch")._replace(fallback=reason)
 
 
