@@ -35,7 +35,7 @@ def runners(vocab: int) -> tuple[TorchRunner, TorchRunner]:
     return tiny_runner(vocab, 1), tiny_runner(vocab, 2, layers=1)
 
 
-def engine_law(engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512):
+def engine_law(engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9):
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=length))
 
     def run(tapes):
@@ -44,7 +44,7 @@ def engine_law(engine: Decoder, length: int, sampling: Sampling, shared=None, pr
         results = engine.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, shared))
         return [tuple(r.token_ids) for r in results]
 
-    law, _branches = enumerate_law(run, batch)
+    law, _branches = enumerate_law(run, batch, rounding=rounding)
     return law
 
 

@@ -236,6 +236,51 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
     assert max(differences) > WRONG
 
 
+@pytest.fixture
+def widths(monkeypatch) -> list[tuple[int, int]]:
+    """Of every forward, the tokens that were asked for and those that were read."""
+    found: list[tuple[int, int]] = []
+    inner = openvino_slots.GrowingMemory.inputs
+
+    def inputs(memory, step):
+        out = inner(memory, step)
+        found.append((step.tokens.shape[1], out.tokens.shape[1]))
+        return out
+
+    monkeypatch.setattr(openvino_slots.GrowingMemory, "inputs", inputs)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma3_text"])
+def test_a_forward_a_little_smaller_than_the_last_one_is_made_as_large(kind, widths):
+    """With tokens of no use, which change nothing, in the same round or later ones."""
+    rows = walk(kind, [7])
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) < CLOSE
+    assert sum(asked < read for asked, read in widths) > 4
+    assert max(read - asked for asked, read in widths) <= 6
+
+
+def test_forwards_of_many_rows_or_of_large_models_are_left_as_they_are(widths):
+    rows = walk("llama", [7] * 8)
+    assert max(rows.round(nodes=nodes) for nodes in (6, 4, 2)) < CLOSE
+    assert all(asked == read for asked, read in widths)
+    model = small("llama")
+    assert openvino_slots.spare_tokens(model, 2) == 6
+    assert openvino_slots.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
+
+
+def test_control_tokens_of_no_use_that_are_seen(widths, monkeypatch):
+    inner = openvino_slots.GrowingMemory.move
+
+    def move(memory, source, target):
+        memory._places = [place - (memory._new - len(memory._places)) for place in memory._places]
+        inner(memory, source, target)
+
+    monkeypatch.setattr(openvino_slots.GrowingMemory, "move", move)
+    rows = walk("llama", [7])
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) > WRONG
+
+
 def test_control_dead_slots_that_are_seen(monkeypatch):
     rows = walk("llama", [5, 2])
     rows.round()
@@ -263,10 +308,10 @@ def test_the_joint_law_of_texts_is_the_models(method, shape, verifier):
     target = OpenVinoRunner(model)
     draft = OpenVinoRunner(tiny_gpt(2, 2, layers=1, dtype=torch.float32), drafts=True)
     expected = reference_law(model, 4, at_temperature(1.0))
-    law = engine_law(decoder(target, draft, method, shape, verifier), 4, Sampling())
+    law = engine_law(decoder(target, draft, method, shape, verifier), 4, Sampling(), rounding=1e-6)
     assert total_variation(law, expected) < 1e-5
     if method == "rsd-c":  # the control: nodes of an accepted path that are kept wrongly
-        law = engine_law(decoder(Misplaced(target), draft, method, shape, verifier), 4, Sampling())
+        law = engine_law(decoder(Misplaced(target), draft, method, shape, verifier), 4, Sampling(), rounding=1e-6)
         assert total_variation(law, expected) > 1e-3
 
 

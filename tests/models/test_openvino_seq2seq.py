@@ -189,7 +189,7 @@ def test_control_rejected_nodes_that_stay_visible_show(runners, monkeypatch):
 
 def everything_stays(memory: Any, source: Any, target: Any) -> None:
     memory._old = np.concatenate([memory._old, np.zeros((len(source), memory._new), np.float32)], axis=1)
-    memory._new = 0
+    memory._new, memory._places = 0, []
 
 
 # The masked-block drafter and heads.

@@ -74,7 +74,7 @@ class BestFirst:
         self.pace = pace
         self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
-        self._begun = self._drafting = 0.0  # when this round began, and the seconds of its draft
+        self._begun = self._drafting = 0.0  # when this round began, and the seconds of its levels
         self._reading = True  # the first round reads the prompt, which says nothing about costs
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
         self._pools: list[Pool] = []
@@ -101,7 +101,7 @@ class BestFirst:
             self.lookup.select(rows)
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        self._begun = start = perf_counter()
+        self._begun, self._drafting = perf_counter(), 0.0
         if self.pace is not None and self.pace.begin():
             limits = [0] * len(limits)
         pools = self._guessed(root.tolist(), law, limits)
@@ -116,15 +116,11 @@ class BestFirst:
             for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
                 pool.numbers[0] = 0  # the only candidate that the runner has seen
                 pool.fill(row[:limit], self.nodes, stops)
-            self._learn_cost(pools, above, since, 0, perf_counter() - start)
-            self._behind = False
+            self._learn_cost(pools, above, since, 0, perf_counter() - self._begun)
         self._pools, self._kept = pools, self._best(pools)
         if max(map(len, self._kept)) > 1:
-            tree = self._planted(root.device, law.sampling.greedy)
-        else:
-            tree = NoDraft().draft(root, law, choices, limits)
-        self._drafting = perf_counter() - start
-        return tree
+            return self._planted(root.device, law.sampling.greedy)
+        return NoDraft().draft(root, law, choices, limits)
 
     def _guessed(self, roots: list[int], law: Law, limits: Sequence[int]) -> list[Pool]:
         """Pools with the roots, and what is guessed to follow them if it is worth showing to the target by itself: else it
@@ -141,30 +137,32 @@ class BestFirst:
         self, pools: list[Pool], fronts: list[list[int]], law: Law, choices: Choices, limits: Sequence[int]
     ) -> None:
         """Candidates level by level, with a forward for each."""
-        seen = 0
+        seen, began = 0, perf_counter()
         for depth in range(self.length):
             if not any(fronts) or not self._pays(above := _above(pools, fronts), depth):
                 break
             since = [len(pool.values) for pool in pools]
-            began = perf_counter()
             seen = self._expand(pools, fronts, seen, law, choices, depth)
-            self._learn_cost(pools, above, since, depth, perf_counter() - began)
-            self._behind = False
             fronts = [
                 pool.front(depth + 1, self.width, self.nodes) if depth + 1 < limit else []
                 for pool, limit in zip(pools, limits, strict=True)
             ]
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
+            ended = perf_counter()
+            self._learn_cost(pools, above, since, depth, ended - began)
+            began = ended
 
     def _pays(self, above: float, depth: int) -> bool:
         return self.pace is None or self.pace.worth(depth, above)
 
     def _learn_cost(self, pools: list[Pool], above: float, since: list[int], depth: int, seconds: float) -> None:
+        self._drafting += seconds
         if self.pace is not None:
             new = [pool.fresh(first, self.nodes) for pool, first in zip(pools, since, strict=True)]
             gain = _worth(pools, new, self.pace.least_value())
             self.pace.grew(depth, above, gain, None if self._behind else seconds)
+        self._behind = False
 
     def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""

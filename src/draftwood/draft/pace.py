@@ -146,7 +146,7 @@ class Pace:
         return mean + (min(seconds, _SLOWEST * mean) - mean) * weight if mean else seconds
 
     def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
-        """A round is over: nodes shown to the target, the root among them, new tokens, the time of its draft and of all."""
+        """A round is over: nodes shown to the target, the root among them, new tokens, the time of its levels and of all."""
         self._tokens = _FORGET_COSTS * self._tokens + tokens
         self._seconds = _FORGET_COSTS * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0

@@ -14,9 +14,9 @@ from draftwood.errors import ModelError
 from draftwood.models import Weights
 from draftwood.models.ledger import Ledger, Step
 from draftwood.models.openvino_network import CPU, OpenVinoNetwork, check_precision
-from draftwood.models.openvino_slots import GrowingMemory
+from draftwood.models.openvino_slots import GrowingMemory, spare_tokens
 from draftwood.models.openvino_store import stored_graph
-from draftwood.models.support import check_architecture, check_length, check_scores, check_tree_forward, context
+from draftwood.models.support import check_architecture, check_length, check_scores, check_tree_forward, context, layer_count
 
 _CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
 
@@ -67,6 +67,7 @@ class OpenVinoRunner:
         self._drafts = drafts
         self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
+        self._spare = spare_tokens(model, layer_count(model.config))
         self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
         self.start([[]])
         if check:
@@ -75,7 +76,7 @@ class OpenVinoRunner:
             check_tree_forward(self)
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._memory = GrowingMemory(self.network.request, len(texts))
+        self._memory = GrowingMemory(self.network.request, len(texts), self._spare)
         self._rows = Ledger(texts, torch.float32, self.device, self.max_length, recent=True)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -98,10 +99,11 @@ class OpenVinoRunner:
         self._rows.commit(nodes, pending, self._memory)
 
     def _forward(self, step: Step, keep: int) -> Float[Tensor, "row keep vocab"]:
-        assert step.mask is not None
-        tokens = step.tokens.clamp(max=self._known_tokens - 1) if self._drafts else step.tokens
-        mask, rows = self._memory.mask(step.mask), self._memory.next_rows()
+        tokens, positions, mask = self._memory.inputs(step)
+        if self._drafts:
+            tokens = tokens.clamp(max=self._known_tokens - 1)
+        rows = self._memory.next_rows()
         start = perf_counter()
-        scores: Tensor = self.network(input_ids=tokens, positions=step.positions, mask=mask, keep=keep, rows=rows)
+        scores: Tensor = self.network(input_ids=tokens, positions=positions, mask=mask, keep=keep, rows=rows)
         self.forward_seconds += perf_counter() - start
         return scores

@@ -21,7 +21,7 @@ from draftwood.models.lean_encoder import LeanEncoder
 from draftwood.models.ledger import Step
 from draftwood.models.openvino_graph import GraphMemory, converting, memory_names, plain, stateful, traced
 from draftwood.models.openvino_network import CompiledGraph, check_precision, filled
-from draftwood.models.openvino_slots import GrowingMemory
+from draftwood.models.openvino_slots import GrowingMemory, spare_tokens
 from draftwood.models.openvino_store import stored_graphs
 from draftwood.models.seq2seq_decoder import Scored
 from draftwood.models.seq2seq_lean import LeanDecoder
@@ -51,6 +51,7 @@ class OpenVinoDecoder:
         parts = [one.partial_shape for one in decoder.inputs if one.any_name.startswith("source.")]
         self._sizes = len(parts), parts[0][1].get_length(), parts[0][3].get_length()
         self._width, self._vocab = (decoder.output(name).partial_shape[2].get_length() for name in ("states", "scores"))
+        self._spare = spare_tokens(model, len(parts) // 2)
         self._model_dtype, self._longest = model.dtype, longest_source(model) or 0
 
     def encode(self, tokens: Int[Tensor, "row longest"], mask: Bool[Tensor, "row longest"] | None) -> Encoded:
@@ -68,7 +69,7 @@ class OpenVinoDecoder:
         return Encoded(tokens, states, mask, memory)
 
     def start(self, source: Encoded) -> None:
-        self.cache = GrowingMemory(self._decoder.request, len(source.tokens))
+        self.cache = GrowingMemory(self._decoder.request, len(source.tokens), self._spare)
         self._attach(source)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -76,11 +77,10 @@ class OpenVinoDecoder:
         self._attach(self._source.select(rows))
 
     def read(self, step: Step, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        assert step.mask is not None
-        rows, new = step.tokens.shape
+        inputs = self.cache.inputs(step)
+        rows, new = inputs.tokens.shape
         states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
-        mask = self.cache.mask(step.mask)
-        self._decoder.put(tokens=step.tokens, positions=step.positions, mask=mask, states=states, scores=scores)
+        self._decoder.put(**inputs._asdict(), states=states, scores=scores)
         self._decoder.put_list("keep", range(new - keep, new), torch.int64)
         self._decoder.put_list("rows", self.cache.next_rows(), torch.int32)
         self._decoder.run()

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
+from draftwood.models.ledger import Step
 from draftwood.models.openvino_graph import shared
 
 _PATIENCE = 40.0
 """A forward pays for every dead slot at every new token, clearing away for every slot in use, about 27 times as much
 (measured on models of 1 M and 11 M parameters). Where two of three new slots die, both together cost least if the dead ones
 are cleared away once their square is 40 times the slots in use."""
+_SPARE, _WEIGHTS = 6, 5e6
+"""A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long
+as one more token does with some five million weights to a layer (measured on models of 1 M, 11 M and 110 M parameters)."""
+
+
+def spare_tokens(model: Any, layers: int) -> int:
+    """How many tokens of no use a forward may read so that it is of the same size as the last one, and so quicker."""
+    return min(_SPARE, int(_WEIGHTS * layers / sum(weight.numel() for weight in model.parameters())))
+
+
+class Inputs(NamedTuple):
+    """What one forward of a graph reads."""
+
+    tokens: Int[Tensor, "row new"]
+    positions: Int[Tensor, "row new"]
+    mask: Float[Tensor, "row 1 new slot"]
 
 
 @final
@@ -28,14 +46,18 @@ class GrowingMemory:
     Args:
         request: an ``openvino.InferRequest`` whose state this is.
         rows: how many texts.
+        spare: tokens of no use that a forward may read (:func:`spare_tokens`), of all rows together.
     """
 
-    def __init__(self, request: Any, rows: int) -> None:
+    def __init__(self, request: Any, rows: int, spare: int = 0) -> None:
         self._request = request
+        self._spare = spare
+        self._last = self._idled = 0  # tokens of the last forward; those of no use since one without
         self._rows = list(range(rows))  # of the state as it is, those that go on
         self._old: Float[np.ndarray, "row slot"] = np.zeros((rows, 0), np.float32)  # additive, of earlier rounds' slots
         self._live = [0] * rows  # how many of them are not hidden
         self._new = 0  # slots of this round
+        self._places: list[int] = []  # of them, those of tokens that are of use
         request.reset_state()
 
     def select(self, rows: Sequence[int]) -> None:
@@ -50,18 +72,38 @@ class GrowingMemory:
         rows, self._rows = self._rows, list(range(len(self._rows)))
         return rows
 
-    def mask(self, mask: Float[Tensor, "row 1 new compact"]) -> Float[Tensor, "row 1 new slot"]:
-        """The mask over all slots of the state, from one over the slots of a memory that keeps the text only, or over those
-        of this round.
+    def inputs(self, step: Step) -> Inputs:
+        """What the graph reads: perhaps tokens of no use first, and a mask over all slots of the state.
 
-        All of them end with the slots of this round; of those before, a new token sees whatever is not hidden.
+        The mask of the step is over the slots of a memory that keeps the text only, or over those of this round, and ends
+        with these in either case; of those before, a new token sees whatever is not hidden.
         """
-        new, old = mask.shape[2], self._old.shape[1]
-        self._new += new
-        out = np.empty((len(mask), 1, new, old + self._new), np.float32)
+        assert step.mask is not None
+        rows, new = step.tokens.shape
+        idle = self._idle_for(rows, new)
+        first, old = self._new + idle, self._old.shape[1]
+        self._places += range(first, first + new)
+        self._new = first + new
+        out = np.full((rows, 1, idle + new, old + self._new), -np.inf, np.float32)
         out[..., :old] = self._old[:, None, None]
-        out[..., old:] = mask.numpy()[..., mask.shape[3] - self._new :]
-        return torch.from_numpy(out)
+        of_use = step.mask.numpy()[..., step.mask.shape[3] - len(self._places) :]
+        if len(self._places) == self._new:
+            out[..., old:] = of_use
+        else:
+            out[:, :, idle:, [old + place for place in self._places]] = of_use
+            out[:, :, range(idle), range(old + first - idle, old + first)] = 0.0  # so that no softmax is empty
+        if not idle:
+            return Inputs(step.tokens, step.positions, torch.from_numpy(out))
+        return Inputs(pad(step.tokens, (idle, 0)), pad(step.positions, (idle, 0)), torch.from_numpy(out))
+
+    def _idle_for(self, rows: int, new: int) -> int:
+        """Tokens of no use per row; not more of them, one forward after the other, than another size would cost once."""
+        idle = self._last - new
+        self._idled += idle * rows
+        if idle <= 0 or self._idled > self._spare:
+            self._last, self._idled = new, 0
+            return 0
+        return idle
 
     def move(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """End a round: of its slots those in ``source`` stay, numbered as in a memory that keeps the text only.
@@ -73,10 +115,10 @@ class GrowingMemory:
         first = max(target)
         hidden = np.full((len(source), self._new), -np.inf, np.float32)
         for row, slots in zip(hidden, source, strict=True):
-            row[[slot - first for slot in slots]] = 0.0
+            row[[self._places[slot - first] for slot in slots]] = 0.0
         self._old = np.concatenate([self._old, hidden], axis=1)
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
-        self._new = 0
+        self._new, self._places = 0, []
         most = max(self._live)
         dead = self._old.shape[1] - most
         if dead**2 > _PATIENCE * most:
