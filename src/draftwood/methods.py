@@ -40,7 +40,7 @@ VERIFIERS: dict[str, type[Verifier]] = {
 }  # fmt: skip
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "hybrid": "3x4", "ngram": "5"}
 LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
-PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 6, 8  # the most that a tree may grow to which grows as it pays
+PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 4, 8  # the most that a tree may grow to which grows as it pays
 NODES = 14  # of a dynamic tree
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
 MAX_NODES = 512

@@ -143,8 +143,9 @@ class BestFirst:
                 break
             since = [len(pool.values) for pool in pools]
             seen = self._expand(pools, fronts, seen, law, choices, depth)
+            least = 0.0 if self.pace is None else self.pace.least_front(depth + 1)
             fronts = [
-                pool.front(depth + 1, self.width, self.nodes) if depth + 1 < limit else []
+                pool.front(depth + 1, self.width, self.nodes, least) if depth + 1 < limit else []
                 for pool, limit in zip(pools, limits, strict=True)
             ]
             for pool, front, stops in zip(pools, fronts, law.stops, strict=True):

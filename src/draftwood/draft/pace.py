@@ -14,12 +14,17 @@ from typing import final
 
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
-_FORGET_WHOLE = 0.99
+_FORGET_WHOLE = 0.95
 _HOPE = 2.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
-_FASTER, _SLOWEST = 0.3, 3.0  # weight of a level that took less time than the mean, and the most of it that one may count
-_DOUBT, _GUESS, _LEAST = 10.0, 0.02, 0.25
-_LONGEST_PAUSE = 128  # rounds without a draft before it is tried again
+_SLOWEST, _HASTE = 3.0, 0.3  # the most of a mean that one time counts; weight of one that took less than half of it
+_DOUBT, _GUESS = (
+    3.0,
+    0.02,
+)  # of the slope of the target's time: as if the nodes of a round had varied by so much at its share
+_FRONT = 0.25  # of the time of a level, for one more node of it
+_LONGEST_PAUSE = 256  # rounds without a draft before it is tried again
+_TRIES = 4  # rounds in turn, of which the first does not count: the draft has to read what it has not seen
 _SOON, _LATER = 4, 100  # rounds before some go without a draft to know what that takes: at first, and after that
 _PLAIN = 3  # so many in turn, of which the first does not count: forwards of another size than the last one take longer
 
@@ -43,7 +48,8 @@ class Pace:
         self._alone, self._whole = [0.0] * 2, [0.0] * 4
         self._above = 0.0  # value that this round's draft grows below; 0 where there is no draft
         self._with = self._without = 0  # rounds with a draft since one without was last timed; those without in turn
-        self._pause = self._waited = 0
+        self._pause = self._waited = self._tries = 0
+        self._reads = False  # in this round the draft reads text that it had not seen
 
     @property
     def node(self) -> float:
@@ -53,10 +59,9 @@ class Pace:
         if not one:
             return 0.0
         most = max(0.0, t - one * self._plain) / (n - one) if self._plain else 0.0  # where trees cost by their nodes alone
-        guess = most or _GUESS * t / one
-        doubt = _DOUBT * one  # as if the nodes of a round had also varied by so much, at the guessed cost
-        slope = max(0.0, (nt - n * t / one + doubt * guess) / (nn - n * n / one + doubt))
-        return min(max(slope, _LEAST * most), most) if self._plain else slope
+        doubt = _DOUBT * one
+        slope = max(0.0, (nt - n * t / one + doubt * _GUESS * t / one) / (nn - n * n / one + doubt))
+        return min(slope, most) if self._plain else slope
 
     @property
     def _plain(self) -> float:
@@ -100,13 +105,19 @@ class Pace:
     def _try(self, pays: bool) -> bool:
         """A draft that does not pay is tried again after pauses that double: the text may have become easier."""
         if pays:
-            self._pause = self._waited = 0
+            self._pause = self._waited = self._tries = 0
+        elif self._tries:
+            self._tries -= 1
         elif self._waited < self._pause:
             self._waited += 1
             return False
         else:
-            self._pause, self._waited = min(_LONGEST_PAUSE, 2 * self._pause + 1), 0
+            self._pause, self._waited, self._tries = min(_LONGEST_PAUSE, 2 * self._pause + 1), 0, _TRIES - 1
         return True
+
+    def least_front(self, depth: int) -> float:
+        """The value below which a node costs the draft more than what grows below it brings."""
+        return _FRONT * self.speed * self.level / self._catch[min(depth, len(self._catch) - 1)]
 
     def least_value(self) -> float:
         """The value below which a node costs the target more than it brings."""
@@ -135,14 +146,16 @@ class Pace:
             self._catch.append(self._catch[-1])
         if above > 0:
             self._catch[depth] += (1 - _FORGET) * (brought / above - self._catch[depth])
-        if seconds is not None:
+        if seconds is None:
+            self._reads = True
+        else:
             self.level = self._towards(self.level, seconds)
 
     @staticmethod
     def _towards(mean: float, seconds: float) -> float:
-        """A machine is slower than usual now and then, never faster: what took long counts less, so that one slow level does
-        not end drafting for long."""
-        weight = _FASTER if seconds < mean else 1 - _FORGET
+        """A machine is slower than usual now and then, never faster: what took long counts less, and what took very little
+        more, so that one slow level does not end drafting for long."""
+        weight = _HASTE if seconds < mean / 2 else 1 - _FORGET
         return mean + (min(seconds, _SLOWEST * mean) - mean) * weight if mean else seconds
 
     def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
@@ -150,10 +163,10 @@ class Pace:
         self._tokens = _FORGET_COSTS * self._tokens + tokens
         self._seconds = _FORGET_COSTS * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
-        above, self._above = self._above, 0.0
-        if above:
+        above, reads, self._above, self._reads = self._above, self._reads, 0.0, False
+        if above and not reads:
             self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
-        elif nodes == 1:
+        elif nodes == 1 and not above:
             self._without += 1
             if self._without > 1:
                 self._alone = _joined(self._alone, seconds)
