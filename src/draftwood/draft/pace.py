@@ -116,8 +116,8 @@ class Pace:
         return True
 
     def least_front(self, depth: int) -> float:
-        """The value below which a node costs the draft more than what grows below it brings."""
-        return _FRONT * self.speed * self.level / self._catch[min(depth, len(self._catch) - 1)]
+        """The value below which one more node of a level costs the draft more than what grows below it brings."""
+        return _FRONT * self.speed * self.level / max(self._catch[min(depth, len(self._catch) - 1)], _FRONT)
 
     def least_value(self) -> float:
         """The value below which a node costs the target more than it brings."""

@@ -100,12 +100,14 @@ class Pool:
                 heappush(best, (-self.values[new], new))
 
     def front(self, depth: int, width: int, nodes: int, least: float = 0.0) -> list[int]:
-        """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all and worth ``least``. Best
-        are those worth most beyond what is guessed behind them; what stands above them the draft must have scored."""
+        """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all; all but the first must be
+        worth ``least``. Best are those worth most beyond what is guessed behind them; what stands above them the draft must
+        have scored."""
         level = [i for i, found in enumerate(self.depths) if found == depth and self.parents[i] in self.numbers]
         enough = self._enough(nodes)
         best = sorted(((self.unguessed(i), -i) for i in level), reverse=True)[:width]
-        return [-i for worth, i in best if worth >= least and self.values[-i] >= enough]
+        worthy = [-i for place, (worth, i) in enumerate(best) if not place or worth >= least]
+        return [i for i in worthy if self.values[i] >= enough]
 
     def fresh(self, since: int, nodes: int) -> list[int]:
         """Those that came after ``since`` of the ``nodes`` best of all."""
