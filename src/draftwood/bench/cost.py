@@ -70,7 +70,8 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
 
 
 def _check_room(config: CostConfig, longest: int | None) -> None:
-    needed = max(config.context) + max(config.tokens) + config.repeats * len(config.tokens) + 1
+    forwards = (2 * config.repeats + 1) * len(config.tokens)
+    needed = max(config.context) + max(config.tokens) + forwards + 1
     if longest is not None and needed > longest:
         raise ConfigError(
             f"context {max(config.context)} with {config.repeats} repeats of up to {max(config.tokens)} tokens needs "
@@ -80,13 +81,15 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
 
 
 def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
-    """Seconds of forwards of a chain of so many tokens; after each one token stays, as in a round with nothing accepted."""
+    """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
+    after each one token stays, as in a round with nothing accepted."""
     runner.start([[i % runner.vocab_size for i in range(context)]])
     _forward(runner, 1)  # reads the context
     for size in sizes:
         _forward(runner, size)  # warming up
     for _ in range(repeats):
         for size in sizes:
+            _forward(runner, size)
             yield size, _forward(runner, size)
     runner.start([[]])
 

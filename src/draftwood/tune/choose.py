@@ -15,7 +15,7 @@ from draftwood.tune.replay import Replay
 
 PLAIN = Method(method="ar")
 ADAPTIVE = Method(method="adaptive")
-ABOUT = 0.95  # of a speed, which a run can hardly tell from it
+ABOUT = 0.9  # of a speed: a short run hardly tells more, the highest of many being too high by chance
 LOOKUP = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
 NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
 BASELINES = frozenset({"iid"})
