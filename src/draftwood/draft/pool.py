@@ -100,9 +100,11 @@ class Pool:
                 heappush(best, (-self.values[new], new))
 
     def front(self, depth: int, width: int, nodes: int, least: float = 0.0) -> list[int]:
-        """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all; all but the first must
-        be worth ``least``. Best are those worth most beyond what is guessed behind them; what stands above them the draft must
-        have scored."""
+        """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all.
+
+        All but the first must be worth ``least``. Best are those worth most beyond what is guessed behind them; what stands
+        above them the draft must have scored.
+        """
         level = [i for i, found in enumerate(self.depths) if found == depth and self.parents[i] in self.numbers]
         enough = self._enough(nodes)
         best = sorted(((self.unguessed(i), -i) for i in level), reverse=True)[:width]
