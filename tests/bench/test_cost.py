@@ -39,8 +39,8 @@ def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
     finally:
         hook.remove()
     assert [size for size, _ in found] == [1, 4, 1, 4]
-    assert [tokens for tokens, _ in seen] == [11, 1, 4, 1, 4, 1, 4]
-    assert [last for _, last in seen] == [10, 11, 15, 13, 17, 15, 19]  # one token stays each time
+    assert [tokens for tokens, _ in seen] == [11, 1, 4, 1, 1, 4, 4, 1, 1, 4, 4]  # each behind one of its own size
+    assert [last for _, last in seen] == [10, 11, 15, 13, 14, 18, 19, 17, 18, 22, 23]  # one token stays each time
 
 
 def test_the_table_says_how_many_times_one_token_it_takes() -> None:
