@@ -105,7 +105,7 @@ def after_slow_levels() -> float:
 
 
 def test_slow_levels_are_soon_forgotten(monkeypatch):
-    assert after_slow_levels() < 2.1 * LEVEL
+    assert after_slow_levels() < 2 * LEVEL
     monkeypatch.setattr("draftwood.draft.pace._HASTE", 0.1)
     assert after_slow_levels() > 3 * LEVEL
 

@@ -269,7 +269,7 @@ def test_forwards_of_many_rows_or_of_large_models_are_left_as_they_are(widths):
     assert openvino_slots.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
 
 
-def test_control_tokens_of_no_use_that_are_seen(widths, monkeypatch):
+def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
     inner = openvino_slots.GrowingMemory.move
 
     def move(memory, source, target):

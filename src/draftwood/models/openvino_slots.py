@@ -16,11 +16,11 @@ from draftwood.models.openvino_graph import shared
 
 _PATIENCE = 400.0
 """Dead slots are cleared away once their square is so many times the slots in use. A forward pays for every dead slot at
-every new token; clearing away pays for every slot in use, and in small models most of all for itself (0.6 ms with 11 M
-parameters). There decoding was fastest with 200 and more."""
+every new token, clearing away for every slot in use, and in small models most of all for itself. Decoding the bundled pair
+was last with 40 in every run, but within the spread of 200, 400 and 1000; longer contexts were not measured."""
 _SPARE, _WEIGHTS = 6, 5e6
 """A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long
-as one more token does with some five million weights to a layer (measured on models of 1 M, 11 M and 110 M parameters)."""
+as one more token does with some five million weights to a layer (measured on models of 1 M and 11 M parameters)."""
 
 
 def spare_tokens(model: Any, layers: int) -> int:
