@@ -101,3 +101,17 @@ def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
 def test_contexts_that_cannot_be_are_refused(settings: dict, told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=told):
         BenchConfig(**settings, data=None if settings["contexts"] == "64" else tmp_path)
+
+
+def test_documents_can_be_passed_over(folder: Path) -> None:
+    config = BenchConfig(data=folder, prompt_tokens=6, prompts_per_source=2, skip_prompts=2)
+    found = [(p.source, "".join(map(chr, p.tokens))) for p in read_prompts(config, encode, longest=200)]
+    assert [text for source, text in found if source == "woods"] == ["third ", "more"]
+    every = [text[:6] for text in pieces(read_documents(folder / "books.val.txt.xz"), 4)]
+    assert [text for source, text in found if source == "books"] == every[2:]
+    with pytest.raises(ConfigError, match="holds no more than 99 documents"):
+        read_prompts(BenchConfig(data=folder, skip_prompts=99), encode, longest=200)
+    one = {"skip_prompts": 1}
+    for bad in (one, {"skip_prompts": -1, "data": folder}, {**one, "data": folder, "contexts": "4"}):
+        with pytest.raises(ConfigError, match="skip_prompts"):
+            BenchConfig(**bad)

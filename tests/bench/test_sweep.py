@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from draftwood.api import Pair
 from draftwood.bench import run as bench_run
 from draftwood.bench.settings import depth
-from draftwood.bench.sweep import NODES, fixed, over_others_best, untrained
+from draftwood.bench.sweep import FINALISTS, MORE, NODES, fixed, untrained
 from draftwood.bench.sweep_report import markdown
 from draftwood.cli import main
 from draftwood.errors import ConfigError
@@ -23,11 +24,6 @@ from draftwood.profile import Profile
 from tests.bench.tiny import VOCAB
 
 FREE_NAMES = {"adaptive", "shared-noise paced"}
-
-
-def repeat(speed: float) -> dict[str, list]:
-    """One repeat of one text at so many tokens per second."""
-    return {"new_tokens": [100], "seconds": [100 / speed]}
 
 
 def test_the_grid_holds_plain_decoding_and_every_kind_of_draft(pair: Pair) -> None:
@@ -47,15 +43,6 @@ def test_a_draft_that_fills_blocks_gets_blocks_and_nothing_deeper(pair: Pair) ->
         assert {setting.name for setting in grid} >= {"block 2", "block 3", "chain 2", "rsd-s 2x3", "ngram 8"}
         assert max(map(depth, grid)) == 3
     assert "block 2" not in {setting.name for setting in fixed(pair)}
-
-
-def test_the_others_best_is_chosen_without_the_repeat_that_it_is_judged_in() -> None:
-    """Two rivals of the same speed with a lucky repeat each: the best of all flatters itself, the others' best does not."""
-    lucky = [[repeat(200), repeat(100), repeat(100)], [repeat(100), repeat(100), repeat(220)]]
-    assert over_others_best([repeat(100)] * 3, lucky) == {"median": 1.0, "min": 1.0, "max": 1.0}
-    clear = [[repeat(100)] * 3, [repeat(200)] * 3]
-    assert over_others_best([repeat(100)] * 3, clear)["median"] == 0.5
-    assert over_others_best([repeat(100)], [[repeat(200)]]) is None
 
 
 def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: Pair) -> None:
@@ -93,15 +80,22 @@ def sweep(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
     return run
 
 
-def test_every_setting_is_measured_and_one_repeat_has_no_others(sweep: Callable[..., dict], pair: Pair) -> None:
+def test_every_setting_is_measured_and_the_best_again(sweep: Callable[..., dict], pair: Pair) -> None:
     found = sweep("--repeats", "1", "--temperatures", "0.6")
     assert found["code"] == 0, found["stderr"]
     assert not found["partial"]
     assert {r["setting"] for r in found["results"]} == {"auto", *FREE_NAMES, *(s.name for s in fixed(pair))}
     assert {r["setting"] for r in found["untrained"]} == {"ar", "auto", "chain 4"}
-    assert all(len(r["repeats"]) == 1 and r["temperature"] == 0.6 for r in found["results"] + found["untrained"])
-    assert [judged["over_others_best"] for judged in found["auto"]] == [None]
+    assert all(len(r["repeats"]) == 1 and r["temperature"] == 0.6 for r in found["results"])
+    assert all(len(r["repeats"]) == MORE for r in found["final"] + found["untrained"])
+    first_seeds = [{r["repeats"][0]["first_seed"] for r in found[run]} for run in ("results", "final")]
+    assert first_seeds[0].isdisjoint(first_seeds[1])
     assert markdown(found) in found["stdout"]
+
+
+def speeds_of(results: list[dict], temperature: float) -> dict[str, list[float]]:
+    here = [r for r in results if r["temperature"] == temperature and r["setting"] not in FREE_NAMES]
+    return {r["setting"]: [sum(c["new_tokens"]) / sum(c["seconds"]) for c in r["repeats"]] for r in here}
 
 
 def test_the_verdict_follows_from_the_raw_repeats_and_names_what_auto_is(sweep: Callable[..., dict]) -> None:
@@ -109,29 +103,23 @@ def test_the_verdict_follows_from_the_raw_repeats_and_names_what_auto_is(sweep: 
     [greedy, judged] = found["auto"]
     assert greedy["method"]["method"] == "adaptive"
     assert (judged["method"]["method"], judged["method"]["shape"]) == ("chain", "2")
-    here = {r["setting"]: r for r in found["results"] if r["temperature"] == 1}
-    speeds = {
-        name: [sum(c["new_tokens"]) / sum(c["seconds"]) for c in r["repeats"]]
-        for name, r in here.items()
-        if name not in FREE_NAMES
-    }
-    auto = speeds.pop("auto")
-    best = max(speeds, key=lambda name: sum(speeds[name]))
-    assert judged["best"] == best
-    ratios = [a / b for a, b in zip(auto, speeds[best], strict=True)]
-    assert judged["over_best"]["median"] == pytest.approx(sum(ratios) / 2)
-    crossed = [auto[i] / speeds[max(speeds, key=lambda name: speeds[name][1 - i])][i] for i in (0, 1)]
-    assert judged["over_others_best"]["min"] == pytest.approx(min(crossed))
+    first, final = speeds_of(found["results"], 1), speeds_of(found["final"], 1)
+    del first["auto"]
+    best = sorted(first, key=lambda name: -sum(first[name]))[:FINALISTS]
+    assert set(final) == {"auto", "ar", *best}
+    assert judged["best"] == best[0]
+    auto = final["auto"]
+    for name in ("best", "fastest"):
+        ratios = [a / b for a, b in zip(auto, final[judged[name]], strict=True)]
+        assert judged[f"over_{name}"]["median"] == pytest.approx(median(ratios))
+        assert judged[f"over_{name}"]["min"] == pytest.approx(min(ratios))
+    assert judged["fastest"] == max(best, key=lambda name: median(final[name]))
     report = markdown(found)
     assert report in found["stdout"]
     row = next(line for line in report.splitlines() if line.startswith("| 1 | chain"))
-    assert row.startswith(f"| 1 | chain 2 + recursive (profile) | {found_speed(here['auto'])} (")
-    assert f"| {best}: {found_speed(here[best])} (" in row
+    assert row.startswith(f"| 1 | chain 2 + recursive (profile) | {median(auto):.1f} (")
+    assert f": {judged['best']}, {median(final[judged['best']]):.1f} (" in row
     assert "| 0 | adaptive + greedy (profile) |" in report
-
-
-def found_speed(result: dict) -> str:
-    return f"{result['tokens_per_second']['median']:.1f}"
 
 
 def test_an_interrupted_sweep_keeps_what_it_has(
@@ -152,5 +140,5 @@ def test_an_interrupted_sweep_keeps_what_it_has(
     assert found["partial"]
     assert "sweep.md is a partial report" in found["stderr"]
     assert all([len(c["seconds"]) for c in r["repeats"]] == [2, 1] for r in found["results"])
-    assert found["untrained"] == []
+    assert found["final"] == found["untrained"] == found["auto"] == []
     assert "interrupted" in markdown(found).splitlines()[0]

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from draftwood.methods import Method
-from draftwood.tune.choose import ADAPTIVE, LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists
+from draftwood.tune.choose import ADAPTIVE, LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists, leaders
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import ASKED, BEAMS, BRANCHINGS, SCORED, Forwards, Speed, Timed
 from draftwood.tune.nests import beams
+from draftwood.tune.run import Findings
 
 LEVEL = {1: 0.001, 2: 0.0012, 3: 0.0014, 4: 0.0015, 6: 0.002, 12: 0.003}
 WIDTHS = {
@@ -178,6 +179,35 @@ def test_a_noisy_machine_moves_the_costs_little():
 
 def test_what_follows_the_text_is_taken_where_a_run_can_hardly_tell():
     chain = Method(method="chain", shape="3")
-    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 119.0}) == ADAPTIVE
-    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 115.0}) == chain
+    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 125.0}) == ADAPTIVE
+    assert fastest({PLAIN: 100.0, chain: 130.0, ADAPTIVE: 120.0}) == chain
     assert fastest({PLAIN: 100.0, LOOKUP: 97.0}) == PLAIN
+
+
+def speed(tokens_per_second, texts):
+    found = Speed()
+    for _ in range(texts):
+        found.add([Timed(1 / tokens_per_second, 0.0, 0, 1)] * 5)
+    return found
+
+
+@pytest.mark.parametrize(("texts", "left"), [(1, 4), (4, 3), (25, 2), (100, 2)])
+def test_the_more_texts_the_fewer_go_on(texts, left):
+    """A fifth is much after four texts; what follows the text goes on whatever it did, as it would be the choice."""
+    chain, beam = Method(method="chain", shape="3"), Method(method="rsd-s", shape="3x4")
+    found = {chain: speed(100.0, texts), beam: speed(85.0, texts), PLAIN: speed(70.0, texts), ADAPTIVE: speed(60.0, texts)}
+    assert leaders(found) == [*[chain, beam, PLAIN][: left - 1], ADAPTIVE]
+
+
+def test_a_method_whose_texts_ended_at_once_goes_on():
+    assert leaders({PLAIN: Speed(texts=9), LOOKUP: speed(100.0, 9)}) == [PLAIN, LOOKUP]
+    assert leaders({PLAIN: Speed(texts=9)}) == [PLAIN]
+
+
+def test_only_what_wrote_all_texts_can_be_the_choice():
+    """The first texts may have been the easy ones."""
+    costs = Costs(level=[(1, 0.001)], target=[(1, 0.01)], within=1.0, rest={})
+    measured = {0.0: {PLAIN: speed(200.0, 3), LOOKUP: speed(90.0, 20), ADAPTIVE: speed(60.0, 20)}}
+    found = Findings(costs=costs, expected={0.0: {}}, measured=measured, seconds=1.0)
+    assert found.choices == {0.0: LOOKUP}
+    assert [method for _, method, _, _ in found.checks()] == [LOOKUP, ADAPTIVE, PLAIN]

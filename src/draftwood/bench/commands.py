@@ -102,7 +102,7 @@ def sweep_command(**options: Any) -> None:
     sweep = Sweep(config=config, pair=pair, blind=blind, prompts=prompts)
     config.output.mkdir(parents=True, exist_ok=True)
     try:
-        with steps("sweep", sum(bench.steps for bench in sweep.benches())) as advance:
+        with steps("sweep", sweep.steps) as advance:
             sweep.run(advance)
     except KeyboardInterrupt:
         click.echo(f"Interrupted: unless it was warming up, {config.output / 'sweep.md'} is a partial report", err=True)

@@ -86,6 +86,7 @@ class BenchConfig:
     prompts_per_source: int | None = field(
         default=None, metadata={"help": "prompts of each source; by default the preset's"}
     )
+    skip_prompts: int = field(default=0, metadata={"help": "held-out documents of each source that are passed over first"})
     max_new_tokens: int | None = field(
         default=None, metadata={"help": "longest continuation in tokens; by default the preset's"}
     )
@@ -107,6 +108,10 @@ class BenchConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
+        if self.skip_prompts < 0:
+            raise ConfigError(f"skip_prompts is {self.skip_prompts}: give 0 or more")
+        if self.skip_prompts and (self.data is None or self.contexts is not None):
+            raise ConfigError("skip_prompts passes over held-out documents: give --data, and leave --contexts out")
         if self.data is not None and self.prompts is not None:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
         if self.contexts is not None and self.data is None:

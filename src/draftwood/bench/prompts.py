@@ -64,7 +64,7 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
             _check_room(prompt, scale.max_new_tokens, longest)
         return prompts
     if config.data is not None:
-        texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens)
+        texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens, config.skip_prompts)
         keep: int | None = config.prompt_tokens
     else:
         texts = _from_file(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
@@ -117,11 +117,16 @@ def _files(folder: Path) -> list[Path]:
     return paths
 
 
-def _held_out(folder: Path, count: int, tokens: int) -> dict[str, list[str]]:
-    """Beginnings of ``count`` held-out documents of every source in a data folder."""
-    paths = _files(folder)
+def _held_out(folder: Path, count: int, tokens: int, skip: int) -> dict[str, list[str]]:
+    """Beginnings of ``count`` held-out documents of every source in a data folder, behind the first ``skip``."""
     cut = tokens * _CHARACTERS_PER_TOKEN
-    return {path.name.split(".val.txt")[0]: [text[:cut] for text in pieces(read_documents(path), count)] for path in paths}
+    found = {}
+    for path in _files(folder):
+        texts = pieces(read_documents(path), skip + count)[skip:]
+        if not texts:
+            raise ConfigError(f"{path} holds no more than {skip} documents: lower --skip-prompts")
+        found[path.name.split(".val.txt")[0]] = [text[:cut] for text in texts]
+    return found
 
 
 def pieces(found: Sequence[str], count: int) -> list[str]:

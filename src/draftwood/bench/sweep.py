@@ -1,16 +1,16 @@
 """Is ``auto`` as fast as the best fixed setting? And does a useless draft cost much?
 
 Every setting continues every prompt in turn and in shuffled order, as in the other benchmarks. The best of many fixed
-settings looks faster than it is, as it was chosen by the very times that it is judged by. So ``auto`` is also compared, in
-every repeat, with the setting that was best in the *other* repeats.
+settings looks faster than it is, as it was chosen by the very times that it is judged by. So the best few of a temperature
+are measured again beside ``auto``, with other seeds and more repeats, and that run is what ``auto`` is judged by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from typing import Any, Final, final
 
 import torch
@@ -19,10 +19,10 @@ from draftwood.api import Pair
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.document import Writer, replace_file, text_of
 from draftwood.bench.prompts import Prompt
-from draftwood.bench.report import Result, speed_of
+from draftwood.bench.report import Result
 from draftwood.bench.run import Bench, Case, Log
 from draftwood.bench.settings import BLOCKS, Setting, depth, node_count
-from draftwood.bench.summary import Columns, ratio, speed, spread
+from draftwood.bench.summary import columns, ratio, speed
 from draftwood.bench.sweep_report import markdown
 from draftwood.errors import ConfigError
 from draftwood.machine import load_average
@@ -39,6 +39,9 @@ SHAPES: Final = {
     "ngram": ("3", "5", "8"),
 }
 NODES: Final = (4, 6, 8, 10, 14, 18, 24)  # of shared-noise trees
+FINALISTS: Final = 4  # fixed settings of a temperature that are measured again
+MORE: Final = 4  # times as many repeats of the final and of the untrained draft: they decide, and have few settings
+_OTHER_SEEDS: Final = 1_000  # of the final, far from those of the first run
 BLIND: Final = (PLAIN, AUTO, Setting(method="chain", shape="4", nodes=4))  # measured with the untrained draft
 
 
@@ -78,7 +81,7 @@ def untrained(pair: Pair, seed: int) -> Pair:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Two runs: all settings with the pair's own draft, then a few with an untrained one.
+    """Three runs: all settings with the pair's own draft, the fastest of them again, and a few with an untrained draft.
 
     Attributes:
         config: scale, seed and output folder.
@@ -92,49 +95,80 @@ class Sweep:
     blind: Pair
     prompts: Sequence[Prompt]
 
-    def benches(self) -> tuple[Bench, Bench]:
-        """Both runs."""
-        own = _bench(self.config, self.pair, self.prompts, [AUTO, *FREE, *fixed(self.pair)])
-        blind = [setting for setting in BLIND if _grows(self.blind, setting)]
-        return own, _bench(self.config, self.blind, self.prompts, blind)
+    @property
+    def steps(self) -> int:
+        """Texts to be written."""
+        as_many = list(fixed(self.pair))[1 : 1 + FINALISTS]  # as those that will be the best
+        runs = self.all(), self.final(dict.fromkeys(self._temperatures, as_many)), self.untrained()
+        return sum(bench.steps for bench in runs)
+
+    @property
+    def _temperatures(self) -> tuple[float, ...]:
+        return self.config.scale().temperatures
+
+    def all(self) -> Bench:
+        """Everything, to find out what is fastest."""
+        settings = [AUTO, *FREE, *fixed(self.pair)]
+        return self._bench(self.pair, [(s, t) for t in self._temperatures for s in settings], 1, self.config.seed)
+
+    def final(self, best: Mapping[float, Sequence[Setting]]) -> Bench:
+        """The best fixed settings of each temperature, plain decoding and ``auto``."""
+        cases = [(s, t) for t, settings in best.items() for s in dict.fromkeys([PLAIN, AUTO, *settings])]
+        return self._bench(self.pair, cases, MORE, self.config.seed + _OTHER_SEEDS)
+
+    def untrained(self) -> Bench:
+        """A few settings with the untrained draft."""
+        settings = [setting for setting in BLIND if _grows(self.blind, setting)]
+        return self._bench(self.blind, [(s, t) for t in self._temperatures for s in settings], MORE, self.config.seed)
+
+    def _bench(self, pair: Pair, cases: list[Case], more: int, seed: int) -> Bench:
+        scale = self.config.scale()
+        return Bench(
+            pair=pair,
+            cases=cases,
+            prompts=self.prompts,
+            repeats=more * scale.repeats,
+            max_new_tokens=scale.max_new_tokens,
+            seed=seed,
+        )
 
     def run(self, on_step: Callable[[], object]) -> dict[str, Any]:
         """Measure everything; ``sweep.json`` and ``sweep.md`` are written after every repeat. Returns the document."""
-        benches = self.benches()
-        logs = [Log(cases=list(bench.cases)) for bench in benches]
-        write = Record(sweep=self, logs=logs, load_before=load_average()).write
+        record = Record(sweep=self, load_before=load_average())
         partial = True
         try:
-            for bench, log in zip(benches, logs, strict=True):
-                bench.run(log, on_step, lambda: write(partial=True))
+            record.measure(self.all(), on_step)
+            record.measure(self.final(record.best()), on_step)
+            record.measure(self.untrained(), on_step)
             partial = False
         finally:
-            if any(logs[0].samples):  # a run that ended while warming up leaves an older result alone
-                document = write(partial=partial)
+            if any(any(log.samples) for log in record.logs):  # one that ended while warming up leaves an older result alone
+                document = record.write(partial=partial)
         return document
-
-
-def _bench(config: BenchConfig, pair: Pair, prompts: Sequence[Prompt], settings: Sequence[Setting]) -> Bench:
-    scale = config.scale()
-    cases: list[Case] = [(setting, temperature) for temperature in scale.temperatures for setting in settings]
-    return Bench(
-        pair=pair,
-        cases=cases,
-        prompts=prompts,
-        repeats=scale.repeats,
-        max_new_tokens=scale.max_new_tokens,
-        seed=config.seed,
-    )
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Makes the document of what the logs hold by then, and its files."""
+    """What the runs measured so far, as a document and its files."""
 
     sweep: Sweep
-    logs: Sequence[Log]
     load_before: float | None
+    logs: list[Log] = field(default_factory=list)
+
+    def measure(self, bench: Bench, on_step: Callable[[], object]) -> None:
+        """One more run."""
+        self.logs.append(Log(cases=list(bench.cases)))
+        bench.run(self.logs[-1], on_step, lambda: self.write(partial=True))
+
+    def best(self) -> dict[float, list[Setting]]:
+        """The fastest fixed settings of every temperature in the first run, the fastest first."""
+        log, rivals = self.logs[0], set(fixed(self.sweep.pair))
+        found: dict[float, dict[Setting, float]] = {}
+        for (setting, temperature), repeats in zip(log.cases, log.samples, strict=True):
+            if setting in rivals and repeats:
+                found.setdefault(temperature, {})[setting] = median(speed(columns(repeat)) for repeat in repeats)
+        return {t: sorted(speeds, key=lambda s: -speeds[s])[:FINALISTS] for t, speeds in found.items()}
 
     def write(self, *, partial: bool) -> dict[str, Any]:
         """Both files; returns the document."""
@@ -147,46 +181,35 @@ class Record:
     def document(self, *, partial: bool) -> dict[str, Any]:
         """All that is known, as plain values."""
         sweep = self.sweep
-        own, blind = (
-            Writer(config=sweep.config, pair=pair, prompts=sweep.prompts, log=log, load_before=self.load_before)
-            for pair, log in zip((sweep.pair, sweep.blind), self.logs, strict=True)
+        runs = zip((sweep.pair, sweep.pair, sweep.blind), (0, _OTHER_SEEDS, 0), self.logs, strict=False)
+        own, *others = (
+            Writer(
+                config=replace(sweep.config, seed=sweep.config.seed + seed),
+                pair=pair,
+                prompts=sweep.prompts,
+                log=log,
+                load_before=self.load_before,
+            ).document(partial=partial)
+            for pair, seed, log in runs
         )
-        document = own.document(partial=partial)
-        del document["greedy"]  # no text is compared here
-        judged = chain.from_iterable(self._judged(document["results"], t) for t in sweep.config.scale().temperatures)
-        return document | {"auto": list(judged), "untrained": blind.document(partial=partial)["results"]}
+        del own["greedy"]  # no text is compared here
+        final, untrained = ([other["results"] for other in others] + [[], []])[:2]
+        return own | {"final": final, "auto": list(self._judged(final)), "untrained": untrained}
 
-    def _judged(self, results: Sequence[Result], temperature: float) -> Iterator[dict[str, Any]]:
-        here = [r for r in results if r["temperature"] == temperature]
-        auto = next((r for r in here if r["method"] == AUTO.method), None)
-        names = {setting.name for setting in fixed(self.sweep.pair)}
-        rivals = [r for r in here if r["setting"] in names]
-        if auto is not None and rivals:
-            best = max(rivals, key=speed_of)
-            yield {
-                "temperature": temperature,
-                "method": asdict(self.sweep.pair.method(temperature=temperature)),
-                "profile": self.sweep.pair.profile is not None,
-                "best": best["setting"],
-                "over_best": ratio(auto["repeats"], best["repeats"]),
-                "over_others_best": over_others_best(auto["repeats"], [r["repeats"] for r in rivals]),
-            }
-
-
-def over_others_best(auto: Sequence[Columns], rivals: Sequence[Sequence[Columns]]) -> dict[str, float] | None:
-    """How many times faster ``auto`` is in each repeat than the setting that was best in the others; median and extremes.
-
-    None where there is one repeat only.
-    """
-    if len(auto) < 2:
-        return None
-    found = []
-    for at, mine in enumerate(auto):
-        best = max(rivals, key=lambda repeats: pooled([r for i, r in enumerate(repeats) if i != at]))
-        found.append(speed(mine) / speed(best[at]))
-    return spread(found)
-
-
-def pooled(repeats: Sequence[Columns]) -> float:
-    """Tokens per second of several repeats together."""
-    return sum(sum(r["new_tokens"]) for r in repeats) / sum(sum(r["seconds"]) for r in repeats)
+    def _judged(self, final: Sequence[Result]) -> Iterator[dict[str, Any]]:
+        """Per temperature, ``auto`` beside the setting that was fastest in the first run, by the times of the final."""
+        best = self.best()
+        for temperature in self.sweep.config.scale().temperatures:
+            here = {r["setting"]: r["repeats"] for r in final if r["temperature"] == temperature}
+            names = [setting.name for setting in best.get(temperature, [])]
+            if AUTO.name in here and set(names) <= here.keys():
+                auto, fastest = here[AUTO.name], max(names, key=lambda name: median(map(speed, here[name])))
+                yield {
+                    "temperature": temperature,
+                    "method": asdict(self.sweep.pair.method(temperature=temperature)),
+                    "profile": self.sweep.pair.profile is not None,
+                    "best": names[0],
+                    "over_best": ratio(auto, here[names[0]]),
+                    "fastest": fastest,
+                    "over_fastest": ratio(auto, here[fastest]),
+                }

@@ -108,8 +108,8 @@ def _write(path: Path, subject: Subject, found: Findings, sizes: Sizes) -> None:
 
 def _told(found: Findings) -> str:
     lines = [
-        "                                            tokens per round      tokens/s",
-        "temperature  method                      expected  measured  expected  measured  deviation",
+        "                                                   tokens per round      tokens/s",
+        "temperature  method                      texts  expected  measured  expected  measured  deviation",
     ]
     choices, last = found.choices, None
     for temperature, method, expected, speed in found.checks():
@@ -121,5 +121,5 @@ def _told(found: Findings) -> str:
             figures = [f"{expected.tokens_per_round:.2f}", figures[1], f"{ahead:.0f}", figures[3], f"{deviation:+.0%}"]
         chosen = "  <- choice" if method == choices[temperature] else ""
         columns = "".join(f"{text:>10}" for text in figures)
-        lines.append(f"{shown:<13}{name_of(method):<26}{columns}{chosen}")
+        lines.append(f"{shown:<13}{name_of(method):<26}{speed.texts:>7}{columns}{chosen}")
     return "\n".join(lines)

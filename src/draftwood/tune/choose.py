@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import fmean
 from typing import cast, final
 
 from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, Method, MethodName
 from draftwood.models import BlockRunner, Runner
 from draftwood.tune.costs import Costs
+from draftwood.tune.measure import Speed
 from draftwood.tune.nests import Nest
 from draftwood.tune.replay import Replay
 
 PLAIN = Method(method="ar")
 ADAPTIVE = Method(method="adaptive")
-ABOUT = 0.9  # of a speed: a short run hardly tells more, the highest of many being too high by chance
+ABOUT = 0.95  # of a speed: a short run hardly tells more, the highest of many being too high by chance
+BEHIND = 0.4  # of the fastest: so far apart may be what methods of the same speed do on one text
 LOOKUP = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
 NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
 BASELINES = frozenset({"iid"})
@@ -90,6 +93,15 @@ def finalists(found: Mapping[Method, Estimate], others: Sequence[Method]) -> lis
             best[name] = estimate
     drawn = [estimate.method for name, estimate in best.items() if name != PLAIN.method]
     return [PLAIN, LOOKUP, *others, *drawn]
+
+
+def leaders(found: Mapping[Method, Speed]) -> list[Method]:
+    """Those that may still turn out to be the choice, so that what time is left shows which of them is: the more texts they
+    wrote, the less they may be behind."""
+    speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.rounds}
+    texts = max(speed.texts for speed in found.values())
+    least = (1.0 - BEHIND / sqrt(texts)) * max(speeds.values(), default=0.0)
+    return [method for method in found if speeds.get(method, least) >= least or method == ADAPTIVE]
 
 
 def fastest(speeds: Mapping[Method, float]) -> Method:

@@ -105,9 +105,16 @@ class Speed:
 
     Attributes:
         rounds: of all texts.
+        texts: how many it wrote.
     """
 
     rounds: list[Timed] = field(default_factory=list)
+    texts: int = 0
+
+    def add(self, rounds: Sequence[Timed]) -> None:
+        """Another text."""
+        self.rounds += rounds
+        self.texts += 1
 
     @property
     def tokens_per_round(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, product
 from time import perf_counter
@@ -15,7 +15,7 @@ from draftwood.errors import ConfigError
 from draftwood.methods import Method, MethodName, VerifierName
 from draftwood.models import BlockRunner
 from draftwood.sampling import Sampling
-from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, unexpected
+from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, leaders, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import BEAMS, BRANCHINGS, ROOM, Forwards, Runs, Speed, Timed, widths_of
 from draftwood.tune.replay import Replay
@@ -25,6 +25,7 @@ Tell: TypeAlias = Callable[[str, float], object]
 """Called after every text with what is being done and the share of the time that is gone."""
 
 _FORWARDS = 4  # of every size in every pass
+_JUDGED_AFTER = 3  # texts: the next ones only for methods that may still be the fastest
 _UNTIL = {"costs": 0.2, "acceptance": 0.45, "check": 1.0}  # shares of the time
 
 
@@ -76,13 +77,14 @@ class Findings:
 
     @property
     def choices(self) -> dict[float, Method]:
-        """The fastest method at every temperature, as it was measured (:func:`draftwood.tune.choose.fastest`)."""
-        return {t: fastest({m: s.tokens_per_second for m, s in found.items()}) for t, found in self.measured.items()}
+        """The fastest method at every temperature (:func:`draftwood.tune.choose.fastest`), of those that wrote all texts:
+        other texts may have been easier."""
+        return {t: fastest(_of_most_texts(found)) for t, found in self.measured.items()}
 
     def checks(self) -> Iterator[tuple[float, Method, Estimate | None, Speed]]:
-        """Expectation and measurement side by side, the fastest of a temperature first."""
+        """Expectation and measurement side by side; of a temperature what wrote most texts first, then by speed."""
         for temperature, found in sorted(self.measured.items()):
-            for method, speed in sorted(found.items(), key=lambda entry: -entry[1].tokens_per_second):
+            for method, speed in sorted(found.items(), key=lambda entry: (-entry[1].texts, -entry[1].tokens_per_second)):
                 yield temperature, method, self.expected[temperature].get(method), speed
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +93,13 @@ class Findings:
             "seconds": round(self.seconds, 1),
             "costs": self.costs.to_json(),
             "checks": [
-                {"temperature": t, "method": asdict(m), "expected": e and _figures(e), "measured": _figures(s)}
+                {
+                    "temperature": t,
+                    "method": asdict(m),
+                    "expected": e and _figures(e),
+                    "measured": _figures(s),
+                    "texts": s.texts,
+                }
                 for t, m, e, s in self.checks()
             ],
             "expected": [
@@ -100,6 +108,11 @@ class Findings:
                 for m, e in found.items()
             ],
         }
+
+
+def _of_most_texts(found: Mapping[Method, Speed]) -> dict[Method, float]:
+    most = max(speed.texts for speed in found.values())
+    return {method: speed.tokens_per_second for method, speed in found.items() if speed.texts == most}
 
 
 def _figures(found: Estimate | Speed) -> dict[str, float]:
@@ -219,11 +232,13 @@ class Tuning:
         for method, temperature in cases:  # warm up, and let a paced tree learn what things cost
             self.runs.timed(method, temperature, self.prompts[-1], self.sizes.seed)
             self._done("check")
-        for prompt, seed in self._passes("check"):
+        for done, (prompt, seed) in enumerate(self._passes("check"), 1):
             forwards.take(self.pair, prompt, seed)
-            for method, temperature in _shuffled(cases, seed):
-                found[temperature][method].rounds += self.runs.timed(method, temperature, prompt, seed)
+            for method, temperature in _shuffled([(m, t) for t, methods in asked.items() for m in methods], seed):
+                found[temperature][method].add(self.runs.timed(method, temperature, prompt, seed))
                 self._done("check")
+            if done >= min(_JUDGED_AFTER, len(self.prompts)):
+                asked = {t: leaders({m: found[t][m] for m in methods}) for t, methods in asked.items()}
         for method, temperature in cases:
             _ask_for_rounds(method, found[temperature][method].rounds)
         return forwards, found
