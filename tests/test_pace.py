@@ -195,3 +195,14 @@ def test_chains_are_shown_that_pay_a_larger_forward():
     assert pace.shows([[0.9] * 9])
     assert not pace.shows([[most / 4] * 2])
     assert not pace.shows([[0.9, 0.9], [], [], []])  # it is a forward for all rows
+
+
+def test_the_first_trees_are_small():
+    """Before anything is known the deepest and widest tree would be the dearest guess, and what it costs would be learnt."""
+    pace = Pace()
+    assert [pace.worth(depth, 0.5**depth) for depth in range(5)] == [True, True, True, False, False]
+    assert (pace.most_nodes(24), pace.most_nodes(3)) == (8, 3)
+    pace.grew(0, 1.0, 0.9, LEVEL)
+    pace.finished(4, 3.0, LEVEL, LEVEL + TARGET)
+    assert pace.worth(3, 0.9)
+    assert pace.most_nodes(24) == 24

@@ -169,14 +169,14 @@ def test_logit_bias_is_added():
 def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
     scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
     greedy = Law(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
-    assert greedy.target(scores, lambda: [[[], [1]]]).logp.exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
+    assert greedy.target(scores, lambda: [[[], [1]]]).dense().exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
     assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).logp, scores.log_softmax(-1))  # a ranking, not cut
 
 
 def test_scores_that_round_to_one_law_are_still_told_apart():
     scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
     assert scores.log_softmax(-1).unique().numel() == 1
-    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).logp
+    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).dense()
     assert best.exp().tolist() == [[[0, 1, 0]]]
 
 

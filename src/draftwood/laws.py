@@ -33,6 +33,11 @@ class Laws:
     tokens: Int[Tensor, "row node n"] | None = None
     vocab: int
 
+    @property
+    def certain(self) -> Int[Tensor, "row node"] | None:
+        """The only possible token of each node, where one is named; None where several are."""
+        return self.tokens[..., 0] if self.tokens is not None and self.tokens.shape[-1] == 1 else None
+
     def dense(self) -> Float[Tensor, "row node vocab"]:
         """Over the whole vocabulary."""
         if self.tokens is None:

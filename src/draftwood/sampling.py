@@ -165,9 +165,9 @@ class Law:
         asked, self._unasked = self._unasked, []
         if self.sampling.greedy and certain:
             best = best_tokens(scores).unsqueeze(-1)  # not of the law, in which close scores may round to a tie
-            laws = Laws(logp=torch.full_like(scores, -torch.inf).scatter_(-1, best, 0.0), vocab=self.vocab)
-            top = scores.gather(-1, best).squeeze(-1)
-            first = top - top  # NaN where the law would be: a score is NaN or infinite, or none is finite
+            top = scores.gather(-1, best)
+            laws = Laws(logp=top - top, tokens=best, vocab=self.vocab)
+            first = laws.logp.squeeze(-1)  # NaN where the law would be: a score is NaN or infinite, or none is finite
         else:
             laws = self._laws(scores)
             first = laws.logp.select(-1, 0)

@@ -16,7 +16,7 @@ from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
 from draftwood.sampling import Law, Sampling
-from draftwood.verify.coupled import Coupled, Greedy
+from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.plain import match, plain_tree, recursive, traversal
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
@@ -124,6 +124,7 @@ def test_matching_equals_its_twin(name, temperature):
         tree, logp, choices = drafted(name, seed=seed, temperature=temperature)
         ours = verdicts((Coupled() if temperature else Greedy()).verify(tree, logp, choices))
         noise = choices.shared(0, tree.max_depth + 1, VOCAB)
+        assert verdicts(matched_at_once(tree, logp, noise)) == ours  # as accelerators do it
         for row in range(ROWS):
             def choose(node, row=row, noise=noise):
                 gumbel = noise[row, node.depth].tolist() if noise is not None else [0.0] * VOCAB

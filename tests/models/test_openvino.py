@@ -218,7 +218,7 @@ def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
         rows.round(nodes=16, check=False)
     assert 1 < len(cleared) < 6
     live = max(rows.runner._memory._live)
-    assert (rows.runner._memory._old.shape[1] - live) ** 2 <= 400 * live
+    assert (rows.runner._memory._old.shape[1] - live) ** 2 <= 100 * live
     assert rows.round() < CLOSE
 
 

@@ -191,8 +191,8 @@ class BestFirst:
         """What is shown to the target."""
         if self.pace is None:
             return [pool.best(self.nodes, 0.0) for pool in pools]
-        least = self.pace.least_value()
-        kept = [pool.best(self.nodes, least) for pool in pools]
+        least, most = self.pace.least_value(), self.pace.most_nodes(self.nodes)
+        kept = [pool.best(most, least) for pool in pools]
         pays = _worth(pools, [nodes[1:] for nodes in kept], least) >= self.pace.least_tree()
         return kept if pays else [[0]] * len(pools)
 

@@ -26,6 +26,7 @@ _FRONT = 0.25  # of the time of a level, for one more node of it
 _LONGEST_PAUSE = 256  # rounds without a draft before it is tried again
 _TRIES = 4  # rounds in turn, of which the first does not count: the draft has to read what it has not seen
 _SOON, _LATER = 4, 100  # rounds before some go without a draft to know what that takes: at first, and after that
+_FIRST_LEVELS, _FIRST_NODES = 3, 8  # the most, as long as nothing is known
 _PLAIN = 3  # so many in turn, of which the first does not count: forwards of another size than the last one take longer
 
 
@@ -70,11 +71,13 @@ class Pace:
 
     def worth(self, depth: int, above: float) -> bool:
         """Whether a level is expected to pay that grows below nodes of this value; 1 is the root's, less what is guessed."""
+        known = bool(self.speed and self.level)
         if not depth:
-            known = bool(self.speed and self.level)
             drafts = not known or self._begins(above)
             self._above = above * drafts
             return drafts
+        if not known:
+            return depth < _FIRST_LEVELS
         at = min(depth, len(self._catch) - 1)
         pays = self._catch[at] * above >= self.speed * self.level
         if not pays:
@@ -122,6 +125,10 @@ class Pace:
     def least_value(self) -> float:
         """The value below which a node costs the target more than it brings."""
         return self.speed * self.node
+
+    def most_nodes(self, budget: int) -> int:
+        """Nodes that may be shown to the target, the root not counted: few before it is known what they cost."""
+        return budget if self.speed else min(budget, _FIRST_NODES)
 
     def least_tree(self) -> float:
         """Tokens that a tree must bring beyond the cost of its nodes: a forward of several may take longer than one of the

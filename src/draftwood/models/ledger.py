@@ -109,7 +109,7 @@ class Ledger:
         """The next ``count`` columns of pending tokens alone; for texts too long for one forward."""
         columns = slice(self._loaded, self._loaded + count)
         mask = self._mask(count, None)
-        return self._step(self._pending_tokens(columns), self._pending_positions(columns), mask, count)
+        return self._step(*self._pending_columns(columns), mask, count)
 
     def step(
         self,
@@ -121,9 +121,9 @@ class Ledger:
         n, left = tokens.shape[1], self.waiting
         positions = depths + self._end
         if left:
-            columns = slice(self._loaded, self._pad)
-            tokens = torch.cat([self._pending_tokens(columns), tokens], dim=1)
-            positions = torch.cat([self._pending_positions(columns), positions], dim=1)
+            before, their_positions = self._pending_columns(slice(self._loaded, self._pad))
+            tokens = torch.cat([before, tokens], dim=1)
+            positions = torch.cat([their_positions, positions], dim=1)
         if self.longest is not None and max(self._ends) + self._seen + n > self.longest:
             positions = positions.clamp(max=self.longest - 1)
         nothing_hidden = self._bare and self._even and not left and self._seen + n == 1
@@ -160,17 +160,18 @@ class Ledger:
         self._pending = [list(tokens) for tokens in pending]
         self._begin_round()
 
-    def _pending_tokens(self, columns: slice) -> Int[Tensor, "row column"]:
-        padded = [[0] * (self._pad - len(p)) + p for p in self._pending]
-        return torch.tensor([row[columns] for row in padded], device=self.device)
-
-    def _pending_positions(self, columns: slice) -> Int[Tensor, "row column"]:
-        column = torch.arange(columns.start, columns.stop, device=self.device)
-        first = torch.tensor(
-            [c + len(p) - self._pad for c, p in zip(self._cached, self._pending, strict=True)], device=self.device
-        )
-        last = None if self.longest is None else self.longest - 1
-        return (first.unsqueeze(1) + column).clamp_(min=0, max=last)
+    def _pending_columns(self, columns: slice) -> tuple[Int[Tensor, "row column"], Int[Tensor, "row column"]]:
+        """Pending tokens and their positions, by one transfer to the device; shorter rows are padded on the left."""
+        tokens, positions = [], []
+        for cached, pending in zip(self._cached, self._pending, strict=True):
+            missing = self._pad - len(pending)
+            tokens.append(([0] * missing + pending)[columns])
+            first = cached - missing
+            row = range(first + columns.start, first + columns.start + len(tokens[-1]))
+            last = row.stop if self.longest is None else self.longest - 1
+            positions.append([min(max(position, 0), last) for position in row])
+        its_tokens, its_positions = torch.tensor([tokens, positions], device=self.device).unbind()
+        return its_tokens, its_positions
 
     def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` new pending tokens and then the new nodes over all slots in use."""
@@ -197,6 +198,7 @@ class Ledger:
             visible[:, :, base:ready] = (np.arange(self._loaded + pending) >= padding[:, None])[:, None]
         if pending:
             visible[:, :pending, ready:] = False
+        if pending > 1 or (pending and not self._even):
             square = visible[:, :pending, ready - pending : ready]
             square &= np.tri(pending, dtype=np.bool_)
             square[:, range(pending), range(pending)] = True  # padding sees itself, so that no softmax is empty

@@ -7,7 +7,9 @@ draft; here for any tree). ``Greedy`` is the case ``G = 0``: Draft & Verify of t
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
@@ -18,26 +20,66 @@ from draftwood.noise import Choices
 from draftwood.rounds import Verdict, path_table
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 
+Choose: TypeAlias = Callable[[int, int, int], int]
+"""The target's choice below a node, asked with the row, the node and its depth."""
 
-def follow(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
-    """The longest path whose every token is its parent's choice, then the choice at its end (one host sync)."""
+
+def follow(tree: DraftTree, choose: Choose) -> Verdict:
+    """The longest path whose every token is its parent's choice, then the choice at its end; no other node is asked."""
+    rows = enumerate(zip(tree.lists[0], tree.children, strict=True))
+    walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
+    paths, last = zip(*walks, strict=True)
+    device = tree.tokens.device
+    return Verdict(nodes=path_table(paths, device), next_token=torch.tensor(last, device=device))
+
+
+def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
+    """:func:`follow` with the choices at all nodes (one host sync)."""
     picks = choice.tolist()
-    paths = [
-        _walk(tokens, kids, wanted, 0) for tokens, kids, wanted in zip(tree.lists[0], tree.children, picks, strict=True)
-    ]
-    last = [wanted[path[-1] if path else 0] for path, wanted in zip(paths, picks, strict=True)]
-    return Verdict(nodes=path_table(paths, choice.device), next_token=torch.tensor(last, device=choice.device))
+    return follow(tree, lambda row, node, _depth: int(picks[row][node]))
 
 
-def _walk(tokens: list[int], children: list[list[int]], wanted: list[int], node: int) -> list[int]:
-    """The longest matching path below a node. Equal siblings (independent draws) may both match: the first of equals."""
+def _walk(
+    tokens: list[int], children: list[list[int]], choose: Callable[[int, int], int], node: int, depth: int
+) -> tuple[list[int], int]:
+    """The longest matching path below a node, and the choice at its end. Equal siblings (independent draws) may both match:
+    the first of equals."""
     path: list[int] = []
-    while matching := [child for child in children[node] if tokens[child] == wanted[node]]:
+    while True:
+        wanted = choose(node, depth + len(path))
+        matching = [child for child in children[node] if tokens[child] == wanted]
+        if not matching:
+            return path, wanted
         if len(matching) > 1:
-            return path + max(([child, *_walk(tokens, children, wanted, child)] for child in matching), key=len)
+            walks = [(child, *_walk(tokens, children, choose, child, depth + len(path) + 1)) for child in matching]
+            child, rest, wanted = max(walks, key=lambda walk: len(walk[1]))
+            return [*path, child, *rest], wanted
         node = matching[0]
         path.append(node)
-    return path
+
+
+def matched(
+    tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
+) -> Verdict:
+    """Follow the best token by scores and the noise of a node's depth."""
+    if not scores.is_cpu:
+        return matched_at_once(tree, scores, noise)
+    table, extra = scores.detach().numpy(), None if noise is None else noise.detach().numpy()
+
+    def choose(row: int, node: int, depth: int) -> int:
+        own = table[row, node]
+        return int((own if extra is None else own + extra[row, depth]).argmax())
+
+    return follow(tree, choose)  # looks at the nodes of the path only
+
+
+def matched_at_once(
+    tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
+) -> Verdict:
+    """The same for an accelerator: all nodes, and one host sync."""
+    if noise is not None:
+        scores = scores + noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
+    return follow_table(tree, best_tokens(scores))
 
 
 @final
@@ -52,13 +94,7 @@ class Coupled:
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """One pass over all nodes."""
         noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
-        if noise is None:
-            return follow(tree, best_tokens(target_logp))
-        if tree.rows == 1:
-            own = noise.index_select(1, tree.depths[0])
-        else:
-            own = noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
-        return follow(tree, best_tokens(own + target_logp))
+        return matched(tree, target_logp, noise)
 
 
 @final
@@ -72,4 +108,4 @@ class Greedy:
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
         """One pass over all nodes; ``choices`` is not asked."""
-        return follow(tree, best_tokens(target_logp))
+        return matched(tree, target_logp, None)

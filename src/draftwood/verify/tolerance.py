@@ -18,7 +18,7 @@ from draftwood.errors import ConfigError
 from draftwood.noise import Choices
 from draftwood.rounds import Verdict, path_table
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
-from draftwood.verify.coupled import follow
+from draftwood.verify.coupled import follow_table
 
 BETA: Final = 3  # the paper's setting, with ...
 TAU: Final = 1.0
@@ -57,7 +57,7 @@ class Tolerance:
         """One pass over all nodes, one host sync; ``choices`` is not asked. ``target_logp`` are unsharpened laws."""
         best = target_logp.argmax(dim=-1)
         if self.lossless:
-            return follow(tree, best)
+            return follow_table(tree, best)
         top = target_logp.topk(min(self.beta, target_logp.shape[-1]), dim=-1).values
         least = torch.maximum(top[..., -1], top[..., 0] - self.tau)
         row = torch.arange(tree.rows, device=best.device).unsqueeze(1)
