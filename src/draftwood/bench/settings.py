@@ -258,8 +258,14 @@ def plan(
         raise ConfigError(
             f"the draft {kind}, which does not go with {', '.join(wrong)}: leave it out, or give another draft"
         )
+    planned = list(PLANS[preset]())
+    if missing := [name for name in methods or () if name not in {setting.method for setting in planned}]:
+        raise ConfigError(
+            f"preset {preset!r} does not measure {', '.join(missing)}: leave it out, or take a preset that does "
+            "(all-peers measures everything)"
+        )
     found: dict[str, Setting] = {}
-    for setting in PLANS[preset]():
+    for setting in planned:
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)
         if setting.method in unfit or (block is not None and depth(setting) > block):
             continue
