@@ -142,7 +142,7 @@ def rounds_of(prompt, favourite, tokens=24):
     for token in range(VOCAB):
         table[token, (token + 1) % 6] = 9.0
     draft = TableRunner(favourite)
-    drafter = BestFirst(draft, SharedFan(3), nodes=9, width=2, length=4, pace=Told, lookup=Lookup(9))
+    drafter = BestFirst(draft, SharedFan(3), nodes=9, width=2, length=4, pace=Told(), lookup=Lookup(9))
     engine = Decoder(TableRunner(table), drafter, Greedy())
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens))
     asked, out = [], []

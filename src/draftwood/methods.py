@@ -238,7 +238,7 @@ def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
             nodes=PACED_NODES,
             width=PACED_WIDTH,
             length=min(PACED_LENGTH, deepest),
-            pace=Pace,
+            pace=Pace(),
             lookup=Lookup(PACED_NODES) if method.method == "adaptive" else None,
         )
     length = min(12, nodes, deepest) if drawn else max(1, min(8, 2 + nodes // 4, nodes, deepest))

@@ -116,22 +116,12 @@ class Fickle(Pace):
 def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
-        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle, lookup=lookup)
+        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
         assert 1 in sizes  # rounds without a draft, whose tokens the drafter reads later
         assert len(sizes) > 2
-
-
-def test_costs_are_learnt_apart_for_every_number_of_rows():
-    """A forward of several texts costs otherwise than one of a single text, and batches end raggedly."""
-    drafter = BestFirst(runner(2, 1), SharedFan(6), nodes=9, width=3, length=5, pace=Pace)
-    rows = [len(pieces) for pieces in Decoder(runner(1), drafter, Coupled()).stream(requests(), Sampling())]
-    assert len({*rows}) > 1
-    assert drafter._paces.keys() == {*rows}
-    known = {count for count in rows if rows.count(count) > 1}  # the first round reads the prompts
-    assert all(drafter._paces[count].speed > 0 for count in known)
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)

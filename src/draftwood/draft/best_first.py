@@ -17,7 +17,7 @@ nodes of one depth then have the same children, and the tree is made at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import final
 
@@ -49,8 +49,7 @@ class BestFirst:
         width: nodes expanded per level.
         length: the depth budget.
         fan: the children that a candidate gets.
-        pace: makes what learns the costs and gains of drafting, one for each number of rows, as forwards of several texts
-            cost otherwise; without it the budgets are filled every round.
+        pace: what drafting costs and brings; without one the budgets are filled every round.
         lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is legal.
     """
 
@@ -62,7 +61,7 @@ class BestFirst:
         nodes: int,
         width: int,
         length: int,
-        pace: Callable[[], Pace] | None = None,
+        pace: Pace | None = None,
         lookup: Lookup | None = None,
     ) -> None:
         self.runner = runner
@@ -72,8 +71,7 @@ class BestFirst:
         self.fan = fan
         self.name = fan.name if lookup is None else "adaptive"
         self.draw = fan.draw
-        self.pace: Pace | None = None  # of this round
-        self._new_pace, self._paces = pace, dict[int, Pace]()  # by rows
+        self.pace = pace
         self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
         self._begun = self._drafting = 0.0  # when this round began, and the seconds of its levels
@@ -104,11 +102,8 @@ class BestFirst:
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
         self._begun, self._drafting = perf_counter(), 0.0
-        if self._new_pace is not None:
-            rows = len(limits)
-            self.pace = self._paces.get(rows) or self._paces.setdefault(rows, self._new_pace())
-            if self.pace.begin():
-                limits = [0] * rows
+        if self.pace is not None and self.pace.begin():
+            limits = [0] * len(limits)
         pools = self._guessed(root.tolist(), law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
