@@ -107,8 +107,10 @@ def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
     assert [s.method for s in plan("quick", ["ar", "ngram"], has_draft=False)] == ["ar", "ngram"]
     with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,generate"):
         plan("quick", None, has_draft=False)
-    with pytest.raises(ConfigError, match=r"'paper' does not measure ngram: .*all-peers measures everything"):
+    with pytest.raises(ConfigError, match=r"'paper' does not measure ngram: .*all-peers, which measures everything"):
         plan("paper", ["ar", "ngram"], has_draft=True)
+    with pytest.raises(ConfigError, match=r"does not measure adaptive: leave it out$"):
+        plan("acceptance", ["chain", "adaptive"], has_draft=True)
     assert {setting.method for setting in PLANS["all-peers"]()} == set(METHODS)
 
 

@@ -259,11 +259,10 @@ def plan(
             f"the draft {kind}, which does not go with {', '.join(wrong)}: leave it out, or give another draft"
         )
     planned = list(PLANS[preset]())
-    if missing := [name for name in methods or () if name not in {setting.method for setting in planned}]:
-        raise ConfigError(
-            f"preset {preset!r} does not measure {', '.join(missing)}: leave it out, or take a preset that does "
-            "(all-peers measures everything)"
-        )
+    known = {setting.method for setting in planned}
+    if missing := [name for name in methods or () if name not in known]:
+        other = "" if preset == "acceptance" else ", or take --preset all-peers, which measures everything"
+        raise ConfigError(f"preset {preset!r} does not measure {', '.join(missing)}: leave it out{other}")
     found: dict[str, Setting] = {}
     for setting in planned:
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)

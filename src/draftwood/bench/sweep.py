@@ -19,7 +19,7 @@ from draftwood.api import Pair
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.document import Writer, replace_file, text_of
 from draftwood.bench.prompts import Prompt
-from draftwood.bench.report import Result
+from draftwood.bench.report import Result, speed_of
 from draftwood.bench.run import Bench, Case, Log
 from draftwood.bench.settings import BLOCKS, Setting, depth, node_count
 from draftwood.bench.summary import columns, ratio, speed
@@ -200,16 +200,16 @@ class Record:
         """Per temperature, ``auto`` beside the setting that was fastest in the first run, by the times of the final."""
         best = self.best()
         for temperature in self.sweep.config.scale().temperatures:
-            here = {r["setting"]: r["repeats"] for r in final if r["temperature"] == temperature}
+            here = {r["setting"]: r for r in final if r["temperature"] == temperature}
             names = [setting.name for setting in best.get(temperature, [])]
             if AUTO.name in here and set(names) <= here.keys():
-                auto, fastest = here[AUTO.name], max(names, key=lambda name: median(map(speed, here[name])))
+                auto, fastest = here[AUTO.name]["repeats"], max(names, key=lambda name: speed_of(here[name]))
                 yield {
                     "temperature": temperature,
                     "method": asdict(self.sweep.pair.method(temperature=temperature)),
                     "profile": self.sweep.pair.profile is not None,
                     "best": names[0],
-                    "over_best": ratio(auto, here[names[0]]),
+                    "over_best": ratio(auto, here[names[0]]["repeats"]),
                     "fastest": fastest,
-                    "over_fastest": ratio(auto, here[fastest]),
+                    "over_fastest": ratio(auto, here[fastest]["repeats"]),
                 }

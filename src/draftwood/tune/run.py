@@ -228,13 +228,13 @@ class Tuning:
         """Real runs, and single forwards in between: what the machine does by then is no fault of the expectation."""
         forwards = Forwards()
         found = {t: {method: Speed() for method in methods} for t, methods in asked.items()}
-        cases = [(method, t) for t, methods in asked.items() for method in methods]
+        cases = _cases(asked)
         for method, temperature in cases:  # warm up, and let a paced tree learn what things cost
             self.runs.timed(method, temperature, self.prompts[-1], self.sizes.seed)
             self._done("check")
         for done, (prompt, seed) in enumerate(self._passes("check"), 1):
             forwards.take(self.pair, prompt, seed)
-            for method, temperature in _shuffled([(m, t) for t, methods in asked.items() for m in methods], seed):
+            for method, temperature in _shuffled(_cases(asked), seed):
                 found[temperature][method].add(self.runs.timed(method, temperature, prompt, seed))
                 self._done("check")
             if done >= min(_JUDGED_AFTER, len(self.prompts)):
@@ -250,6 +250,10 @@ def _ask_for_rounds(method: Method, found: Sequence[Any]) -> None:
             f"the texts ended before a whole round of {method.method} {method.shape or ''} was seen: give other prompts, or "
             "raise max_new_tokens"
         )
+
+
+def _cases(asked: Mapping[float, Sequence[Method]]) -> list[tuple[Method, float]]:
+    return [(method, temperature) for temperature, methods in asked.items() for method in methods]
 
 
 def _shuffled(cases: Sequence[tuple[Method, float]], seed: int) -> list[tuple[Method, float]]:

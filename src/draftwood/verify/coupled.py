@@ -92,7 +92,7 @@ class Coupled:
     tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """One pass over all nodes."""
+        """Looks at the nodes of the path; on an accelerator at all nodes in one pass."""
         noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         return matched(tree, target_logp, noise)
 
@@ -107,5 +107,5 @@ class Greedy:
     tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """One pass over all nodes; ``choices`` is not asked."""
+        """As :class:`Coupled` without noise; ``choices`` is not asked."""
         return matched(tree, target_logp, None)
