@@ -201,8 +201,71 @@ def test_the_first_trees_are_small():
     """Before anything is known the deepest and widest tree would be the dearest guess, and what it costs would be learnt."""
     pace = Pace()
     assert [pace.worth(depth, 0.5**depth) for depth in range(5)] == [True, True, True, False, False]
-    assert (pace.most_nodes(24), pace.most_nodes(3)) == (8, 3)
+    assert (pace.size([0.9] * 24), pace.size([0.9] * 3)) == (8, 3)
     pace.grew(0, 1.0, 0.9, LEVEL)
     pace.finished(4, 3.0, LEVEL, LEVEL + TARGET)
     assert pace.worth(3, 0.9)
-    assert pace.most_nodes(24) == 24
+    assert pace.size([0.9] * 24) == 24
+
+
+def fed(sizes, seconds, rounds=200) -> Pace:
+    """A pace that has seen trees of these sizes by turns, with the seconds of each; now and then no tree."""
+    pace = Pace()
+    for i in range(rounds):
+        nodes = sizes[i % len(sizes)] if i % 20 > 2 else 1
+        pace.finished(nodes, 2.0, 0.0, seconds(nodes))
+    return pace
+
+
+def test_a_node_is_shown_where_it_brings_more_than_it_costs():
+    pace = fed((4, 12, 7, 20, 9, 15), lambda nodes: TARGET + NODE * nodes)
+    price = pace.least_value()
+    assert pace.size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
+    assert pace.size([]) == 0
+
+
+def test_trees_keep_the_usual_size_where_another_one_costs_too_much():
+    """``fed`` with a cost for every change of size; what is worth changing for is still shown."""
+    last = [1]
+
+    def seconds(nodes):
+        changed, last[0] = nodes != last[0], nodes
+        return TARGET + NODE * nodes + changed * 10 * NODE
+
+    pace = fed((6, 6, 6, 9, 9, 6, 12, 6), seconds)
+    assert pace.change == pytest.approx(10 * NODE, rel=0.3)
+    usual = [4 * pace.least_value()] * 5 + [0.2 * pace.least_value()] * 6
+    for _ in range(40):
+        assert pace.size(usual) == 5
+    assert pace.size([4 * pace.least_value()] * 8) == 5
+    assert pace.size([4 * pace.least_value()] * 3 + [0.5 * pace.least_value()] * 6) == 5
+    assert pace.size([0.9] * 11) == 11
+
+
+def test_control_without_such_a_cost_every_tree_has_the_size_it_pays_for():
+    pace = fed((6, 6, 6, 9, 9, 6, 12, 6), lambda nodes: TARGET + NODE * nodes)
+    for _ in range(40):
+        assert pace.size([4 * pace.least_value()] * 5 + [0.2 * pace.least_value()] * 6) == 5
+    assert pace.size([4 * pace.least_value()] * 8) == 8
+    assert pace.size([4 * pace.least_value()] * 3 + [0.5 * pace.least_value()] * 6) == 3
+
+
+def test_a_size_that_takes_long_is_avoided():
+    """Kernels compute rows in blocks, and one row more may take as long as six."""
+    pace = fed((3, 4, 5, 6, 7, 8, 9), lambda nodes: TARGET + NODE * nodes + (nodes > 6) * 15 * NODE)
+    values = [4 * pace.least_value()] * 5 + [1.2 * pace.least_value()] * 2
+    assert pace.size(values) == 5
+
+
+def test_the_first_tree_of_a_size_says_nothing():
+    """What an engine makes for a size once is no cost of trees of that size."""
+    seen: set[int] = set()
+
+    def seconds(nodes):
+        first = nodes not in seen
+        seen.add(nodes)
+        return (TARGET + NODE * nodes) * (20 if first and len(seen) > 2 else 1)
+
+    pace = fed((4, 12, 7, 20, 9, 15), seconds)
+    assert pace.node == pytest.approx(NODE, rel=0.2)
+    assert abs(pace._aside(15)) < NODE

@@ -92,6 +92,11 @@ class Sampling:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     @property
+    def only_scales(self) -> bool:
+        """True when nothing but the temperature changes the scores."""
+        return not (self.truncates or self.looks_back or self.logit_bias)
+
+    @property
     def looks_back(self) -> bool:
         """True when the law depends on more than the scores: then every node's prefix is needed."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0

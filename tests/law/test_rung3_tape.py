@@ -23,7 +23,7 @@ from draftwood.sampling import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, tiny_runner
+from tests.helpers import Chained, decoder, tiny_runner
 
 EXACT = 1e-9
 WRONG = 1e-4  # a negative control must be at least this far off
@@ -167,6 +167,16 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nod
     law = engine_law(engine, length, Sampling(), SHARED)
     plain = engine_law(decoder(target, None, "ar", None, "coupled"), length, Sampling(), SHARED)
     assert len(plain) > 3
+    assert total_variation(law, plain) < EXACT
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6), Sampling(top_k=2)])
+def test_trees_of_chains_leave_plain_decodings_text(sampling):
+    target, draft = runners(3)
+    chained = Chained(draft)
+    law = engine_law(decoder(target, chained, "adaptive", None, "coupled"), 4, sampling, SHARED, batch=1)
+    plain = engine_law(decoder(target, None, "ar", None, "coupled"), 4, sampling, SHARED)
+    assert (chained.calls > 0) == sampling.only_scales  # what a law drops, a chain does not know of
     assert total_variation(law, plain) < EXACT
 
 

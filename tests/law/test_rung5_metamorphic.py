@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -20,7 +21,7 @@ from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import decoder, tiny_runner
+from tests.helpers import Chained, decoder, tiny_runner
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -108,8 +109,8 @@ class Fickle(Pace):
         self.rounds += depth == 0
         return self.rounds % 4 > 0 if depth == 0 else self.asked % 5 > 0
 
-    def least_value(self) -> float:
-        return (0.0, 0.05, 0.3)[self.asked % 3]
+    def size(self, curve: Sequence[float]) -> int:
+        return min(len(curve), (9, 5, 2, 0)[self.rounds // 2 % 4])
 
 
 @pytest.mark.parametrize("lookup", [None, Lookup(6)])
@@ -122,6 +123,48 @@ def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
         assert 1 in sizes  # rounds without a draft, whose tokens the drafter reads later
         assert len(sizes) > 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("lookup", [None, Lookup(6)])
+def test_a_tree_of_chains_changes_no_text(lookup, temperature):
+    sampling = Sampling(temperature=temperature)
+    for request in requests():
+        [plain] = decoder(runner(1), None, "ar", greedy=sampling.greedy).generate([request], sampling)
+        for draft in (Chained(runner(2, 1)), Chained(tiny_runner(VOCAB, 1))):
+            drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
+            [result] = Decoder(runner(1), drafter, Coupled()).generate([request], sampling)
+            assert result.token_ids == plain.token_ids
+            assert draft.calls > 4
+
+
+def chains_of_the_target_itself(monkeypatch=None) -> float:
+    """Tokens per round where a chain is all that is shown, and always right."""
+    draft = Chained(tiny_runner(VOCAB, 1))
+    drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=2, pace=Eager())
+    if monkeypatch is not None:  # noise of another depth than the choice's
+        inner = draft.chain
+        monkeypatch.setattr(draft, "chain", lambda token, path, noise, scale: inner(token, path, noise.flip(0), scale))
+    [result] = Decoder(runner(1), drafter, Coupled()).generate(requests()[:1], Sampling())
+    return result.stats.block_efficiency
+
+
+class Eager(Pace):
+    """Always two calls, and nine nodes."""
+
+    def worth(self, depth: int, above: float) -> bool:
+        return True
+
+    def begin(self) -> bool:
+        return False
+
+    def size(self, curve: Sequence[float]) -> int:
+        return min(len(curve), 9)
+
+
+def test_chains_of_the_target_itself_are_accepted_and_continued(monkeypatch):
+    assert chains_of_the_target_itself() > 4.5  # longer than one call's
+    assert chains_of_the_target_itself(monkeypatch) < 4
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)

@@ -34,9 +34,9 @@ def small(kind: str, **settings):
     return tiny(kind, dtype=torch.float32, **settings)
 
 
-def walk(kind: str, lengths: list[int], **settings) -> Walk:
+def walk(kind: str, lengths: list[int], *, drafts: bool = False, **settings) -> Walk:
     model = small(kind, **settings)
-    return Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), lengths)
+    return Walk(OpenVinoRunner(model, drafts=drafts), lambda text: plain_scores(model, text), lengths)
 
 
 @pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
@@ -254,14 +254,21 @@ def widths(monkeypatch) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma3_text"])
 def test_a_forward_a_little_smaller_than_the_last_one_is_made_as_large(kind, widths):
     """With tokens of no use, which change nothing, in the same round or later ones."""
-    rows = walk(kind, [7])
+    rows = walk(kind, [7], drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) < CLOSE
     assert sum(asked < read for asked, read in widths) > 4
     assert max(read - asked for asked, read in widths) <= 6
 
 
+def test_forwards_of_a_target_are_left_as_they_are(widths):
+    """A pace learns what each size takes, and chooses."""
+    rows = walk("llama", [7])
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2)) < CLOSE
+    assert all(asked == read for asked, read in widths)
+
+
 def test_forwards_of_many_rows_or_of_large_models_are_left_as_they_are(widths):
-    rows = walk("llama", [7] * 8)
+    rows = walk("llama", [7] * 8, drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 4, 2)) < CLOSE
     assert all(asked == read for asked, read in widths)
     model = small("llama")
@@ -277,7 +284,7 @@ def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
         inner(memory, source, target)
 
     monkeypatch.setattr(openvino_slots.GrowingMemory, "move", move)
-    rows = walk("llama", [7])
+    rows = walk("llama", [7], drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) > WRONG
 
 

@@ -15,6 +15,7 @@ from draftwood.bench.settings import Setting
 from draftwood.decode import Decoder, Request
 from draftwood.methods import build
 from draftwood.models import ModelRunner
+from draftwood.models.chain_runner import OpenVinoChainRunner
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
@@ -138,7 +139,9 @@ class Meters:
 
 def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
     """What is called for a model: by transformers, and by its runner."""
-    return () if runner is None else (runner.model, runner.network)
+    if runner is None:
+        return ()
+    return (runner.model, *(runner.networks if isinstance(runner, OpenVinoChainRunner) else (runner.network,)))
 
 
 def measure(

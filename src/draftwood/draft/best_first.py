@@ -10,6 +10,9 @@ tree exists may depend on anything except the token drawn there and what is draw
 draft's laws above it and on how many siblings come before it, and no place below it is worth more than it; so neither its
 own token nor any below decides whether it is among the most valuable ones, or whether its level is drawn at all.
 
+A small draft model may choose several tokens in one call (:class:`draftwood.models.ChainRunner`), each the best child of the
+one before. Then the tree grows by such chains: below the root, and below whatever candidate promises most after that.
+
 A draft that scores a whole block in one forward knows a law for every depth before anything is chosen. With shared noise all
 nodes of one depth then have the same children, and the tree is made at once.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from time import perf_counter
 from typing import final
 
@@ -31,7 +35,7 @@ from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
 from draftwood.laws import Laws
-from draftwood.models import BlockRunner, Runner
+from draftwood.models import BlockRunner, ChainRunner, Runner
 from draftwood.noise import Choices
 from draftwood.rounds import Round
 from draftwood.sampling import Law
@@ -74,6 +78,9 @@ class BestFirst:
         self.pace = pace
         self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
+        self._chains: tuple[ChainRunner, SharedFan] | None = None
+        if pace is not None and isinstance(runner, ChainRunner) and isinstance(fan, SharedFan):
+            self._chains = runner, fan
         self._begun = self._drafting = 0.0  # when this round began, and the seconds of its levels
         self._reading = True  # the first round reads the prompt, which says nothing about costs
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
@@ -107,11 +114,13 @@ class BestFirst:
         pools = self._guessed(root.tolist(), law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
-        if self._at_once is None or law.sampling.looks_back:
+        if self._chains is not None and self._chains[0].span and law.sampling.only_scales:
+            self._string(*self._chains, pools[0], law, choices, limits[0])
+        elif self._at_once is None or law.sampling.looks_back:
             self._descend(pools, fronts, law, choices, limits)
         elif any(fronts) and self._pays(above := _above(pools, fronts), 0):
             block, fan = self._at_once
-            places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices)
+            places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices, 0)
             since = [len(pool.values) for pool in pools]
             for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
                 pool.numbers[0] = 0  # the only candidate that the runner has seen
@@ -154,6 +163,24 @@ class BestFirst:
             self._learn_cost(pools, above, since, depth, ended - began)
             began = ended
 
+    def _string(self, runner: ChainRunner, fan: SharedFan, pool: Pool, law: Law, choices: Choices, limit: int) -> None:
+        """One row's candidates, several levels in each call: below the root, and then below whatever promises most."""
+        seen, began, scale = 0, perf_counter(), 1.0 if law.sampling.greedy else 1.0 / law.sampling.temperature
+        for call in range(self.length):
+            candidate = pool.most_promising(self.nodes, limit, law.stops[0])
+            if candidate is None or not self._pays(above := pool.unguessed(candidate), call):
+                break
+            since, depth = len(pool.values), pool.depths[candidate]
+            noise = choices.shared(depth, runner.span, law.vocab)
+            path = [pool.numbers[i] for i in pool.above(candidate)]
+            chosen, scores = runner.chain(pool.tokens[candidate], path, None if noise is None else noise[0], scale)
+            [fans] = fan.along(law.draft(scores.unsqueeze(0), list).dense(), choices, depth)
+            pool.string(candidate, seen, fans[: limit - depth], chosen, law.stops[0])
+            seen += len(chosen)
+            ended = perf_counter()
+            self._learn_cost([pool], above, [since], call, ended - began)
+            began = ended
+
     def _pays(self, above: float, depth: int) -> bool:
         return self.pace is None or self.pace.worth(depth, above)
 
@@ -190,11 +217,10 @@ class BestFirst:
     def _best(self, pools: list[Pool]) -> list[list[int]]:
         """What is shown to the target."""
         if self.pace is None:
-            return [pool.best(self.nodes, 0.0) for pool in pools]
-        least, most = self.pace.least_value(), self.pace.most_nodes(self.nodes)
-        kept = [pool.best(most, least) for pool in pools]
-        pays = _worth(pools, [nodes[1:] for nodes in kept], least) >= self.pace.least_tree()
-        return kept if pays else [[0]] * len(pools)
+            return [pool.best(self.nodes) for pool in pools]
+        values = [sorted((math.exp(value) for value in pool.values[1:]), reverse=True) for pool in pools]
+        size = self.pace.size([math.fsum(nth) / len(pools) for nth in zip_longest(*values, fillvalue=0.0)][: self.nodes])
+        return [pool.best(size) for pool in pools]
 
     def _planted(self, device: torch.device, greedy: bool) -> DraftTree:
         tree = planes(self._pools, self._kept, device)

@@ -63,9 +63,9 @@ class SharedFan:
     def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
         return self._best(shared_scores(logp, choices, depth), logp)
 
-    def along(self, logp: Float[Tensor, "row place vocab"], choices: Choices) -> list[list[Grown]]:
-        """The children that any node of each depth gets where the draft's law depends on the depth only."""
-        return self._best(shared_scores(logp, choices, 0, logp.shape[1]), logp)
+    def along(self, logp: Float[Tensor, "row place vocab"], choices: Choices, depth: int) -> list[list[Grown]]:
+        """The children of one node of each depth from ``depth`` on; of any, where the draft's law depends on depth only."""
+        return self._best(shared_scores(logp, choices, depth, logp.shape[1]), logp)
 
     def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Grown]]:
         best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)

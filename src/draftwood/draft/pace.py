@@ -7,8 +7,9 @@ is shown to the target, and whether anything is drafted at all. Only the speed d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, takewhile
+import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile, zip_longest
 from operator import mul
 from typing import final
 
@@ -18,10 +19,8 @@ _FORGET_WHOLE = 0.95
 _HOPE = 2.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
 _SLOWEST, _HASTE = 3.0, 0.3  # the most of a mean that one time counts; weight of one that took less than half of it
-_DOUBT, _GUESS = (
-    3.0,
-    0.02,
-)  # of the slope of the target's time: as if the nodes of a round had varied by so much at its share
+_DOUBT, _GUESS = 3.0, 0.02  # of the slope of the target's time: as if nodes had varied by so much, each at this share of it
+_DOUBT_CHANGE = 0.1  # the same of what another size costs, which is taken to be nothing
 _FRONT = 0.25  # of the time of a level, for one more node of it
 _LONGEST_PAUSE = 256  # rounds without a draft before it is tried again
 _TRIES = 4  # rounds in turn, of which the first does not count: the draft has to read what it has not seen
@@ -44,7 +43,11 @@ class Pace:
         self.level = 0.0
         self._tokens = self._seconds = 0.0
         self._catch = [1.0]  # by depth: what a level's new nodes were worth, as a share of the nodes above them
-        self._fit = [0.0] * 5  # weighted sums for target seconds against nodes: 1, n, n n, t, n t
+        # Weighted sums for target seconds t against nodes n, and 1 in c where the round before had another number of them:
+        self._fit = [0.0] * 8  # 1, n, n n, c, n c, t, n t, c t
+        self._residues: dict[int, tuple[float, float]] = {}  # by number of nodes: weighted trees, and seconds off the plane
+        self._last = 1  # nodes of the round before
+        self._curve: list[float] = []  # running mean of what the best, second best, ... node was worth
         # Weighted sums over rounds without a draft, and with one: 1, seconds, tokens beyond the first, value not guessed.
         self._alone, self._whole = [0.0] * 2, [0.0] * 4
         self._above = 0.0  # value that this round's draft grows below; 0 where there is no draft
@@ -54,15 +57,30 @@ class Pace:
 
     @property
     def node(self) -> float:
-        """Seconds that one more node costs the target: the slope of a line through recent trees, and a guess where they
-        were all of one size."""
-        one, n, nn, t, nt = self._fit
+        """Seconds that one more node costs the target."""
+        return self._slopes()[0]
+
+    @property
+    def change(self) -> float:
+        """Seconds that a number of nodes costs which is not that of the round before: some engines prepare themselves for
+        every size of a forward."""
+        return self._slopes()[1]
+
+    def _slopes(self) -> tuple[float, float]:
+        """Both, of a plane through recent trees; a guess stands in for what did not vary."""
+        one, n, nn, c, nc, t, nt, ct = self._fit
         if not one:
-            return 0.0
-        most = max(0.0, t - one * self._plain) / (n - one) if self._plain else 0.0  # where trees cost by their nodes alone
+            return 0.0, 0.0
+        guess, most = _GUESS * t / one, math.inf
+        if self._plain:
+            most = max(0.0, t - one * self._plain) / (n - one)  # were it by their nodes alone that trees cost more
+            guess = most / 2
         doubt = _DOUBT * one
-        slope = max(0.0, (nt - n * t / one + doubt * _GUESS * t / one) / (nn - n * n / one + doubt))
-        return min(slope, most) if self._plain else slope
+        spread, changes, both = nn - n * n / one + doubt, c - c * c / one + _DOUBT_CHANGE * one, nc - n * c / one
+        by_node, by_change = nt - n * t / one + doubt * guess, ct - c * t / one
+        over = spread * changes - both * both
+        slope, change = (by_node * changes - by_change * both) / over, (by_change * spread - by_node * both) / over
+        return max(0.0, min(slope, most)), max(0.0, change)
 
     @property
     def _plain(self) -> float:
@@ -126,14 +144,30 @@ class Pace:
         """The value below which a node costs the target more than it brings."""
         return self.speed * self.node
 
-    def most_nodes(self, budget: int) -> int:
-        """Nodes that may be shown to the target, the root not counted: few before it is known what they cost."""
-        return budget if self.speed else min(budget, _FIRST_NODES)
+    def size(self, curve: Sequence[float]) -> int:
+        """How many nodes are shown to the target, given what the best of them is expected to bring, the second best, and so
+        on. Those worth their cost; but as many as usual, if this is not worth the cost of another size, there and back."""
+        if not self.speed:
+            return min(len(curve), _FIRST_NODES)  # few before it is known what they cost
+        price = self.least_value()
+        costs = [price * nodes + self.speed * self._aside(nodes + 1) for nodes in range(1, len(curve) + 1)]
+        self._curve = [
+            _FORGET * old + (1 - _FORGET) * new for old, new in zip_longest(self._curve or curve, curve, fillvalue=0.0)
+        ]
+        gains, usually = _net(curve, costs), _net(self._curve, costs)
+        best, usual = gains.index(max(gains)), usually.index(max(usually))
+        size = usual if usual and gains[best] - gains[usual] <= 2.0 * self.speed * self.change else best
+        return size if gains[size] >= self.least_tree() else 0
+
+    def _aside(self, nodes: int) -> float:
+        """Seconds that trees of just so many nodes have taken more than the plane says: kernels work in blocks of rows."""
+        of, seconds = self._residues.get(nodes, (0.0, 0.0))
+        return seconds / (of + _DOUBT)
 
     def least_tree(self) -> float:
         """Tokens that a tree must bring beyond the cost of its nodes: a forward of several may take longer than one of the
         root alone, whatever their number."""
-        one, n, _, t, _ = self._fit
+        one, n, t = self._fit[0], self._fit[1], self._fit[5]
         if not (one and self._plain):
             return 0.0
         return self.speed * max(0.0, t / one - self.node * (n / one - 1.0) - self._plain)
@@ -177,15 +211,31 @@ class Pace:
             self._without += 1
             if self._without > 1:
                 self._alone = _joined(self._alone, seconds)
+        changed, self._last = float(nodes != self._last), nodes
         if nodes == 1:
             self._with *= self._without < _PLAIN
             return
         self._with, self._without = self._with + 1, 0
-        target = max(0.0, seconds - drafting)
+        target, known = max(0.0, seconds - drafting), nodes in self._residues
         if self._fit[0]:
-            target = min(target, _SLOWEST * self._fit[3] / self._fit[0])
-        new = (1.0, nodes, nodes * nodes, target, nodes * target)
+            target = min(target, _SLOWEST * self._fit[5] / self._fit[0])
+            self._learn_residue(nodes, changed, target, known)
+            if not known:
+                return  # kernels may be made for a size when it comes first
+        new = (1.0, nodes, nodes * nodes, changed, nodes * changed, target, nodes * target, changed * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]
+
+    def _learn_residue(self, nodes: int, changed: float, target: float, known: bool) -> None:
+        one, n, _, c, _, t, _, _ = self._fit
+        slope, change = self._slopes()
+        off = target - t / one - slope * (nodes - n / one) - change * (changed - c / one)
+        of, seconds = self._residues.get(nodes, (0.0, 0.0))
+        self._residues[nodes] = (_FORGET_COSTS * of + 1.0, _FORGET_COSTS * seconds + off) if known else (0.0, 0.0)
+
+
+def _net(values: Iterable[float], costs: Iterable[float]) -> list[float]:
+    """What no node, the best, the best two, ... bring beyond their cost."""
+    return [0.0, *(whole - cost for whole, cost in zip(accumulate(values), costs, strict=False))]
 
 
 def _joined(sums: list[float], seconds: float, *others: float) -> list[float]:

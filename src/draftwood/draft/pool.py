@@ -99,6 +99,40 @@ class Pool:
             for new in range(end, len(self.tokens)):
                 heappush(best, (-self.values[new], new))
 
+    def most_promising(self, nodes: int, limit: int, stops: frozenset[int]) -> int | None:
+        """The candidate that the text is likeliest to reach and leave what is guessed, of those that the draft could score
+        next and that are among the ``nodes`` best; None if there is none above depth ``limit``."""
+        enough, best, most = self._enough(nodes), None, 0.0
+        for i, value in enumerate(self.values):
+            if i in self.numbers or value < enough or self.depths[i] >= limit:
+                continue
+            if i and (self.parents[i] not in self.numbers or self.tokens[i] in stops):
+                continue
+            if (worth := self.unguessed(i)) > most:
+                best, most = i, worth
+        return best
+
+    def string(
+        self, candidate: int, first: int, fans: Sequence[Grown], chosen: Sequence[int], stops: frozenset[int]
+    ) -> None:
+        """Children of a candidate, then of the one ``chosen`` of them, and so on. The draft has scored those, as nodes from
+        number ``first`` on."""
+        for number, (grown, token) in enumerate(zip(fans, chosen, strict=False), first):
+            self.numbers[candidate] = number
+            since = len(self.tokens)
+            if not grown.tokens or (candidate and self.tokens[candidate] in stops):
+                return
+            self.add(candidate, grown)
+            children = (self._guess(candidate)[0], *range(since, len(self.tokens)))
+            below = next((child for child in children if child and self.tokens[child] == token), None)
+            if below is None:
+                return  # rounding took another for the best
+            candidate = below
+
+    def above(self, candidate: int) -> list[int]:
+        """The root and what stands between it and the candidate."""
+        return [0, *self.path(candidate)[:-1]] if candidate else []
+
     def front(self, depth: int, width: int, nodes: int, least: float = 0.0) -> list[int]:
         """The best ``width`` candidates of this depth, if they are among the ``nodes`` best of all.
 
@@ -131,11 +165,10 @@ class Pool:
             candidate = self.parents[candidate]
         return out[::-1]
 
-    def best(self, nodes: int, least: float) -> list[int]:
-        """The root and the ``nodes`` most valuable candidates worth at least ``least``, parents first: a child is never
-        worth more than its parent, and the order is stable."""
-        order = sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1]
-        return sorted(i for i in order if i == 0 or math.exp(self.values[i]) >= least)
+    def best(self, nodes: int) -> list[int]:
+        """The root and the ``nodes`` most valuable candidates, parents first: a child is never worth more than its parent,
+        and the order is stable."""
+        return sorted(sorted(range(len(self.values)), key=lambda i: -self.values[i])[: nodes + 1])
 
 
 class Planes(NamedTuple):

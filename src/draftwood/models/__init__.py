@@ -88,6 +88,35 @@ class ModelRunner(Runner, Protocol):
 
 
 @runtime_checkable
+class ChainRunner(Runner, Protocol):
+    """A draft model that can choose several tokens in one call, each knowing those before it.
+
+    Attributes:
+        span: tokens chosen in one call; 0 where the texts must be drafted for by :meth:`extend`. A round is drafted for in
+            one way or the other.
+    """
+
+    @property
+    def span(self) -> int: ...
+
+    def chain(
+        self, token: int, path: Sequence[int], noise: Float[Tensor, "span vocab"] | None, scale: float
+    ) -> tuple[list[int], Float[Tensor, "span scored"]]:
+        """Go on behind a new node and then behind one's own choices, of which all but the last become nodes.
+
+        Args:
+            token: the new node's; the root's at first.
+            path: numbers of the nodes above it, the root first.
+            noise: for each choice, over the target's vocabulary; None for no noise.
+            scale: of the scores, before noise is added.
+
+        Returns:
+            The choices, each the best by score and noise, and the scores that they were chosen from.
+        """
+        ...
+
+
+@runtime_checkable
 class BlockRunner(Runner, Protocol):
     """A draft model that scores a whole block of coming tokens in one forward, each without knowing those before it.
 

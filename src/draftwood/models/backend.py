@@ -12,6 +12,7 @@ from draftwood.errors import ConfigError, DraftwoodError
 from draftwood.models import Backend, ModelRunner, Runner, Weights
 from draftwood.models.auto import BackendName, wanted, why_no_room, why_not_openvino
 from draftwood.models.causal_block import causal_draft
+from draftwood.models.chain_runner import chained
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.heads_runner import HeadsRunner
 from draftwood.models.masked_block import MaskedBlockDrafter
@@ -162,5 +163,5 @@ def _pair(kind: Callable[..., ModelRunner], model: Any, draft_model: Any) -> Run
     draft = None
     if draft_model is not None:
         with _of_the_draft():
-            draft = causal_draft(kind(draft_model, drafts=True))
+            draft = chained(causal_draft(kind(draft_model, drafts=True)))
     return Runners(kind(model), draft)

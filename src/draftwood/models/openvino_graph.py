@@ -89,7 +89,7 @@ def graph_of(model: Any, weights: Weights = "same") -> Any:
         )
     with converting(model):
         graph = stateful(_traced(model), layer_count(model.config))
-        return _rounded(graph) if weights == "int8" else graph
+        return rounded(graph) if weights == "int8" else graph
 
 
 def plain(model: Any) -> Any:
@@ -157,6 +157,11 @@ class GraphMemory(Cache):  # type: ignore[misc]
         return False
 
 
+def can_keep(model: Any) -> bool:
+    """Whether the model can be asked for the scores of some tokens only."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
 @final
 class _Traceable(nn.Module):
     """The model as a function of tensors."""
@@ -165,7 +170,7 @@ class _Traceable(nn.Module):
         super().__init__()
         self.model = model
         self.train(model.training)
-        self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._can_keep = can_keep(model)
 
     def forward(
         self,
@@ -198,7 +203,7 @@ def _traced(model: Any) -> Any:
     if any(weight.dtype != torch.float32 for weight in model.parameters()):
         model = plain(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
-    sizes = _memory_sizes(model, layers)
+    sizes = memory_sizes(model, layers)
     past, present = memory_names(layers)
     inputs = {
         "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
@@ -230,7 +235,7 @@ def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], 
     return graph
 
 
-def _memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
+def memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
     """Heads and width of the keys and values of every layer in turn, by one small forward."""
     memory = TreeCache(layers)
     pair = torch.tensor([[0, 1]])
@@ -279,7 +284,7 @@ def stateful(graph: Any, layers: int) -> Any:
     return graph
 
 
-def _rounded(graph: Any) -> Any:
+def rounded(graph: Any) -> Any:
     """The graph with weights of eight bits and a scale per channel; what it computes with stays as it was.
 
     Raises:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -67,7 +68,8 @@ class OpenVinoRunner:
         self._drafts = drafts
         self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
-        self._spare = spare_tokens(model, layer_count(model.config))
+        # Not for a target: a pace chooses the size of its trees by what each size takes there.
+        self._spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
         self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
         self.start([[]])
         if check:
@@ -97,6 +99,13 @@ class OpenVinoRunner:
 
     def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
         self._rows.commit(nodes, pending, self._memory)
+
+    def read(self, text: Sequence[int]) -> list[Float[np.ndarray, "1 head token width"]]:
+        """Begin again with this text, and its keys and values of every layer in turn; then only :meth:`start` may follow."""
+        self.start([text])
+        while self._rows.waiting:
+            self._forward(self._rows.chunk(min(_CHUNK, self._rows.waiting)), keep=1)
+        return self._memory.contents()
 
     def _forward(self, step: Step, keep: int) -> Float[Tensor, "row keep vocab"]:
         tokens, positions, mask = self._memory.inputs(step)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.models.ledger import Step
-from draftwood.models.openvino_graph import shared
+from draftwood.models.openvino_graph import memory_names, shared
 
 _PATIENCE = 100.0
 """Dead slots are cleared away once their square is so many times the slots in use. A forward pays for every dead slot at
@@ -105,6 +105,12 @@ class GrowingMemory:
             self._last, self._idled = new, 0
             return 0
         return idle
+
+    def contents(self) -> list[Float[np.ndarray, "row head token width"]]:
+        """Keys and values of this round's tokens, of every layer in turn; copies."""
+        parts = {part.name: part.state.data for part in self._request.query_state()}
+        names = memory_names(len(parts) // 2)
+        return [parts[old + new].take(self._places, axis=2) for old, new in zip(*names, strict=True)]
 
     def move(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """End a round: of its slots those in ``source`` stay, numbered as in a memory that keeps the text only.

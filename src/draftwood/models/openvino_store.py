@@ -39,7 +39,11 @@ def store_size() -> int:
 
 def is_stored(model: Any, weights: Weights = "same") -> bool:
     """Whether graphs of this very model lie there. All its weights are read for that."""
-    return any(not path.suffix for path in store_folder().glob(f"{_key(model, weights)}*"))  # with one, it is being written
+    return _has(_key(model, weights))
+
+
+def _has(key: str) -> bool:
+    return any(not path.suffix for path in store_folder().glob(f"{key}*"))  # with one, it is being written
 
 
 def stored_graph(model: Any, weights: Weights = "same") -> Any:
@@ -63,7 +67,7 @@ def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weight
     """
     key = _key(model, weights)
     folders = [store_folder() / "-".join(filter(None, (key, part))) for part in makers]
-    if not all(folder.exists() for folder in folders):
+    if not _has(key):
         size = sum(weight.numel() for weight in model.parameters()) / 1e6
         _LOG.info(
             "model type %r (%.1f M parameters) is converted for OpenVINO, once; it is kept in %s",

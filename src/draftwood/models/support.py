@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 
 from draftwood.errors import CacheError, ModelError
 from draftwood.models import ModelRunner
@@ -105,7 +106,7 @@ def check_scores(runner: ModelRunner) -> None:
     with torch.inference_mode():
         ids = torch.tensor([text], device=runner.device)
         wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].double()
-    found = _score(runner, text, [list(range(i + 1)) for i in range(length)], behind=[])
+    found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], behind=[])
     runner.start([[]])
     runner.forward_seconds = 0.0
     worst = float((found - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
@@ -127,8 +128,8 @@ def check_tree_forward(runner: ModelRunner) -> None:
     paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
     kind = getattr(model.config, "model_type", type(model).__name__)
     try:
-        tree = _score(runner, tokens, paths)
-        chains = [_score(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))]) for p in paths]
+        tree = score_tree(runner, tokens, paths)
+        chains = [score_tree(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))]) for p in paths]
     except Exception as error:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
     finally:
@@ -145,7 +146,10 @@ def check_tree_forward(runner: ModelRunner) -> None:
         )
 
 
-def _score(runner: ModelRunner, tokens: list[int], paths: list[list[int]], behind: Sequence[int] = (0, 1)) -> torch.Tensor:
+def score_tree(
+    runner: ModelRunner, tokens: list[int], paths: list[list[int]], behind: Sequence[int] = (0, 1)
+) -> Float[torch.Tensor, "node vocab"]:
+    """Scores in float64 of the nodes of one tree behind a text; of each node the path to it, itself included."""
     n = len(tokens)
     ancestors = torch.zeros(1, n, n, dtype=torch.bool, device=runner.device)
     for i, path in enumerate(paths):
