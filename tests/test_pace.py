@@ -133,7 +133,7 @@ def lived_with_a_jump(jump: float, pace: Pace | None = None) -> list[int]:
 
 
 def test_the_whole_of_a_draft_must_pay_not_its_levels_alone():
-    assert sum(d > 0 for d in lived_with_a_jump(0.0)[100:]) > 285  # all but those that do without, to know what that takes
+    assert sum(d > 0 for d in lived_with_a_jump(0.0)[100:]) > 280  # all but those that do without, to know what that takes
     assert sum(d > 0 for d in lived_with_a_jump(2 * TARGET)[100:]) < 20
 
 
@@ -155,7 +155,7 @@ def test_a_draft_is_tried_several_times_in_turn_and_the_first_does_not_count():
     pace = Pace()
     lived_with_a_jump(2 * TARGET, pace)
     tries = []
-    for _ in range(2000):
+    for _ in range(2500):
         drafts = not pace.begin() and pace.worth(0, 1.0)
         if drafts:
             reads = not (tries and tries[-1])
@@ -181,8 +181,8 @@ def test_values_of_a_front_grow_with_what_a_level_costs():
 def test_now_and_then_a_round_goes_without_a_draft():
     drafted = lived_with_a_jump(0.0)
     without = [i for i, depth in enumerate(drafted) if not depth]
-    assert without[:5] == [4, 5, 102, 103, 104]  # several in turn: the first after a draft takes longer than the others
-    assert 9 <= len(without) <= 15
+    assert without[:8] == [4, 5, 6, 103, 104, 105, 106, 107]  # several in turn: the first after a draft take longer
+    assert 12 <= len(without) <= 20
 
 
 def test_chains_are_shown_that_pay_a_larger_forward():
@@ -269,3 +269,21 @@ def test_the_first_tree_of_a_size_says_nothing():
     pace = fed((4, 12, 7, 20, 9, 15), seconds)
     assert pace.node == pytest.approx(NODE, rel=0.2)
     assert abs(pace._aside(15)) < NODE
+
+
+def drafts_beside_a_guess(chance: float) -> bool:
+    """Whether a draft of 1.2 tokens is asked beside a guess; with it a round takes twice as long as without."""
+    pace = Pace()
+    for _ in range(100):
+        if not pace.begin() and pace.worth(0, 1.0):
+            pace.grew(0, 1.0, 1.2, LEVEL)
+            pace.finished(5, 2.2, LEVEL, LEVEL + 1.8 * TARGET)
+        else:
+            pace.finished(1, 1.0, 0.0, TARGET)
+    return pace.worth(0, 1.0 - chance)
+
+
+def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
+    assert drafts_beside_a_guess(0.0)
+    assert drafts_beside_a_guess(0.3)  # the larger forward is made for both
+    assert not drafts_beside_a_guess(0.9)  # now a level alone costs more than it brings

@@ -26,7 +26,8 @@ _LONGEST_PAUSE = 256  # rounds without a draft before it is tried again
 _TRIES = 4  # rounds in turn, of which the first does not count: the draft has to read what it has not seen
 _SOON, _LATER = 4, 100  # rounds before some go without a draft to know what that takes: at first, and after that
 _FIRST_LEVELS, _FIRST_NODES = 3, 8  # the most, as long as nothing is known
-_PLAIN = 3  # so many in turn, of which the first does not count: forwards of another size than the last one take longer
+_ALONE = 0.9  # of the value below the root, where rounds tell what a draft brings, and not what is guessed beside it
+_PLAIN, _COLD = 5, 2  # so many in turn, of which the first do not count: caches are cold after a draft, and the size is new
 
 
 @final
@@ -121,7 +122,8 @@ class Pace:
         rounds, seconds, tokens, value = self._whole
         if not (self._plain and rounds and value):
             return True
-        return (tokens + _HOPE) / value * above >= self.speed * (seconds / rounds - self._plain)
+        guessed = 1.0 - above  # a token at least, which pays for the larger forward too
+        return (tokens + _HOPE) / value * above + guessed >= self.speed * (seconds / rounds - self._plain)
 
     def _try(self, pays: bool) -> bool:
         """A draft that does not pay is tried again after pauses that double: the text may have become easier."""
@@ -205,11 +207,11 @@ class Pace:
         self._seconds = _FORGET_COSTS * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
         above, reads, self._above, self._reads = self._above, self._reads, 0.0, False
-        if above and not reads:
+        if above > _ALONE and not reads:
             self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
         elif nodes == 1 and not above:
             self._without += 1
-            if self._without > 1:
+            if self._without > _COLD:
                 self._alone = _joined(self._alone, seconds)
         changed, self._last = float(nodes != self._last), nodes
         if nodes == 1:
