@@ -198,3 +198,53 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
         lookup.learn([[9]])
     [unlucky] = lookup.guess(law_of(text), [4])
     assert max(unlucky.chances) < 0.25
+
+
+def halves(*tokens: int) -> Grown:
+    """Children that share a candidate's value by halves."""
+    return Grown(list(tokens), [math.log(0.5**i) for i in range(1, 1 + len(tokens))])
+
+
+def test_a_chain_hangs_every_choice_below_the_one_before():
+    pool = Pool(0)
+    pool.chain(0, 0, [halves(3, 4), halves(5, 6), halves(7)], [3, 6, 7], frozenset())
+    assert pool.tokens == [0, 3, 4, 5, 6, 7]
+    assert pool.parents == [0, 0, 0, 1, 1, 4]  # 6 was chosen, though 5 is worth more
+    assert pool.numbers == {0: 0, 1: 1, 4: 2}
+    assert pool.above(5) == [0, 1, 4]
+    pool.chain(2, 3, [halves(8)], [8], frozenset())
+    assert (pool.parents[6], pool.numbers[2], pool.above(0)) == (2, 3, [])
+
+
+def test_a_chain_ends_at_the_end_of_the_text_and_at_a_choice_that_is_no_child():
+    pool = Pool(5)
+    pool.chain(0, 0, [halves(5, 4), halves(6), halves(7)], [5, 6, 7], frozenset({5}))  # the root may be such a token
+    assert pool.tokens == [5, 5, 4]
+    pool = Pool(0)
+    pool.chain(0, 0, [halves(3), halves(6)], [9, 6], frozenset())
+    assert (pool.tokens, pool.numbers) == ([0, 3], {0: 0})
+    pool = Pool(0)
+    pool.chain(0, 0, [Grown([], [])], [9], frozenset())
+    assert (pool.tokens, pool.numbers) == ([0], {0: 0})
+
+
+def test_a_chain_runs_through_what_is_guessed():
+    pool = Pool(0)
+    pool.graft([3, 4], [0.5, 0.5])
+    pool.chain(0, 0, [halves(3, 8), halves(9)], [3, 9], frozenset())
+    assert pool.tokens == [0, 3, 4, 8, 9]
+    assert pool.parents[4] == 1
+    assert pool.numbers == {0: 0, 1: 1}
+
+
+def test_the_most_promising_candidate_can_be_scored_and_is_not_yet():
+    pool = Pool(0)
+    assert pool.most_promising(9, 4, frozenset()) == 0
+    assert pool.most_promising(9, 0, frozenset()) is None
+    pool.graft([3, 4], [0.5, 0.9])
+    pool.chain(0, 0, [halves(8, 7)], [8], frozenset())
+    # 3: 0.5, but for 0.1 of it the text goes on to the guess 4; 8: 0.25; 7: 0.125. 4 hangs below 3, which has no scores.
+    assert pool.most_promising(9, 4, frozenset()) == pool.tokens.index(8)
+    assert pool.most_promising(9, 4, frozenset({8})) == pool.tokens.index(7)
+    assert pool.most_promising(1, 4, frozenset()) == pool.tokens.index(3)  # nothing else is among the best
+    assert pool.most_promising(9, 1, frozenset()) is None

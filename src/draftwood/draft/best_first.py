@@ -115,7 +115,7 @@ class BestFirst:
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
         if self._chains is not None and self._chains[0].span and law.sampling.only_scales:
-            self._string(*self._chains, pools[0], law, choices, limits[0])
+            self._by_chains(*self._chains, pools[0], law, choices, limits[0])
         elif self._at_once is None or law.sampling.looks_back:
             self._descend(pools, fronts, law, choices, limits)
         elif any(fronts) and self._pays(above := _above(pools, fronts), 0):
@@ -163,7 +163,7 @@ class BestFirst:
             self._learn_cost(pools, above, since, depth, ended - began)
             began = ended
 
-    def _string(self, runner: ChainRunner, fan: SharedFan, pool: Pool, law: Law, choices: Choices, limit: int) -> None:
+    def _by_chains(self, runner: ChainRunner, fan: SharedFan, pool: Pool, law: Law, choices: Choices, limit: int) -> None:
         """One row's candidates, several levels in each call: below the root, and then below whatever promises most."""
         seen, began, scale = 0, perf_counter(), 1.0 if law.sampling.greedy else 1.0 / law.sampling.temperature
         for call in range(self.length):
@@ -175,7 +175,7 @@ class BestFirst:
             path = [pool.numbers[i] for i in pool.above(candidate)]
             chosen, scores = runner.chain(pool.tokens[candidate], path, None if noise is None else noise[0], scale)
             [fans] = fan.along(law.draft(scores.unsqueeze(0), list).dense(), choices, depth)
-            pool.string(candidate, seen, fans[: limit - depth], chosen, law.stops[0])
+            pool.chain(candidate, seen, fans[: limit - depth], chosen, law.stops[0])
             seen += len(chosen)
             ended = perf_counter()
             self._learn_cost([pool], above, [since], call, ended - began)
@@ -216,6 +216,8 @@ class BestFirst:
 
     def _best(self, pools: list[Pool]) -> list[list[int]]:
         """What is shown to the target."""
+        if all(len(pool.values) == 1 for pool in pools):
+            return [[0]] * len(pools)
         if self.pace is None:
             return [pool.best(self.nodes) for pool in pools]
         values = [sorted((math.exp(value) for value in pool.values[1:]), reverse=True) for pool in pools]

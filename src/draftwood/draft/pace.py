@@ -16,7 +16,7 @@ from typing import final
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
 _FORGET_WHOLE = 0.95
-_HOPE = 2.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
+_HOPE = 1.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
 _SLOWEST, _HASTE = 3.0, 0.3  # the most of a mean that one time counts; weight of one that took less than half of it
 _DOUBT, _GUESS = 3.0, 0.02  # of the slope of the target's time: as if nodes had varied by so much, each at this share of it
@@ -36,7 +36,7 @@ class Pace:
 
     Attributes:
         speed: tokens per second and row of recent rounds.
-        level: seconds per drafted level.
+        level: seconds per drafted level, or per call where a call drafts several.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,8 @@ class OpenVinoChainRunner:
 
     def _begin(self, texts: Sequence[Sequence[int]]) -> None:
         self._text: list[int] | None = list(texts[0]) if len(texts) == 1 else None  # None once the runner has it
-        self._cached = self._chains.used = 0  # tokens of the text whose keys and values the chains have
+        self._chains.clear()
+        self._cached = 0  # tokens of the text whose keys and values the chains have
         self._round: list[int] = []  # tokens of this round's nodes
         self._base = 0  # the slot of the first of them
 

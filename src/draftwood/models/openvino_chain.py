@@ -149,9 +149,7 @@ class ChainNetwork(nn.Module):
         self._fresh = self._slots(READ + SPAN - 1)
         self._compiled.put(tokens=self._tokens, positions=self._positions, scale=self._scale, chosen=self._chosen)
         self._put(present, self._fresh)
-        self.used = 0
-        self._memory: list[np.ndarray] = []
-        self._reserve(1)
+        self.clear()
 
     def _slots(self, count: int) -> list[np.ndarray]:
         return [np.zeros((1, heads, count, width), np.float32) for heads, width in self._shapes]
@@ -171,11 +169,15 @@ class ChainNetwork(nn.Module):
         self._mask = np.empty((1, 1, READ, size + READ), np.float32)
         self._put(["mask", *self._past], [self._mask, *grown])
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.used = 0
+        self._memory: list[np.ndarray] = []  # of the size that the next text asks for
+
     def load(self, contents: Sequence[Float[np.ndarray, "1 head length width"]]) -> None:
         """Begin with these keys and values."""
-        self.used = 0
+        self.clear()
         length = contents[0].shape[2]
-        self._memory = []  # a memory of the size that this text asks for
         self._reserve(length + READ + SPAN)
         for slots, part in zip(self._memory, contents, strict=True):
             slots[:, :, :length] = part
