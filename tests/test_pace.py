@@ -40,7 +40,7 @@ def test_levels_stop_where_a_level_costs_more_than_it_brings():
 
 def test_a_draft_that_gets_better_is_found_again():
     pace, before = lived(0.02, rounds=300)
-    _, after = lived(0.9, rounds=600, pace=pace)
+    _, after = lived(0.9, rounds=900, pace=pace)
     assert sum(before[100:]) < 20
     assert set(after[-100:]) == {3}
 
@@ -287,3 +287,35 @@ def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
     assert drafts_beside_a_guess(0.0)
     assert drafts_beside_a_guess(0.3)  # the larger forward is made for both
     assert not drafts_beside_a_guess(0.9)  # now a level alone costs more than it brings
+
+
+def drafted_though_sizes_are_made_once(pace: Pace) -> int:
+    """Rounds with a draft, of 60, where a size takes ten times as long when it comes first."""
+    seen, drafted, rng = {1}, 0, random.Random(2)
+    for _ in range(60):
+        drafts = not pace.begin() and pace.worth(0, 1.0)
+        nodes = rng.choice((3, 4, 5, 6, 7, 8)) if drafts else 1
+        if drafts:
+            pace.grew(0, 1.0, 1.0, LEVEL)
+        seconds = TARGET * (1 if nodes in seen else 10) + drafts * LEVEL
+        seen.add(nodes)
+        pace.finished(nodes, 1.0 + drafts, drafts * LEVEL, seconds)
+        drafted += drafts
+    return drafted
+
+
+def test_what_is_made_once_for_a_size_does_not_end_drafting():
+    assert drafted_though_sizes_are_made_once(Pace()) > 45
+    forgetful = Pace()
+    forgetful._residues = Everything()
+    assert drafted_though_sizes_are_made_once(forgetful) < 40
+
+
+class Everything(dict):
+    """Sizes that all seem to have come before."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __missing__(self, _: object) -> tuple[float, float]:
+        return 0.0, 0.0

@@ -207,7 +207,8 @@ class Pace:
         self._seconds = _FORGET_COSTS * self._seconds + seconds
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
         above, reads, self._above, self._reads = self._above, self._reads, 0.0, False
-        if above > _ALONE and not reads:
+        known = nodes == 1 or nodes in self._residues  # kernels may be made for a size when it comes first
+        if above > _ALONE and not reads and known:
             self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
         elif nodes == 1 and not above:
             self._without += 1
@@ -218,21 +219,22 @@ class Pace:
             self._with *= self._without < _PLAIN
             return
         self._with, self._without = self._with + 1, 0
-        target, known = max(0.0, seconds - drafting), nodes in self._residues
+        target = max(0.0, seconds - drafting)
         if self._fit[0]:
             target = min(target, _SLOWEST * self._fit[5] / self._fit[0])
-            self._learn_residue(nodes, changed, target, known)
             if not known:
-                return  # kernels may be made for a size when it comes first
+                self._residues[nodes] = 0.0, 0.0
+                return
+            self._learn_residue(nodes, changed, target)
         new = (1.0, nodes, nodes * nodes, changed, nodes * changed, target, nodes * target, changed * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]
 
-    def _learn_residue(self, nodes: int, changed: float, target: float, known: bool) -> None:
+    def _learn_residue(self, nodes: int, changed: float, target: float) -> None:
         one, n, _, c, _, t, _, _ = self._fit
         slope, change = self._slopes()
         off = target - t / one - slope * (nodes - n / one) - change * (changed - c / one)
-        of, seconds = self._residues.get(nodes, (0.0, 0.0))
-        self._residues[nodes] = (_FORGET_COSTS * of + 1.0, _FORGET_COSTS * seconds + off) if known else (0.0, 0.0)
+        of, seconds = self._residues[nodes]
+        self._residues[nodes] = _FORGET_COSTS * of + 1.0, _FORGET_COSTS * seconds + off
 
 
 def _net(values: Iterable[float], costs: Iterable[float]) -> list[float]:

@@ -149,7 +149,8 @@ class ChainNetwork(nn.Module):
         self._fresh = self._slots(READ + SPAN - 1)
         self._compiled.put(tokens=self._tokens, positions=self._positions, scale=self._scale, chosen=self._chosen)
         self._put(present, self._fresh)
-        self.clear()
+        self.used = 0
+        self._memory: list[np.ndarray] = []
 
     def _slots(self, count: int) -> list[np.ndarray]:
         return [np.zeros((1, heads, count, width), np.float32) for heads, width in self._shapes]
@@ -172,7 +173,7 @@ class ChainNetwork(nn.Module):
     def clear(self) -> None:
         """Forget everything."""
         self.used = 0
-        self._memory: list[np.ndarray] = []  # of the size that the next text asks for
+        self._memory = []  # the next text asks for its size
 
     def load(self, contents: Sequence[Float[np.ndarray, "1 head length width"]]) -> None:
         """Begin with these keys and values."""
