@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 
 import pytest
 import torch
@@ -231,6 +232,17 @@ def test_bfloat16():
     assert len(chosen) == SPAN
 
 
+@pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+def test_numbers_of_tokens_are_exact_in_bfloat16():
+    """Numbers from 256 on would be rounded."""
+    runner = chains_of(small("llama", vocab_size=3000).bfloat16())
+    runner.start([list(range(20))])
+    noise = torch.zeros(SPAN, 3000)
+    for step, token in enumerate((2999, 1025, 257, 511)):
+        noise[step, token] = 100.0
+    assert runner.chain(1, [], noise, 1.0)[0] == [2999, 1025, 257, 511]
+
+
 def test_a_bench_sees_the_forwards_of_chains():
     models, meters = pair("llama"), Meters()
     both = Pair(*models, None, runners=make_runners(*models, backend="openvino"))
@@ -239,3 +251,21 @@ def test_a_bench_sees_the_forwards_of_chains():
         sample = measure(make, [[1, 2, 3]], [0], meters, torch.device("cpu"))
     assert sample.draft_forwards > 3
     assert sample.draft_seconds > 0
+
+
+def test_a_chain_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, caplog):
+    plain, inner = OpenVinoRunner(small("llama"), drafts=True), ChainNetwork.forward
+
+    def fails(self, *args):
+        raise RuntimeError("Exception from\n  somewhere")
+
+    def chooses(self, *args):
+        _chosen, scores = inner(self, *args)
+        return [int(row.argmin()) for row in scores], scores
+
+    for forward, message in ((fails, "Exception from somewhere"), (chooses, "score otherwise|choose other tokens")):
+        caplog.clear()
+        with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "draftwood"):
+            patch.setattr(ChainNetwork, "forward", forward)
+            assert chained(plain) is plain
+        assert re.search(message, caplog.text)

@@ -51,7 +51,7 @@ class BestFirst:
         runner: the draft model.
         nodes: the node budget, the root not counted.
         width: nodes expanded per level.
-        length: the depth budget.
+        length: the depth budget; by chains, that of calls.
         fan: the children that a candidate gets.
         pace: what drafting costs and brings; without one the budgets are filled every round.
         lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is legal.
@@ -83,6 +83,7 @@ class BestFirst:
             self._chains = runner, fan
         self._begun = self._drafting = 0.0  # when this round began, and the seconds of its levels
         self._reading = True  # the first round reads the prompt, which says nothing about costs
+        self._by_calls = False  # whether the last round was drafted by chains
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
         self._pools: list[Pool] = []
         self._kept: list[list[int]] = []  # per row, the candidate that each tree node is
@@ -101,6 +102,7 @@ class BestFirst:
         if self.lookup is not None:
             self.lookup.start(texts, sources)
         self._reading = self._behind = True
+        self._by_calls = False
 
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
@@ -114,7 +116,10 @@ class BestFirst:
         pools = self._guessed(root.tolist(), law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
-        if self._chains is not None and self._chains[0].span and law.sampling.only_scales:
+        by_chains = self._chains is not None and self._chains[0].span > 0 and law.sampling.only_scales
+        self._behind |= self._by_calls and not by_chains  # the draft begins again
+        self._by_calls = by_chains
+        if self._chains is not None and by_chains:
             self._by_chains(*self._chains, pools[0], law, choices, limits[0])
         elif self._at_once is None or law.sampling.looks_back:
             self._descend(pools, fronts, law, choices, limits)
@@ -178,7 +183,8 @@ class BestFirst:
             pool.chain(candidate, seen, fans[: limit - depth], chosen, law.stops[0])
             seen += len(chosen)
             ended = perf_counter()
-            self._learn_cost([pool], above, [since], call, ended - began)
+            through = candidate in pool.guessed  # then the chain may have run on below the guess
+            self._learn_cost([pool], 0.0 if through else above, [since], call, ended - began)
             began = ended
 
     def _pays(self, above: float, depth: int) -> bool:

@@ -149,7 +149,7 @@ class Pace:
     def size(self, curve: Sequence[float]) -> int:
         """How many nodes are shown to the target, given what the best of them is expected to bring, the second best, and so
         on. Those worth their cost; but as many as usual, if this is not worth the cost of another size, there and back."""
-        if not self.speed:
+        if not self._fit[0]:
             return min(len(curve), _FIRST_NODES)  # few before it is known what they cost
         price = self.least_value()
         costs = [price * nodes + self.speed * self._aside(nodes + 1) for nodes in range(1, len(curve) + 1)]
@@ -159,7 +159,7 @@ class Pace:
         gains, usually = _net(curve, costs), _net(self._curve, costs)
         best, usual = gains.index(max(gains)), usually.index(max(usually))
         size = usual if usual and gains[best] - gains[usual] <= 2.0 * self.speed * self.change else best
-        return size if gains[size] >= self.least_tree() else 0
+        return size if gains[best] >= self.least_tree() else 0
 
     def _aside(self, nodes: int) -> float:
         """Seconds that trees of just so many nodes have taken more than the plane says: kernels work in blocks of rows."""
@@ -208,6 +208,8 @@ class Pace:
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
         above, reads, self._above, self._reads = self._above, self._reads, 0.0, False
         known = nodes == 1 or nodes in self._residues  # kernels may be made for a size when it comes first
+        if above:
+            self._without = 0
         if above > _ALONE and not reads and known:
             self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
         elif nodes == 1 and not above:
@@ -219,12 +221,12 @@ class Pace:
             self._with *= self._without < _PLAIN
             return
         self._with, self._without = self._with + 1, 0
+        if not known:
+            self._residues[nodes] = 0.0, 0.0
+            return
         target = max(0.0, seconds - drafting)
         if self._fit[0]:
             target = min(target, _SLOWEST * self._fit[5] / self._fit[0])
-            if not known:
-                self._residues[nodes] = 0.0, 0.0
-                return
             self._learn_residue(nodes, changed, target)
         new = (1.0, nodes, nodes * nodes, changed, nodes * changed, target, nodes * target, changed * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]

@@ -112,9 +112,7 @@ class Pool:
                 best, most = i, worth
         return best
 
-    def chain(
-        self, candidate: int, first: int, fans: Sequence[Grown], chosen: Sequence[int], stops: frozenset[int]
-    ) -> None:
+    def chain(self, candidate: int, first: int, fans: Sequence[Grown], chosen: Sequence[int], stops: frozenset[int]) -> None:
         """Children of a candidate, then of the one ``chosen`` of them, and so on. The draft has scored those, as nodes from
         number ``first`` on."""
         for number, (grown, token) in enumerate(zip(fans, chosen, strict=False), first):

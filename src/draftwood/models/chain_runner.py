@@ -21,7 +21,8 @@ from draftwood.models.support import TOLERANCE, score_tree
 _LOG = logging.getLogger(__name__)
 _MOST_WEIGHTS: Final = 10_000_000  # a larger model takes longer for its arithmetic than a call does for itself
 _MOST_BYTES: Final = 1 << 21  # of keys and values, which every step copies once
-_FAR_BEHIND: Final = 2 * READ  # tokens to be read, from which on the whole text is read again in one forward
+# From so many tokens to be read, and from such a share of the text, the whole text is read again in one forward.
+_FAR_BEHIND, _SHARE_BEHIND = 2 * READ, 16
 
 
 @final
@@ -104,7 +105,7 @@ class OpenVinoChainRunner:
         return chosen, scores
 
     def _fitted(self, noise: Tensor | None) -> Tensor | None:
-        """Noise for the tokens that the draft scores; no choice falls on one that the target does not know."""
+        """Noise for the tokens that the draft scores; with it no choice falls on one that the target does not know."""
         if noise is None:
             return None
         missing = self._chains.vocab - noise.shape[1]
@@ -115,7 +116,7 @@ class OpenVinoChainRunner:
     def _catch_up(self) -> list[int]:
         """Read what the chains have not seen of the text, but for the last few tokens, which the next call can read."""
         text, start = self._text or [], perf_counter()
-        if len(text) - self._cached >= _FAR_BEHIND:
+        if len(text) - self._cached >= max(_FAR_BEHIND, len(text) // _SHARE_BEHIND):
             self._chains.load(self.runner.read(text))
             self._cached = len(text)
         while len(text) - self._cached >= READ:
@@ -149,8 +150,8 @@ def chained(runner: ModelRunner) -> ModelRunner:
     try:
         found = OpenVinoChainRunner(runner, ChainNetwork(runner.model, runner.weights, runner.max_length))
         _check(found)
-    except ModelError as error:
-        _LOG.info("the draft model is called for every level: %s", error)
+    except (ModelError, RuntimeError) as error:  # the latter is OpenVINO's own
+        _LOG.info("the draft model is called for every level: %s", " ".join(str(error).split()))
         return runner
     return found
 
@@ -172,6 +173,11 @@ def _check(runner: OpenVinoChainRunner) -> None:
         wanted = score_tree(runner.runner, [first, *straight[:-1], other, *aside[:-1]], paths, text)
     runner.start([[]])
     runner.forward_seconds = 0.0
-    worst = float((torch.cat([scores, more]) - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
+    found, chosen = torch.cat([scores, more]), torch.tensor([*straight, *aside])
+    largest = max(1.0, float(wanted.abs().max()))
+    worst = float((found - wanted).abs().max()) / largest
     if not worst <= TOLERANCE.get(runner.model.dtype, 0.5):
         raise ModelError(f"its chains score otherwise than it does, by {worst:.2g}")
+    short = float((found.amax(dim=-1) - found.gather(1, chosen.unsqueeze(1)).squeeze(1)).max()) / largest
+    if not short <= TOLERANCE.get(runner.model.dtype, 0.5):
+        raise ModelError(f"its chains choose other tokens than the best, by {short:.2g}")

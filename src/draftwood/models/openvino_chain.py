@@ -135,7 +135,8 @@ class ChainNetwork(nn.Module):
 
     def __init__(self, model: Any, weights: Weights, longest: int | None) -> None:
         super().__init__()
-        [graph] = stored_graphs(model, {"chain": partial(_chain_graph, weights=weights, longest=longest)}, weights)
+        part = f"chain-{SPAN}-{READ}"
+        [graph] = stored_graphs(model, {part: partial(_chain_graph, weights=weights, longest=longest)}, weights)
         self._compiled = CompiledGraph(graph, model)
         self._past, present = memory_names(layer_count(model.config))
         sizes = [graph.input(name).get_partial_shape() for name in self._past]
