@@ -178,7 +178,7 @@ class Law:
             first = laws.logp.select(-1, 0)
         # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
         columns = [first, *(law.select(-1, 0) for _, law in asked)]
-        if math.isnan(float(torch.cat(columns, dim=1).sum())):
+        if math.isnan(float((torch.cat(columns, dim=1) if asked else first).sum())):
             _name_the_trouble(asked, first)
         return laws
 

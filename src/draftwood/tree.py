@@ -73,7 +73,7 @@ class DraftTree:
     @cached_property
     def max_depth(self) -> int:
         """The greatest depth of any place (one host sync on an accelerator)."""
-        return int(self.depths.max())
+        return int(self.depths.max()) if self.size > 1 else 0
 
     @cached_property
     def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from draftwood.noise import Choices
 from draftwood.rounds import Round
 from draftwood.sampling import Law
 from draftwood.tree import DraftTree, Draw
+
+
+@cache
+def _bare(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"]]:
+    """Nothing above, and valid: of every bare root the same."""
+    return torch.zeros(rows, 1, dtype=torch.long, device=device), torch.ones(rows, 1, dtype=torch.bool, device=device)
 
 
 @final
@@ -28,10 +35,9 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        tokens = root.unsqueeze(1)
-        above, valid = torch.zeros_like(tokens), torch.ones_like(tokens, dtype=torch.bool)
+        above, valid = _bare(len(root), root.device)
         return DraftTree(
-            tokens=tokens,
+            tokens=root.unsqueeze(1),
             parents=above,
             depths=above,
             valid=valid,
