@@ -269,3 +269,15 @@ def test_a_chain_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, ca
             patch.setattr(ChainNetwork, "forward", forward)
             assert chained(plain) is plain
         assert re.search(message, caplog.text)
+
+
+def test_weights_of_eight_bits():
+    """The chain is compared with the rounded model, not with the model as it came."""
+    pytest.importorskip("nncf")
+    model = small("llama", hidden_size=64)
+    runner = chained(OpenVinoRunner(model, drafts=True, weights="int8"))
+    assert isinstance(runner, OpenVinoChainRunner)
+    runner.start([[3, 1, 4, 1]])
+    _, scores = runner.chain(5, [], None, 1.0)
+    exact = plain_scores(model, [3, 1, 4, 1, 5])
+    assert 1e-3 < float((scores[0] - exact).abs().max() / exact.abs().max()) < 0.2
