@@ -89,8 +89,8 @@ class Pace:
         return self._alone[1] / self._alone[0] if self._alone[0] else 0.0
 
     def worth(self, depth: int, above: float) -> bool:
-        """Whether a level (or call, where one drafts several) is expected to pay that grows below nodes of this value; 1 is the
-        root's, less what is guessed."""
+        """Whether a level (or call, where one drafts several) is expected to pay that grows below nodes of this value; 1 is
+        the root's, less what is guessed."""
         known = bool(self.speed and self.level)
         if not depth:
             drafts = not known or self._begins(above)
