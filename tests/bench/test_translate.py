@@ -7,8 +7,10 @@ import gc
 import importlib.util
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
 from typing import Any
 
@@ -409,7 +411,8 @@ def test_ctranslate2_computes_with_the_same_weights(folders: Folders) -> None:
     assert CT2(model, tokenizer, [1], threads=1).translate(ids, 1, LONGEST, 1.0).tokens != greedy
 
 
-def test_ctranslate2_has_a_process_of_its_own_and_its_end_is_said(folders: Folders) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_ctranslate2_has_a_process_of_its_own_and_its_end_is_said(folders: Folders, known: bool) -> None:
     model = MarianMTModel.from_pretrained(folders.target, dtype=torch.float32).eval()
     made = CT2(model, AutoTokenizer.from_pretrained(folders.target), [1], threads=1)
     before = perf_counter()
@@ -421,7 +424,12 @@ def test_ctranslate2_has_a_process_of_its_own_and_its_end_is_said(folders: Folde
     with pytest.raises(ValueError, match="beam size"):  # its own errors come back, and it goes on
         made.translate([[5, 6, 1]], 0, LONGEST, 1.0)
     assert made.translate([[5, 6, 1]], 1, LONGEST, 1.0).tokens == out.tokens
-    process.kill()
+    if known:  # its end of the pipe is closed before anything is asked
+        process.kill()
+        process.join()
+    else:  # it takes the question and never answers
+        os.kill(process.pid, signal.SIGSTOP)
+        Timer(0.5, process.kill).start()
     with pytest.raises(ModelError, match=r"CTranslate2 has ended \(exit status -9\).*--peers"):
         made.translate([[5, 6, 1]], 1, LONGEST, 1.0)
 

@@ -47,12 +47,13 @@ class CT2Process:
 
     def translate(self, sources: list[list[str]], **options: Any) -> Found:
         """As ``translate_batch`` of CTranslate2, whose options these are."""
-        self._pipe.send((sources, options))
-        found: Found = self._answer()
+        found: Found = self._answer((sources, options))
         return found
 
-    def _answer(self) -> Any:
+    def _answer(self, question: Any = None) -> Any:
         try:
+            if question is not None:
+                self._pipe.send(question)  # an end that is known by now is said here, a later one by what follows
             found = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(timeout=5)
