@@ -129,7 +129,7 @@ class Told(Pace):
         super().__init__()
         self.speed, self.level = 100.0, 0.002
 
-    def finished(self, nodes, tokens, drafting, seconds):
+    def finished(self, nodes, expected, tokens, drafting, seconds):
         pass
 
     def grew(self, depth, above, brought, seconds):

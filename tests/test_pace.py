@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -21,7 +22,8 @@ def lived(acceptance: float, rounds: int = 60, levels: int = 3, pace: Pace | Non
             above, depth = above * acceptance, depth + 1
         accepted = next((d for d in range(depth) if rng.random() > acceptance), depth)
         nodes, drafting = 1 + 3 * depth, depth * LEVEL
-        pace.finished(nodes, 1.0 + accepted, drafting, drafting + TARGET + NODE * nodes)
+        expected = math.fsum(acceptance ** (d + 1) for d in range(depth))
+        pace.finished(nodes, expected, 1.0 + accepted, drafting, drafting + TARGET + NODE * nodes)
         drafted.append(depth)
     return pace, drafted
 
@@ -48,7 +50,7 @@ def test_a_draft_that_gets_better_is_found_again():
 def test_the_cost_of_a_node_is_the_slope_of_the_targets_time():
     pace = Pace()
     for nodes in (4, 12, 7, 20, 9, 15, 3, 18) * 6:
-        pace.finished(nodes, 3.0, LEVEL, LEVEL + TARGET + NODE * nodes)
+        pace.finished(nodes, 2.0, 3.0, LEVEL, LEVEL + TARGET + NODE * nodes)
     assert pace.node == pytest.approx(NODE, rel=0.15)
     assert pace.least_value() == pytest.approx(pace.speed * pace.node)
 
@@ -56,7 +58,7 @@ def test_the_cost_of_a_node_is_the_slope_of_the_targets_time():
 def test_rounds_of_one_size_leave_the_guess_about_a_node():
     pace = Pace()
     for _ in range(50):
-        pace.finished(10, 3.0, LEVEL, LEVEL + TARGET)
+        pace.finished(10, 2.0, 3.0, LEVEL, LEVEL + TARGET)
     assert pace.node == pytest.approx(0.02 * TARGET)
 
 
@@ -65,7 +67,7 @@ def test_a_level_that_was_refused_is_tried_again():
     for _ in range(20):
         pace.grew(0, 1.0, 0.9, LEVEL)
         pace.grew(1, 0.9, 0.01, LEVEL)
-        pace.finished(4, 2.0, 2 * LEVEL, 2 * LEVEL + TARGET)
+        pace.finished(4, 1.0, 2.0, 2 * LEVEL, 2 * LEVEL + TARGET)
     asked = [pace.worth(1, 0.9) for _ in range(100)]
     assert not asked[0]
     assert any(asked)
@@ -83,7 +85,7 @@ def after_a_slow_level() -> list[int]:
     pace, before = lived(0.3, levels=1)
     assert set(before) == {1}
     pace.grew(0, 1.0, 0.3, 20 * LEVEL)
-    pace.finished(4, 1.3, 20 * LEVEL, 20 * LEVEL + TARGET + 4 * NODE)
+    pace.finished(4, 0.3, 1.3, 20 * LEVEL, 20 * LEVEL + TARGET + 4 * NODE)
     return lived(0.3, rounds=12, levels=1, pace=pace)[1]
 
 
@@ -127,7 +129,8 @@ def lived_with_a_jump(jump: float, pace: Pace | None = None) -> list[int]:
             pace.grew(depth, 0.6**depth, 0.6 ** (depth + 1), LEVEL)
             depth += 1
         accepted = next((d for d in range(depth) if rng.random() > 0.6), depth)
-        pace.finished(1 + depth, 1.0 + accepted, depth * LEVEL, depth * LEVEL + TARGET + jump * (depth > 0))
+        expected = math.fsum(0.6 ** (d + 1) for d in range(depth))
+        pace.finished(1 + depth, expected, 1.0 + accepted, depth * LEVEL, depth * LEVEL + TARGET + jump * (depth > 0))
         drafted.append(depth)
     return drafted
 
@@ -141,7 +144,7 @@ def test_a_tree_must_bring_what_any_tree_costs():
     pace = Pace()
     for nodes in (4, 12, 7, 20, 1, 1, 1, 9, 15, 3, 18) * 6:
         jump = 3 * LEVEL if nodes > 1 else 0.0
-        pace.finished(nodes, 3.0, 0.0, TARGET + jump + NODE * nodes)
+        pace.finished(nodes, 2.0, 3.0, 0.0, TARGET + jump + NODE * nodes)
     assert pace.least_tree() == pytest.approx(pace.speed * 3 * LEVEL, rel=0.3)
 
 
@@ -161,9 +164,9 @@ def test_a_draft_is_tried_several_times_in_turn_and_the_first_does_not_count():
             reads = not (tries and tries[-1])
             pace.grew(0, 1.0, 0.6, None if reads else LEVEL)
             cost = 40 * LEVEL if reads else LEVEL
-            pace.finished(2, 1.0 + (len(tries) % 5 < 4), cost, cost + TARGET)  # it has become good
+            pace.finished(2, 0.8, 1.0 + (len(tries) % 5 < 4), cost, cost + TARGET)  # it has become good
         else:
-            pace.finished(1, 1.0, 0.0, TARGET)
+            pace.finished(1, 0.0, 1.0, 0.0, TARGET)
         tries.append(drafts)
     assert sum(tries[-500:]) > 400
 
@@ -190,7 +193,7 @@ def test_chains_are_shown_that_pay_a_larger_forward():
     assert pace.shows([[0.1]])  # nothing is known yet
     assert not pace.shows([[], []])
     for nodes in (4, 12, 7, 20, 1, 1, 1, 9, 15, 3, 18) * 6:
-        pace.finished(nodes, 3.0, 0.0, TARGET + (3 * LEVEL if nodes > 1 else 0.0) + NODE * nodes)
+        pace.finished(nodes, 2.0, 3.0, 0.0, TARGET + (3 * LEVEL if nodes > 1 else 0.0) + NODE * nodes)
     most = pace.least_tree()
     assert pace.shows([[0.9] * 9])
     assert not pace.shows([[most / 4] * 2])
@@ -204,7 +207,7 @@ def test_the_first_trees_are_small():
     assert (pace.size([0.9] * 24), pace.size([0.9] * 3)) == (8, 3)
     pace.grew(0, 1.0, 0.9, LEVEL)
     for _ in range(2):  # the first tree of a size says nothing
-        pace.finished(4, 3.0, LEVEL, LEVEL + TARGET)
+        pace.finished(4, 2.0, 3.0, LEVEL, LEVEL + TARGET)
     assert pace.worth(3, 0.9)
     assert pace.size([0.9] * 24) == 24
 
@@ -214,7 +217,7 @@ def fed(sizes, seconds, rounds=200) -> Pace:
     pace = Pace()
     for i in range(rounds):
         nodes = sizes[i % len(sizes)] if i % 20 > 2 else 1
-        pace.finished(nodes, 2.0, 0.0, seconds(nodes))
+        pace.finished(nodes, 1.0, 2.0, 0.0, seconds(nodes))
     return pace
 
 
@@ -272,15 +275,54 @@ def test_the_first_tree_of_a_size_says_nothing():
     assert abs(pace._aside(15)) < NODE
 
 
+def drafted(gain: float, promised: float | None = None, reads: float = 0.0, seed: int = 1) -> float:
+    """Share of 3,000 rounds with a draft that takes twice as long as none and brings 0 to 4 tokens, ``gain`` in the mean.
+
+    It promises so many, or as many as told (NaN: just what comes). In every fourth round it has to read text, which takes
+    longer.
+    """
+    pace, rng, rounds = Pace(), random.Random(seed), 0
+    for i in range(3000):
+        if pace.begin() or not pace.worth(0, 1.0):
+            pace.finished(1, 0.0, 1.0, 0.0, TARGET)
+            continue
+        slow = reads if i % 4 == 0 else 0.0
+        accepted = float(sum(rng.random() < gain / 4 for _ in range(4)))
+        expected = gain if promised is None else accepted if math.isnan(promised) else promised
+        pace.grew(0, 1.0, expected, None if slow else LEVEL)
+        pace.finished(5, expected, 1.0 + accepted, LEVEL, 2 * TARGET + slow)
+        rounds += 1
+    return rounds / 3000
+
+
+def test_a_draft_that_does_not_quite_pay_is_given_up_and_one_that_just_pays_is_not():
+    assert max(drafted(0.9, seed=seed) for seed in range(5)) < 0.25
+    assert min(drafted(1.12, seed=seed) for seed in range(5)) > 0.75
+
+
+def test_control_by_what_comes_alone_a_draft_that_just_pays_is_given_up_by_bad_luck():
+    assert sum(drafted(1.12, promised=math.nan, seed=seed) for seed in range(5)) < 0.75 * 5
+
+
+def test_a_draft_that_promises_more_than_it_brings_is_found_out():
+    assert drafted(0.5, promised=1.5) < 0.1
+    assert drafted(1.5, promised=0.9) > 0.9
+
+
+def test_a_draft_is_measured_by_plain_decoding_and_not_by_its_own_bad_rounds():
+    """Rounds in which it reads text do not count as its time, and their speed must not make what is slow look good."""
+    assert drafted(0.9, reads=4 * TARGET) < 0.25
+
+
 def drafts_beside_a_guess(chance: float) -> bool:
     """Whether a draft of 1.2 tokens is asked beside a guess; with it a round takes twice as long as without."""
     pace = Pace()
     for _ in range(100):
         if not pace.begin() and pace.worth(0, 1.0):
             pace.grew(0, 1.0, 1.2, LEVEL)
-            pace.finished(5, 2.2, LEVEL, LEVEL + 1.8 * TARGET)
+            pace.finished(5, 1.2, 2.2, LEVEL, LEVEL + 1.8 * TARGET)
         else:
-            pace.finished(1, 1.0, 0.0, TARGET)
+            pace.finished(1, 0.0, 1.0, 0.0, TARGET)
     return pace.worth(0, 1.0 - chance)
 
 
@@ -300,7 +342,7 @@ def drafted_though_sizes_are_made_once(pace: Pace) -> int:
             pace.grew(0, 1.0, 1.0, LEVEL)
         seconds = TARGET * (1 if nodes in seen else 10) + drafts * LEVEL
         seen.add(nodes)
-        pace.finished(nodes, 1.0 + drafts, drafts * LEVEL, seconds)
+        pace.finished(nodes, float(drafts), 1.0 + drafts, drafts * LEVEL, seconds)
         drafted += drafts
     return drafted
 

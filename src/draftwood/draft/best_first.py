@@ -269,7 +269,8 @@ class BestFirst:
             self.lookup.learn(this_round.tokens)
         if self.pace is not None and not self._reading:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-            self.pace.finished(tree.size, new_tokens / tree.rows, self._drafting, perf_counter() - self._begun)
+            expected = _worth(self._pools, [kept[1:] for kept in self._kept], 0.0)
+            self.pace.finished(tree.size, expected, new_tokens / tree.rows, self._drafting, perf_counter() - self._begun)
         self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
 
 

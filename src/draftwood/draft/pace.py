@@ -16,6 +16,7 @@ from typing import final
 _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
 _FORGET_WHOLE = 0.95
+_FORGET_TRUST, _TRUST = 0.99, 3.0  # tokens that at first count as both expected and seen
 _HOPE = 1.0  # accepted tokens that are added to those seen: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
 _SLOWEST, _HASTE = 3.0, 0.3  # the most of a mean that one time counts; weight of one that took less than half of it
@@ -35,7 +36,7 @@ class Pace:
     """Running means of a drafter's costs and gains; tokens and values are means over the rows of a batch.
 
     Attributes:
-        speed: tokens per second and row of recent rounds.
+        speed: tokens per second and row of recent rounds, or of rounds without a draft where these are faster.
         level: seconds per drafted level, or per call where a call drafts several.
     """
 
@@ -49,8 +50,10 @@ class Pace:
         self._residues: dict[int, tuple[float, float]] = {}  # by number of nodes: weighted trees, and seconds off the plane
         self._last = 1  # nodes of the round before
         self._curve: list[float] = []  # running mean of what the best, second best, ... node was worth
-        # Weighted sums over rounds without a draft, and with one: 1, seconds, tokens beyond the first, value not guessed.
+        # Weighted sums over rounds without a draft, and with one: 1, seconds, tokens expected beyond the first, value not
+        # guessed. What is expected varies less than what is seen, which over many rounds (here both) tells how right it is.
         self._alone, self._whole = [0.0] * 2, [0.0] * 4
+        self._trust = [_TRUST] * 2
         self._above = 0.0  # value that this round's draft grows below; 0 where there is no draft
         self._with = self._without = 0  # rounds with a draft since one without was last timed; those without in turn
         self._pause = self._waited = self._tries = 0
@@ -120,10 +123,11 @@ class Pace:
         """The first level alone, and the whole draft with all that it entails, a larger forward of the target above all."""
         if self._catch[0] * above < self.speed * self.level:
             return False
-        rounds, seconds, tokens, value = self._whole
+        rounds, seconds, expected, value = self._whole
         if not (self._plain and rounds and value):
             return True
         guessed = 1.0 - above  # a token at least, which pays for the larger forward too
+        tokens = expected * self._trust[1] / self._trust[0]
         return (tokens + _HOPE) / value * above + guessed >= self.speed * (seconds / rounds - self._plain)
 
     def _try(self, pays: bool) -> bool:
@@ -202,22 +206,27 @@ class Pace:
         weight = _HASTE if seconds < mean / 2 else 1 - _FORGET
         return mean + (min(seconds, _SLOWEST * mean) - mean) * weight if mean else seconds
 
-    def finished(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
-        """A round is over: nodes shown to the target, the root among them, new tokens, the time of its levels and of all."""
+    def finished(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+        """A round is over: nodes shown to the target, the root among them, what those below it were expected to bring, new
+        tokens, the time of its levels and of all."""
         self._tokens = _FORGET_COSTS * self._tokens + tokens
         self._seconds = _FORGET_COSTS * self._seconds + seconds
-        self.speed = self._tokens / self._seconds if self._seconds else 0.0
         above, reads, self._above, self._reads = self._above, self._reads, 0.0, False
         known = nodes == 1 or nodes in self._residues  # kernels may be made for a size when it comes first
         if above:
             self._without = 0
         if above > _ALONE and not reads and known:
-            self._whole = _joined(self._whole, seconds, tokens - 1.0, above)
+            self._whole = _joined(self._whole, seconds, expected, above)
+            seen = expected, tokens - 1.0
+            self._trust = [_FORGET_TRUST * old + new for old, new in zip(self._trust, seen, strict=True)]
         elif nodes == 1 and not above:
             self._without += 1
             if self._without > _COLD:
                 self._alone = _joined(self._alone, seconds)
         changed, self._last = float(nodes != self._last), nodes
+        self.speed = self._tokens / self._seconds if self._seconds else 0.0
+        if self._plain:
+            self.speed = max(self.speed, 1.0 / self._plain)  # what can be had without a draft any time
         if nodes == 1:
             self._with *= self._without < _PLAIN
             return
