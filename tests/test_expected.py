@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from draftwood.laws import Laws
 from draftwood.noise import Noise
 from draftwood.tune.replay import part_of
 from draftwood.verify.expected import expected
@@ -79,7 +80,7 @@ def test_the_mean_is_that_of_many_verdicts(name, verifier):
     copies = replace(
         part_of(tree, range(tree.size)), tokens=tree.tokens[same], parents=tree.parents[same], depths=tree.depths[same],
         valid=tree.valid[same], ancestors=tree.ancestors[same],
-        draft_laws=replace(tree.draft_laws, logp=tree.draft_laws.logp[same]),
+        draft_laws=Laws(logp=tree.draft_laws.logp[same], vocab=tree.draft_laws.vocab),
     )  # fmt: skip
     verdict = verifier.verify(copies, logp[same], Noise(range(times)).at([3] * times))
     accepted = (verdict.nodes >= 0).sum(1).double()

@@ -14,6 +14,7 @@ from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from draftwood.tree import Draw, TreeBuilder
 from draftwood.verify import union
+from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
@@ -109,6 +110,24 @@ def test_laws_over_named_tokens_are_the_laws_over_all():
     assert float((laws.on(columns).exp().sum(-1) - 1).abs().max()) < 1e-6
     joined = Laws.joined([laws, laws.at([1])])
     assert torch.equal(joined.dense(), torch.cat([laws.dense(), laws.dense()[:, 1:2]], dim=1))
+
+
+def test_who_only_matches_takes_scores_and_no_law_is_made():
+    """A constant of a node changes no match; of any other verifier it would change the law."""
+    torch.manual_seed(2)
+    logp = torch.randn(2, 1, 30).log_softmax(-1)
+    shifted = Laws(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
+    builder = TreeBuilder(torch.tensor([1, 2]), 1)
+    tree = builder.build(branching=0, draw=Draw.POINT_MASS, draft_laws=None)
+    for seed in range(50):
+        choices = Noise([seed, seed + 1]).at([4, 5])
+        for matching in (Coupled(), Greedy()):
+            chosen = union.verify(matching, tree, shifted, choices).next_token
+            assert torch.equal(chosen, matching.verify(tree, logp, choices).next_token)
+    assert "logp" not in vars(shifted)
+    assert torch.allclose(shifted.logp, logp, atol=1e-6)
+    with pytest.raises(ValueError, match="either logp or scores"):
+        Laws(vocab=30)
 
 
 def test_a_flat_law_is_sorted_as_far_as_it_reaches(monkeypatch):

@@ -2,36 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from functools import cached_property
+from typing import cast, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
+def sound(scores: Float[Tensor, "row node vocab"], others: Sequence[Float[Tensor, "row _"]]) -> bool:
+    """Whether every line of scores is a law, and nothing in the others NaN (one host sync). A line is none where a score is
+    NaN or infinite, or none is finite."""
+    if _by_numpy(scores):
+        most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
+        return math.isfinite(most.sum()) and not any(math.isnan(other.sum()) for other in others)
+    highest = scores.amax(dim=-1)
+    return not math.isnan(torch.cat([highest - highest, *others], dim=1).sum())
+
+
+def _by_numpy(scores: Tensor) -> bool:
+    """Whether NumPy takes them: on the host it is several times as fast as PyTorch, but knows no bfloat16."""
+    return scores.is_cpu and scores.ndim > 1 and scores.dtype != torch.bfloat16
+
+
 def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
-    """Where each line is largest; the first of equals. On the host NumPy finds it several times as fast as PyTorch."""
-    if scores.is_cpu and scores.ndim > 1 and scores.dtype != torch.bfloat16:  # which NumPy does not know
+    """Where each line is largest; the first of equals."""
+    if _by_numpy(scores):
         return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
     return scores.argmax(dim=-1)
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class Laws:
     """One log-law per node.
 
-    Attributes:
+    Args:
         logp: log-probabilities; NaN where no token is possible.
+        scores: instead of them, log-probabilities up to a constant of each node, over the whole vocabulary: the law itself
+            is then made when it is asked for.
         tokens: whose they are; None for all tokens of the vocabulary in order. What is not named is impossible.
         vocab: tokens of the vocabulary.
     """
 
-    logp: Float[Tensor, "row node n"]
-    tokens: Int[Tensor, "row node n"] | None = None
-    vocab: int
+    def __init__(
+        self,
+        *,
+        logp: Float[Tensor, "row node n"] | None = None,
+        scores: Float[Tensor, "row node vocab"] | None = None,
+        tokens: Int[Tensor, "row node n"] | None = None,
+        vocab: int,
+    ) -> None:
+        if (logp is None) == (scores is None):
+            raise ValueError("laws are made of either logp or scores")
+        self._logp, self._scores = logp, scores
+        self.tokens, self.vocab = tokens, vocab
+
+    @cached_property
+    def logp(self) -> Float[Tensor, "row node n"]:
+        """Log-probabilities."""
+        return self._scores.log_softmax(dim=-1) if self._scores is not None else cast(Tensor, self._logp)
+
+    @property
+    def scores(self) -> Float[Tensor, "row node n"]:
+        """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
+        return self._scores if self._scores is not None else cast(Tensor, self._logp)
 
     @property
     def certain(self) -> Int[Tensor, "row node"] | None:

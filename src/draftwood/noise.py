@@ -24,7 +24,7 @@ from draftwood.counters import STEP, Counters, exponential, mix, token_bases, un
 from draftwood.errors import ConfigError
 
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
-_AHEAD: Final = 1 << 15  # values of shared noise that are made at a time: few calls, and no more than the caches hold
+_AHEAD: Final = 1 << 16  # values of shared noise that are made at a time: few calls, and no more than the caches hold
 MAX_SEED: Final = (1 << 63) - 1
 
 

@@ -58,6 +58,8 @@ class Round:
 def path_table(paths: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "row step"]:
     """Paths of accepted nodes as :class:`Verdict` holds them, -1 after the last."""
     longest = max(map(len, paths))
+    if not longest:
+        return torch.empty(len(paths), 0, dtype=torch.long, device=device)
     return torch.tensor([[*path, *[-1] * (longest - len(path))] for path in paths], dtype=torch.long, device=device)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
-from draftwood.laws import Laws, best_tokens
+from draftwood.laws import Laws, best_tokens, sound
 from draftwood.processors import ByRow, check_processors
 
 Paths: TypeAlias = list[list[list[int] | None]]
@@ -168,18 +168,15 @@ class Law:
         """
         scores = self._warp(logits, prefixes)
         asked, self._unasked = self._unasked, []
-        if self.sampling.greedy and certain:
-            best = best_tokens(scores).unsqueeze(-1)  # not of the law, in which close scores may round to a tie
-            top = scores.gather(-1, best)
-            laws = Laws(logp=top - top, tokens=best, vocab=self.vocab)
-            first = laws.logp.squeeze(-1)  # NaN where the law would be: a score is NaN or infinite, or none is finite
-        else:
+        if self.sampling.truncates and not self.sampling.greedy:
             laws = self._laws(scores)
-            first = laws.logp.select(-1, 0)
-        # One column is enough: a NaN or an infinite score anywhere makes the whole law NaN. Host sync on an accelerator.
-        columns = [first, *(law.select(-1, 0) for _, law in asked)]
-        if math.isnan(float((torch.cat(columns, dim=1) if asked else first).sum())):
-            _name_the_trouble(asked, first)
+        elif self.sampling.greedy and certain:
+            best = best_tokens(scores).unsqueeze(-1)  # not of the law, in which close scores may round to a tie
+            laws = Laws(logp=torch.zeros(best.shape, device=best.device), tokens=best, vocab=self.vocab)
+        else:
+            laws = Laws(scores=scores, vocab=self.vocab)  # who only matches need not know the law
+        if not sound(scores, [law.select(-1, 0) for _, law in asked]):
+            _name_the_trouble(asked, scores)
         return laws
 
     def _laws(self, scores: Tensor) -> Laws:
@@ -253,12 +250,11 @@ class Law:
         return out
 
 
-def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], first: Tensor) -> None:
-    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token; ``first`` is NaN where
-    the target's law is."""
+def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
+    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token."""
     for who, nan in [
         *(("draft", law[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, law in drafted),
-        ("target", first.isnan()),
+        ("target", ~target.amax(dim=-1).isfinite()),
     ]:
         if bool(nan.any()):
             raise NumericsError(

@@ -209,7 +209,7 @@ def test_clearing_dead_slots_away_changes_nothing(kind, cleared, impatient):
     rows.select([2, 0])
     assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
     assert len(cleared) > 3
-    assert rows.runner._memory._old.shape[1] < 80 < 10 * 14
+    assert rows.runner._memory._slots < 80 < 10 * 14
 
 
 def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
@@ -218,7 +218,7 @@ def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
         rows.round(nodes=16, check=False)
     assert 1 < len(cleared) < 6
     live = max(rows.runner._memory._live)
-    assert (rows.runner._memory._old.shape[1] - live) ** 2 <= 100 * live
+    assert (rows.runner._memory._slots - live) ** 2 <= 100 * live
     assert rows.round() < CLOSE
 
 
@@ -227,7 +227,8 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
     inner = openvino_slots.GrowingMemory._clear
 
     def wrong(memory, most):
-        memory._old = np.roll(memory._old, 1, axis=1)
+        line = memory._line[:, : memory._slots]
+        line[:] = np.roll(line, 1, axis=1)
         inner(memory, most)
 
     monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", wrong)
@@ -291,8 +292,32 @@ def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
 def test_control_dead_slots_that_are_seen(monkeypatch):
     rows = walk("llama", [5, 2])
     rows.round()
-    rows.runner._memory._old.fill(0.0)
+    rows.runner._memory._line.fill(0.0)
     assert rows.round() > WRONG
+
+
+@pytest.mark.parametrize("lengths", [[5], [4, 4], [7, 2]])
+def test_bare_roots_see_the_text_and_no_more(lengths, monkeypatch):
+    """A root alone needs no mask of its own; what rounds with trees have left behind stays hidden from it."""
+    monkeypatch.setattr(openvino_slots, "_ROOM", 2)  # it grows
+    rows = walk("llama", lengths)
+    assert max(rows.round(nodes=nodes) for nodes in (1, 6, 1, 1, 4, 1, 1, 1)) < CLOSE
+
+
+def test_control_bare_roots_that_see_what_was_rejected():
+    rows = walk("llama", [5])
+    rows.round(nodes=8)
+    rows.runner._memory._line.fill(0.0)
+    assert rows.round(nodes=1) > WRONG
+
+
+def test_control_small_inputs_that_are_not_copied(monkeypatch):
+    rows = walk("llama", [5])
+    assert max(rows.round(nodes=1) for _ in range(3)) < CLOSE
+    held = rows.runner.network._compiled._held
+    monkeypatch.setattr(type(rows.runner.network._compiled), "fill", lambda self, **tensors: None)
+    assert rows.round(nodes=1) > WRONG
+    assert held["tokens"].shape == (1, 1)
 
 
 def test_control_a_select_that_forgets_the_state():

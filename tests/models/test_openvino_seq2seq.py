@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -188,7 +187,8 @@ def test_control_rejected_nodes_that_stay_visible_show(runners, monkeypatch):
 
 
 def everything_stays(memory: Any, source: Any, target: Any) -> None:
-    memory._old = np.concatenate([memory._old, np.zeros((len(source), memory._new), np.float32)], axis=1)
+    memory._make_room(memory._new)
+    memory._slots += memory._new
     memory._new, memory._places = 0, []
 
 

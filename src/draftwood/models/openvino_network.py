@@ -73,6 +73,16 @@ class CompiledGraph:
             held = self._held[name] = values.contiguous()
             self.request.set_tensor(name, shared(held))
 
+    def fill(self, **tensors: Tensor) -> None:
+        """Set inputs whose values are copied: where they have the shape that they had last, the request goes on reading from
+        the same memory, which is quicker than to show it another one."""
+        for name, values in tensors.items():
+            held = self._held.get(name)
+            if held is not None and held.shape == values.shape:
+                held.copy_(values)
+            else:
+                self.put(**{name: values.clone()})
+
     def put_list(self, name: str, values: Sequence[int], dtype: torch.dtype) -> None:
         """Set a small input, if it is another one than last time."""
         if self._lists.get(name) != values:
@@ -117,7 +127,8 @@ class OpenVinoNetwork(nn.Module):
         """Scores of the last ``keep`` tokens, behind the keys and values of the rows ``rows`` of the state."""
         new = input_ids.shape[1]
         scores = torch.empty(len(input_ids), keep, self.vocab_size)  # of its own: the next call leaves it alone
-        self._compiled.put(tokens=input_ids, positions=positions, mask=mask, scores=scores)
+        self._compiled.fill(tokens=input_ids, positions=positions)
+        self._compiled.put(mask=mask, scores=scores)
         self._compiled.put_list("keep", range(new - keep, new), torch.int64)
         self._compiled.put_list("rows", rows, torch.int32)
         self._compiled.run()

@@ -79,7 +79,7 @@ class OpenVinoRunner:
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._memory = GrowingMemory(self.network.request, len(texts), self._spare)
-        self._rows = Ledger(texts, torch.float32, self.device, self.max_length, recent=True)
+        self._rows = Ledger(texts, torch.float32, self.device, self.max_length, bare=True, recent=True)
 
     def select(self, rows: Sequence[int]) -> None:
         self._memory.select(rows)

@@ -19,6 +19,7 @@ _PATIENCE = 100.0
 every new token, clearing away for every slot in use, and in small models most of all for itself. Decoding the bundled pair
 goes about as fast with anything from 20 to 1000; with few dead slots a round without a draft takes what it takes where
 nothing is ever drafted, and so the pace knows better what a draft has to beat."""
+_ROOM = 256  # slots at first
 _SPARE, _WEIGHTS = 6, 5e6
 """A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long
 as one more token does with some five million weights to a layer (measured on models of 1 M and 11 M parameters)."""
@@ -55,7 +56,9 @@ class GrowingMemory:
         self._spare = spare
         self._last = self._idled = 0  # tokens of the last forward; those of no use since one without
         self._rows = list(range(rows))  # of the state as it is, those that go on
-        self._old: Float[np.ndarray, "row slot"] = np.zeros((rows, 0), np.float32)  # additive, of earlier rounds' slots
+        # Additive, of all slots: of earlier rounds' ones first, and with room for more, in which nothing is hidden.
+        self._line: Float[np.ndarray, "row room"] = np.zeros((rows, _ROOM), np.float32)
+        self._slots = 0  # of earlier rounds
         self._live = [0] * rows  # how many of them are not hidden
         self._new = 0  # slots of this round
         self._places: list[int] = []  # of them, those of tokens that are of use
@@ -63,10 +66,10 @@ class GrowingMemory:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, from the next forward on."""
-        whole = self._old.shape[1] > 0  # an empty state takes as many rows as come
+        whole = self._slots > 0  # an empty state takes as many rows as come
         self._rows = [self._rows[r] for r in rows] if whole else list(range(len(rows)))
         self._live = [self._live[r] for r in rows]
-        self._old = self._old[list(rows)]
+        self._line = self._line[list(rows)]
 
     def next_rows(self) -> list[int]:
         """The rows of the state that the next forward goes on with; it is then taken as done."""
@@ -77,17 +80,20 @@ class GrowingMemory:
         """What the graph reads: perhaps tokens of no use first, and a mask over all slots of the state.
 
         The mask of the step is over the slots of a memory that keeps the text only, or over those of this round, and ends
-        with these in either case; of those before, a new token sees whatever is not hidden.
+        with these in either case; of those before, a new token sees whatever is not hidden. Without one it is the first of
+        this round, and there is nothing else.
         """
-        assert step.mask is not None
         rows, new = step.tokens.shape
         idle = self._idle_for(rows, new)
-        first, old = self._new + idle, self._old.shape[1]
+        first, old = self._new + idle, self._slots
         self._places += range(first, first + new)
         self._new = first + new
+        if step.mask is None and not idle:
+            self._make_room(1)
+            return Inputs(step.tokens, step.positions, torch.from_numpy(self._line[:, None, None, : old + 1]))
         out = np.full((rows, 1, idle + new, old + self._new), -np.inf, np.float32)
-        out[..., :old] = self._old[:, None, None]
-        of_use = step.mask.numpy()[..., step.mask.shape[3] - len(self._places) :]
+        out[..., :old] = self._line[:, None, None, :old]
+        of_use = 0.0 if step.mask is None else step.mask.numpy()[..., step.mask.shape[3] - len(self._places) :]
         if len(self._places) == self._new:
             out[..., old:] = of_use
         else:
@@ -119,23 +125,33 @@ class GrowingMemory:
             source: per row, slots of this round.
             target: per row, the length of the text before it; the longest is where the round's slots begin.
         """
-        first = max(target)
-        hidden = np.full((len(source), self._new), -np.inf, np.float32)
-        for row, slots in zip(hidden, source, strict=True):
-            row[[self._places[slot - first] for slot in slots]] = 0.0
-        self._old = np.concatenate([self._old, hidden], axis=1)
+        first, old = max(target), self._slots
+        self._make_room(self._new)
+        self._slots += self._new
+        for row, slots in zip(self._line[:, old : self._slots], source, strict=True):
+            if len(slots) < self._new:
+                row[:] = -np.inf
+                row[[self._places[slot - first] for slot in slots]] = 0.0
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
         self._new, self._places = 0, []
         most = max(self._live)
-        dead = self._old.shape[1] - most
+        dead = self._slots - most
         if dead**2 > _PATIENCE * most:
             self._clear(most)
+
+    def _make_room(self, slots: int) -> None:
+        """For so many more."""
+        rows, room = self._line.shape
+        if self._slots + slots > room:
+            self._line = np.concatenate([self._line, np.zeros((rows, max(room, slots)), np.float32)], axis=1)
 
     def _clear(self, most: int) -> None:
         """Bring the slots in use to the front and forget the others. Reads and writes the whole state once."""
         # Slots in use come first, in their order; a row with fewer of them keeps some hidden ones.
-        places = (-self._old).argsort(axis=1, kind="stable")[:, :most]
-        self._old = np.take_along_axis(self._old, places, axis=1)
+        line = self._line[:, : self._slots]
+        places = (-line).argsort(axis=1, kind="stable")[:, :most]
+        line[:, :most] = np.take_along_axis(line, places, axis=1)
+        self._line[:, most:], self._slots = 0.0, most
         kept, given = np.empty((0, 0, 0, 0), np.float32), None
         for part in self._request.query_state():
             state = part.state.data

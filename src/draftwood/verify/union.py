@@ -24,9 +24,10 @@ from draftwood.verify.coupled import Coupled, Greedy, follow_table
 def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) -> Verdict:
     """As ``verifier.verify``; where the target's laws name their tokens, only on the tokens that are possible for the target
     or the draft, or drafted (one host sync), and not at all where they leave a matching verifier no choice."""
+    matches = isinstance(verifier, Coupled | Greedy)
     if target.tokens is None:
-        return verifier.verify(tree, target.logp, choices)
-    if isinstance(verifier, Coupled | Greedy) and (certain := target.certain) is not None:
+        return verifier.verify(tree, target.scores if matches else target.logp, choices)
+    if matches and (certain := target.certain) is not None:
         return follow_table(tree, certain)
     draft = tree.draft_laws
     supports = [target.support(), tree.tokens.flatten(), *([] if draft is None else [draft.support()])]
