@@ -275,13 +275,15 @@ def test_the_first_tree_of_a_size_says_nothing():
     assert abs(pace._aside(15)) < NODE
 
 
-def drafted(gain: float, promised: float | None = None, reads: float = 0.0, seed: int = 1) -> float:
+def drafted(
+    gain: float, promised: float | None = None, reads: float = 0.0, seed: int = 1, pace: Pace | None = None
+) -> float:
     """Share of 3,000 rounds with a draft that takes twice as long as none and brings 0 to 4 tokens, ``gain`` in the mean.
 
     It promises so many, or as many as told (NaN: just what comes). In every fourth round it has to read text, which takes
     longer.
     """
-    pace, rng, rounds = Pace(), random.Random(seed), 0
+    pace, rng, rounds = pace or Pace(), random.Random(seed), 0
     for i in range(3000):
         if pace.begin() or not pace.worth(0, 1.0):
             pace.finished(1, 0.0, 1.0, 0.0, TARGET)
@@ -307,6 +309,12 @@ def test_control_by_what_comes_alone_a_draft_that_just_pays_is_given_up_by_bad_l
 def test_a_draft_that_promises_more_than_it_brings_is_found_out():
     assert drafted(0.5, promised=1.5) < 0.1
     assert drafted(1.5, promised=0.9) > 0.9
+
+
+def test_a_draft_that_has_become_better_than_it_promises_is_found():
+    pace = Pace()
+    assert drafted(0.6, promised=0.6, pace=pace) < 0.1
+    assert drafted(1.5, promised=0.6, pace=pace) > 0.6  # of 3,000 rounds
 
 
 def test_a_draft_is_measured_by_plain_decoding_and_not_by_its_own_bad_rounds():

@@ -198,7 +198,10 @@ def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}])
-def test_scores_that_are_not_numbers_name_the_model(bad, options):
+@pytest.mark.parametrize("host", [True, False])
+def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypatch):
+    if not host:  # as on an accelerator
+        monkeypatch.setattr("draftwood.laws._by_numpy", lambda scores: False)
     scores = scores_of()
     scores[0, 2, 7] = bad
     bound = law(Sampling(**options))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import pytest
 import torch
 
@@ -14,7 +17,7 @@ from draftwood.output import Limits
 from draftwood.sampling import Sampling
 from draftwood.tree import Draw, TreeBuilder
 from draftwood.verify import union
-from draftwood.verify.coupled import Coupled, Greedy
+from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
@@ -124,10 +127,24 @@ def test_who_only_matches_takes_scores_and_no_law_is_made():
         for matching in (Coupled(), Greedy()):
             chosen = union.verify(matching, tree, shifted, choices).next_token
             assert torch.equal(chosen, matching.verify(tree, logp, choices).next_token)
-    assert "logp" not in vars(shifted)
+    assert shifted._logp is None
     assert torch.allclose(shifted.logp, logp, atol=1e-6)
     with pytest.raises(ValueError, match="either logp or scores"):
         Laws(vocab=30)
+
+
+@pytest.mark.parametrize("match", [matched, matched_at_once])
+def test_noise_keeps_its_digits_beside_large_scores(match):
+    """As a large bias or a very low temperature makes them."""
+    scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
+    tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_laws=None)
+    chosen = Counter(
+        int(match(tree, scores, Noise([seed]).at([4]).shared(0, 1, 4)).next_token) for seed in range(4000)
+    )
+    share = math.exp(0.0) / (2.0 + math.exp(-2.0))
+    assert abs(chosen[0] / 4000 - share) < 0.03
+    assert abs(chosen[2] / 4000 - share) < 0.03
+    assert chosen[1] == 0
 
 
 def test_a_flat_law_is_sorted_as_far_as_it_reaches(monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.errors import CacheError, ConfigError, PairingError
-from draftwood.machine import torch_threads
+from draftwood.machine import threads_beside, torch_threads
 from draftwood.models import Runner
 from draftwood.noise import Choices, Noise
 from draftwood.output import FinishReason, Limits, RowOutput
@@ -135,8 +135,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
-        # PyTorch's threads, once woken, go on spinning for a while: beside those of another engine they take its cores.
-        self._threads = None if getattr(target, "engine", "torch") == "torch" else 1
+        self._threads = threads_beside(target)
         self._in_use = in_use or Lock()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import cast, final
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 def sound(scores: Float[Tensor, "row node vocab"], others: Sequence[Float[Tensor, "row _"]]) -> bool:
     """Whether every line of scores is a law, and nothing in the others NaN (one host sync). A line is none where a score is
-    NaN or infinite, or none is finite."""
+    NaN or plus infinity, or none is finite."""
     if _by_numpy(scores):
         most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
         return math.isfinite(most.sum()) and not any(math.isnan(other.sum()) for other in others)
@@ -60,15 +59,17 @@ class Laws:
         self._logp, self._scores = logp, scores
         self.tokens, self.vocab = tokens, vocab
 
-    @cached_property
+    @property
     def logp(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities."""
-        return self._scores.log_softmax(dim=-1) if self._scores is not None else cast(Tensor, self._logp)
+        if self._logp is None:
+            self._logp, self._scores = cast(Tensor, self._scores).log_softmax(dim=-1), None
+        return self._logp
 
     @property
     def scores(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
-        return self._scores if self._scores is not None else cast(Tensor, self._logp)
+        return self._scores if self._scores is not None else self.logp
 
     @property
     def certain(self) -> Int[Tensor, "row node"] | None:

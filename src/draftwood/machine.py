@@ -82,6 +82,14 @@ def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
         return None
 
 
+def threads_beside(runner: object) -> int | None:
+    """How many threads PyTorch gets while this runner's models run; None for all.
+
+    Once woken they go on spinning for a while: beside those of another engine they take its cores.
+    """
+    return None if getattr(runner, "engine", "torch") == "torch" else 1
+
+
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
     """Within, PyTorch computes on so many threads; None leaves their number alone."""

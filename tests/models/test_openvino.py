@@ -300,8 +300,23 @@ def test_control_dead_slots_that_are_seen(monkeypatch):
 def test_bare_roots_see_the_text_and_no_more(lengths, monkeypatch):
     """A root alone needs no mask of its own; what rounds with trees have left behind stays hidden from it."""
     monkeypatch.setattr(openvino_slots, "_ROOM", 2)  # it grows
+    bare, inner = [], openvino_slots.GrowingMemory.inputs
+
+    def inputs(memory, step):
+        bare.append(step.mask is None)
+        return inner(memory, step)
+
+    monkeypatch.setattr(openvino_slots.GrowingMemory, "inputs", inputs)
     rows = walk("llama", lengths)
-    assert max(rows.round(nodes=nodes) for nodes in (1, 6, 1, 1, 4, 1, 1, 1)) < CLOSE
+    assert max(rows.round(nodes=nodes, accept=False) for nodes in (1, 6, 1, 1, 4, 1, 1, 1)) < CLOSE
+    assert sum(bare) == (5 if len(set(lengths)) == 1 else 0)  # in the first round the prompt is read too
+
+
+def test_small_inputs_are_copied_in_inference_mode_and_out_of_it():
+    rows = walk("llama", [5])
+    with torch.inference_mode():
+        assert max(rows.round(nodes=1) for _ in range(2)) < CLOSE
+    assert rows.round(nodes=1) < CLOSE
 
 
 def test_control_bare_roots_that_see_what_was_rejected():

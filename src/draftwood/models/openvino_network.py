@@ -1,4 +1,4 @@
-"""A compiled graph that is called like a model: tensors in, scores out, nothing copied on the way."""
+"""A compiled graph that is called like a model: tensors in, scores out, nothing large copied on the way."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 @final
 class CompiledGraph:
-    """A compiled graph, and the tensors that go in and come out: on the CPU nothing is copied on the way.
+    """A compiled graph, and the tensors that go in and come out: on the CPU nothing large is copied on the way.
 
     Args:
         graph: an ``openvino.Model``.
@@ -70,8 +71,9 @@ class CompiledGraph:
     def put(self, **tensors: Tensor) -> None:
         """Set inputs, and where outputs are written to, by name; they are held until others come."""
         for name, values in tensors.items():
-            held = self._held[name] = values.contiguous()
+            held = values.contiguous()
             self.request.set_tensor(name, shared(held))
+            self._held[name] = held  # not before: the request must never read from what is not held
 
     def fill(self, **tensors: Tensor) -> None:
         """Set inputs whose values are copied: where they have the shape that they had last, the request goes on reading from
@@ -79,7 +81,7 @@ class CompiledGraph:
         for name, values in tensors.items():
             held = self._held.get(name)
             if held is not None and held.shape == values.shape:
-                held.copy_(values)
+                np.copyto(held.numpy(), values.numpy())  # PyTorch would not write to what inference mode has made
             else:
                 self.put(**{name: values.clone()})
 

@@ -73,7 +73,9 @@ def matched(
 
     def choose(row: int, node: int, depth: int) -> int:
         own = table[row, node]
-        return int((own if extra is None else own + extra[row, depth]).argmax())
+        if extra is None:
+            return int(own.argmax())
+        return int((own - own.max() + extra[row, depth]).argmax())  # beside large scores noise would lose its digits
 
     return follow(tree, choose)  # looks at the nodes of the path only
 
@@ -83,7 +85,11 @@ def matched_at_once(
 ) -> Verdict:
     """The same for an accelerator: all nodes, and one host sync."""
     if noise is not None:
-        scores = scores + noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
+        scores = (
+            scores
+            - scores.amax(dim=-1, keepdim=True)
+            + noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
+        )
     return follow_table(tree, best_tokens(scores))
 
 
@@ -97,7 +103,7 @@ class Coupled:
     tolerant: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """Looks at the nodes of the path; on an accelerator at all nodes in one pass."""
+        """Looks at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as laws."""
         noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         return matched(tree, target_logp, noise)
 
