@@ -83,6 +83,7 @@ class Lookup:
         self._endings: list[Endings] = []
         self._found: list[tuple[list[int], int]] = []  # per row, what is foretold and how many tokens agree before it
         self._right, self._all = [0.0] * _LONGEST, [0.0] * _LONGEST  # by tokens that agree, less 1
+        self._chances = self._chances_now()
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._endings = [Endings(source) for source in sources or [()] * len(texts)]
@@ -92,14 +93,13 @@ class Lookup:
 
     def guess(self, law: Law, limits: Sequence[int]) -> list[Guess]:
         """One guess per row, cut at its limit and behind the end of its text."""
-        chances = self._chances()
         self._found, guesses = [], []
         for endings, text, stops, limit in zip(self._endings, law.texts, law.stops, limits, strict=True):
             tokens, agreed = endings.follow(text, self.length, law.vocab)
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
             self._found.append((tokens[:end], agreed))
             count = min(end, limit)
-            guesses.append(Guess(tokens[:count], [chances[_at(agreed + i)] for i in range(count)]))
+            guesses.append(Guess(tokens[:count], [self._chances[_at(agreed + i)] for i in range(count)]))
         return guesses
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
@@ -111,8 +111,10 @@ class Lookup:
                 self._all[at] = _FORGET * self._all[at] + 1.0
                 if guessed != token:
                     break
+        if any(found for found, _ in self._found):
+            self._chances = self._chances_now()
 
-    def _chances(self) -> list[float]:
+    def _chances_now(self) -> list[float]:
         """By tokens that agree, less 1: a few tokens seen must not pass for certainty, least of all the lucky ones among
         sixteen lengths."""
         chances, chance = [], _FIRST

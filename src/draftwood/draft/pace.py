@@ -17,6 +17,7 @@ _FORGET = 0.9  # weight of the past in running means, per round
 _FORGET_COSTS = 0.97
 _FORGET_WHOLE = 0.95
 _FORGET_TRUST, _TRUST = 0.99, 3.0  # tokens that at first count as both expected and seen
+_FADE = 0.999  # what is left of that knowledge after a round without a draft
 _HOPE = 1.0  # accepted tokens that are added to those expected: a draft is not given up on the strength of a few rounds
 _DRIFT = 0.02
 _SLOWEST, _HASTE = 3.0, 0.3  # the most of a mean that one time counts; weight of one that took less than half of it
@@ -221,9 +222,7 @@ class Pace:
             self._trust = [_FORGET_TRUST * old + new for old, new in zip(self._trust, seen, strict=True)]
         elif nodes == 1 and not above:
             self._without += 1
-            self._trust = [
-                _FORGET_TRUST * old + (1.0 - _FORGET_TRUST) * _TRUST for old in self._trust
-            ]  # it may have changed
+            self._trust = [_FADE * old + (1.0 - _FADE) * _TRUST for old in self._trust]  # the draft may have changed
             if self._without > _COLD:
                 self._alone = _joined(self._alone, seconds)
         changed, self._last = float(nodes != self._last), nodes
