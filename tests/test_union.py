@@ -141,7 +141,7 @@ def test_noise_keeps_its_digits_beside_large_scores(match):
     chosen = Counter(
         int(match(tree, scores, Noise([seed]).at([4]).shared(0, 1, 4)).next_token) for seed in range(4000)
     )
-    share = math.exp(0.0) / (2.0 + math.exp(-2.0))
+    share = 1.0 / (2.0 + math.exp(-2.0))
     assert abs(chosen[0] / 4000 - share) < 0.03
     assert abs(chosen[2] / 4000 - share) < 0.03
     assert chosen[1] == 0

@@ -85,11 +85,8 @@ def matched_at_once(
 ) -> Verdict:
     """The same for an accelerator: all nodes, and one host sync."""
     if noise is not None:
-        scores = (
-            scores
-            - scores.amax(dim=-1, keepdim=True)
-            + noise[torch.arange(tree.rows, device=noise.device).unsqueeze(1), tree.depths]
-        )
+        rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
+        scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, tree.depths]
     return follow_table(tree, best_tokens(scores))
 
 

@@ -51,9 +51,10 @@ class CT2Process:
         return found
 
     def _answer(self, question: Any = None) -> Any:
+        """What comes next from the process, after a question if there is one; it may have ended before or after that."""
         try:
             if question is not None:
-                self._pipe.send(question)  # an end that is known by now is said here, a later one by what follows
+                self._pipe.send(question)
             found = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(timeout=5)
