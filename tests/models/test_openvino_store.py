@@ -27,9 +27,9 @@ def made(monkeypatch, tmp_path) -> list[str]:
     found: list[str] = []
     inner = openvino_store.graph_of
 
-    def graph_of(model, weights):
+    def graph_of(model):
         found.append(model.config.model_type)
-        return inner(model, weights)
+        return inner(model)
 
     monkeypatch.setattr(openvino_store, "graph_of", graph_of)
     return found

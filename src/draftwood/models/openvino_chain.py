@@ -23,7 +23,6 @@ from draftwood.models.openvino_graph import (
     memory_names,
     memory_sizes,
     plain,
-    rounded,
     traced,
 )
 from draftwood.models.openvino_network import CompiledGraph
@@ -94,7 +93,7 @@ class _Chain(nn.Module):
         return (torch.cat(chosen), torch.cat(scores), *(part[:, :, old:] for part in memory.present))
 
 
-def _chain_graph(model: Any, weights: Weights, longest: int | None) -> Any:
+def _chain_graph(model: Any, longest: int | None) -> Any:
     with converting(model):
         if any(weight.dtype != torch.float32 for weight in model.parameters()):
             model = plain(model)
@@ -109,8 +108,7 @@ def _chain_graph(model: Any, weights: Weights, longest: int | None) -> Any:
         }
         for name, (heads, width) in zip(past, memory_sizes(model, layers), strict=True):
             inputs[name] = torch.zeros(1, heads, old, width), [1, heads, -1, width]
-        graph = traced(_Chain(model, longest), inputs, ["chosen", "scores", *present])
-        return rounded(graph) if weights == "int8" else graph
+        return traced(_Chain(model, longest), inputs, ["chosen", "scores", *present])
 
 
 @final
@@ -136,7 +134,7 @@ class ChainNetwork(nn.Module):
     def __init__(self, model: Any, weights: Weights, longest: int | None) -> None:
         super().__init__()
         part = f"chain-{SPAN}-{READ}"
-        [graph] = stored_graphs(model, {part: partial(_chain_graph, weights=weights, longest=longest)}, weights)
+        [graph] = stored_graphs(model, {part: partial(_chain_graph, longest=longest)}, weights)
         self._compiled = CompiledGraph(graph, model)
         self._past, present = memory_names(layer_count(model.config))
         sizes = [graph.input(name).get_partial_shape() for name in self._past]

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from draftwood.errors import ConfigError, ModelError
-from draftwood.models import Weights
 from draftwood.models.cache import TreeCache
 from draftwood.models.support import layer_count
 
@@ -74,11 +73,11 @@ def shared(values: Tensor) -> Any:
     return openvino().Tensor(values.numpy(), shared_memory=True)
 
 
-def graph_of(model: Any, weights: Weights = "same") -> Any:
+def graph_of(model: Any) -> Any:
     """The model as an ``openvino.Model``, in float32 whatever the model's number format.
 
     Raises:
-        ConfigError: a package is missing.
+        ConfigError: OpenVINO is not installed.
         ModelError: the model cannot be traced; says why.
     """
     kind = model.config.model_type
@@ -88,8 +87,7 @@ def graph_of(model: Any, weights: Weights = "same") -> Any:
             "depends on the text, which a fixed graph cannot follow. Use --backend torch"
         )
     with converting(model):
-        graph = stateful(_traced(model), layer_count(model.config))
-        return rounded(graph) if weights == "int8" else graph
+        return stateful(_traced(model), layer_count(model.config))
 
 
 def plain(model: Any) -> Any:

@@ -16,11 +16,12 @@ from typing import Any
 
 from draftwood.machine import cache_folder, version_of
 from draftwood.models import Weights
-from draftwood.models.openvino_graph import core, graph_of, openvino
+from draftwood.models.openvino_graph import converting, core, graph_of, openvino, rounded
+from draftwood.models.openvino_merge import merge_layers
 from draftwood.models.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 1  # of the graphs that are made; counts up when they change
+_FORMAT = 2  # of the graphs that are made; counts up when they change
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
 _OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that say nothing of the model
@@ -55,7 +56,7 @@ def stored_graph(model: Any, weights: Weights = "same") -> Any:
         ConfigError: a package is missing.
         ModelError: the model cannot be converted.
     """
-    [found] = stored_graphs(model, {"": lambda model: graph_of(model, weights)}, weights)
+    [found] = stored_graphs(model, {"": graph_of}, weights)
     return found
 
 
@@ -73,7 +74,17 @@ def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weight
             "model type %r (%.1f M parameters) is converted for OpenVINO, once; it is kept in %s",
             *(model.config.model_type, size, store_folder()),
         )
-    return [_stored(folder, partial(make, model)) for folder, make in zip(folders, makers.values(), strict=True)]
+    ways = [partial(_made, model, make, weights) for make in makers.values()]
+    return [_stored(folder, make) for folder, make in zip(folders, ways, strict=True)]
+
+
+def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
+    graph = make(
+        model
+    )  # a copy of the weights in float32 that it was traced with is gone, part by part, as layers are merged
+    with converting(model):
+        merge_layers(graph)
+        return rounded(graph) if weights == "int8" else graph
 
 
 def _stored(folder: Path, make: Callable[[], Any]) -> Any:
