@@ -131,22 +131,28 @@ def verify_command(**options: Any) -> None:
 def cost_command(**options: Any) -> None:
     """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read."""
     from draftwood.api import load
+    from draftwood.bench import overlap
     from draftwood.bench.cost import markdown, measure
     from draftwood.bench.document import replace_file, text_of
-    from draftwood.loading import LoadOptions, named_or_bundled, quiet_loading
+    from draftwood.loading import LoadOptions, quiet_loading
 
     config = CostConfig(**options)
     quiet_loading()
     backend, *others = config.backends()
-    target, _draft = named_or_bundled("language", config.target, None)
-    pair = load(target, options=LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none"))
+    pair = load(
+        config.target,
+        config.draft,
+        options=LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none"),
+    )
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("cost", len(config.context)) as advance:
         pairs: dict[str, Pair] = {backend: pair, **{name: _again(pair, name) for name in others}}
         document = measure(config, pairs, advance)
-    replace_file(config.output / "cost.json", text_of(document))
-    replace_file(config.output / "cost.md", markdown(document))
-    click.echo(markdown(document))
+    beside = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)
+    report = "\n".join(filter(None, (markdown(document), overlap.markdown(beside))))
+    replace_file(config.output / "cost.json", text_of(document | {"overlap": beside}))
+    replace_file(config.output / "cost.md", report)
+    click.echo(report)
 
 
 @command.command(name="plot")

@@ -85,17 +85,18 @@ def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: 
     """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
     after each one token stays, as in a round with nothing accepted."""
     runner.start([[i % runner.vocab_size for i in range(context)]])
-    _forward(runner, 1)  # reads the context
+    forward(runner, 1)  # reads the context
     for size in sizes:
-        _forward(runner, size)  # warming up
+        forward(runner, size)  # warming up
     for _ in range(repeats):
         for size in sizes:
-            _forward(runner, size)
-            yield size, _forward(runner, size)
+            forward(runner, size)
+            yield size, forward(runner, size)
     runner.start([[]])
 
 
-def _forward(runner: ModelRunner, size: int) -> float:
+def forward(runner: ModelRunner, size: int) -> float:
+    """Seconds of a forward of a chain of so many tokens, of which the first one stays."""
     tokens = torch.arange(size, device=runner.device).unsqueeze(0) % runner.vocab_size
     depths = torch.arange(size, device=runner.device).unsqueeze(0)
     seen = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()

@@ -1,0 +1,108 @@
+"""Whether it pays to draft while the target computes: both at the same time, beside one after the other.
+
+A drafter that goes on during the target's forward (PEARL, Liu et al. 2024, arXiv 2408.11850) saves at most its own time, and
+only where the two leave each other their cores and their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from draftwood import machine
+from draftwood.api import Pair
+from draftwood.bench.cost import forward
+from draftwood.bench.report import table
+from draftwood.errors import ConfigError
+from draftwood.models import ModelRunner
+
+CHAIN: Final = 4
+"""Forwards of the draft, of one token each."""
+WAYS: Final = ("target", "draft", "in turn", "together")
+
+
+def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """Milliseconds of a forward of the target of so many tokens, of a drafted chain, and of both, by backend.
+
+    Args:
+        pairs: the same models by what runs them; those without a draft are left out.
+        context: tokens before those of the forwards.
+
+    Raises:
+        ConfigError: the draft has no room behind that context.
+    """
+    results = []
+    for backend, pair in pairs.items():
+        if pair.draft is None:
+            continue
+        needed = context + (len(WAYS) + 1) * CHAIN
+        if pair.draft.max_length is not None and needed > pair.draft.max_length:
+            raise ConfigError(
+                f"context {context} needs {needed} positions of the draft, which has {pair.draft.max_length}: give less, or "
+                "no draft"
+            )
+        taken: dict[tuple[int, str], list[float]] = {}
+        with machine.torch_threads(machine.threads_beside(pair.target)):  # as in decoding
+            for size, way, seconds in _timed(pair.target, pair.draft, context, sizes, repeats):
+                taken.setdefault((size, way), []).append(1e3 * seconds)
+        results += [
+            {"backend": backend, "context": context, "tokens": size} | {way: median(taken[size, way]) for way in WAYS}
+            for size in sizes
+        ]
+    return results
+
+
+def _timed(
+    target: ModelRunner, draft: ModelRunner, context: int, sizes: Sequence[int], repeats: int
+) -> Iterator[tuple[int, str, float]]:
+    text = [i % min(target.vocab_size, draft.vocab_size) for i in range(context)]
+
+    def drafted() -> None:
+        for _ in range(CHAIN):
+            forward(draft, 1)
+
+    with ThreadPoolExecutor(1) as beside:
+        for _ in range(repeats):
+            for size in sizes:
+                scored = partial(forward, target, size)
+
+                def in_turn(scored: Callable[[], object] = scored) -> None:
+                    drafted()
+                    scored()
+
+                def together(scored: Callable[[], object] = scored) -> None:
+                    waiting = beside.submit(scored)
+                    drafted()
+                    waiting.result()
+
+                target.start([text])
+                draft.start([text])
+                in_turn()  # reads the context
+                in_turn()  # of the sizes that are timed, as other sizes take longer
+                ways: tuple[Callable[[], object], ...] = (scored, drafted, in_turn, together)
+                for way, work in zip(WAYS, ways, strict=True):
+                    start = perf_counter()
+                    work()
+                    yield size, way, perf_counter() - start
+    target.start([[]])
+    draft.start([[]])
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """The table, a function of the results alone; nothing without a draft."""
+    if not results:
+        return ""
+    rows = [
+        [r["backend"], str(r["tokens"]), *(f"{r[way]:.2f}" for way in WAYS), f"{r['together'] / r['in turn']:.2f}"]
+        for r in results
+    ]
+    header = ["backend", "tokens", *WAYS, "together ÷ in turn"]
+    return (
+        f"## Drafting beside the target\n\n{table(header, rows)}\n\n"
+        f"Milliseconds behind {results[0]['context']} tokens, medians: a forward of the target of so many tokens, {CHAIN} "
+        "of the draft of one token each, one after the other, and both at the same time.\n"
+    )
