@@ -125,6 +125,31 @@ def test_the_lines_are_the_figures(measured: SimpleNamespace) -> None:
     assert "cost-inflated" in axes.get_xlabel()
 
 
+def test_a_line_joins_what_one_backend_ran(measured: SimpleNamespace) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    from draftwood.bench import plot
+
+    def run(backend: str, mark: str, parameters: int) -> dict:
+        found = json.loads(json.dumps(measured.document))
+        found["config"]["backend"] = backend
+        found["models"]["target"]["parameters"] = parameters
+        for result in found["results"]:
+            if result["method"] in plot.OURS:
+                result["method"] += mark
+        return found
+
+    def lines(*runs: dict) -> dict[str, int]:
+        axes = figure.Figure().subplots()
+        assert plot.speed(axes, runs, 1.0)
+        return {c.get_label(): len(c.lines[0].get_xdata()) for c in axes.containers}
+
+    same = lines(run("torch", "", 1000), run("torch", "", 2000))
+    assert same["ar"] == 2
+    mixed = lines(run("openvino", "", 1000), run("both", " (openvino)", 2000), run("torch", "", 3000))
+    assert (mixed["ar (openvino)"], mixed["ar (torch)"], mixed["generate"]) == (2, 1, 3)
+    assert "ar" not in mixed
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"x\.json is no result"):

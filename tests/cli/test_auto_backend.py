@@ -105,7 +105,7 @@ def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, capl
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2  # target and draft
     assert all(text.endswith(f"is converted for OpenVINO, once; it is kept in {tmp_path / 'openvino'}") for text in told)
-    monkeypatch.setattr(openvino_store, "graph_of", None)  # nothing is converted from here on
+    monkeypatch.setattr(openvino_store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
     assert engines(load(models)) == ["openvino"] * 2
     assert not caplog.records

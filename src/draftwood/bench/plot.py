@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from draftwood.bench.cost import limit, name_of
 from draftwood.bench.report import Result, best, efficiency_of, speed_of
-from draftwood.bench.settings import rank
+from draftwood.bench.settings import OURS, rank
 from draftwood.errors import ConfigError
 
 EXTRA: Final = 'pip install "draftwood[plots]"'
@@ -107,10 +107,13 @@ def _lines(points: dict[str, list[tuple[float, float, float, float]]], axes: Any
 def speed(axes: Any, runs: Sequence[Document], temperature: float, batch: int = 1) -> bool:
     """Tokens per second against the target's parameters."""
     points: dict[str, list[tuple[float, float, float, float]]] = {}
+    several = len({run["config"]["backend"] for run in runs}) > 1
     for run in runs:
         here = [r for r in run["results"] if (r["temperature"], _batch(r)) == (temperature, batch)]
         for method, result in best(here, speed_of).items():
             told = result["tokens_per_second"]
+            if several and method in OURS:  # a line is of what one backend runs; a run of both has marked its methods
+                method = f"{method} ({run['config']['backend']})"
             points.setdefault(method, []).append((_size(run) / 1e6, told["median"], told["min"], told["max"]))
     marked = "; larger ones cost-inflated" if any(map(_inflated, runs)) else ""
     axes.set(xscale="log", yscale="log", xlabel=f"target, millions of parameters{marked}", ylabel="tokens per second")

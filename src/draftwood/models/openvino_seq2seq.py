@@ -41,7 +41,7 @@ class OpenVinoDecoder:
         ModelError: the model is of another kind, or cannot be converted.
     """
 
-    bare = False
+    bare = True
     dtype = torch.float32
 
     def __init__(self, model: Any) -> None:
@@ -80,7 +80,8 @@ class OpenVinoDecoder:
         inputs = self.cache.inputs(step)
         rows, new = inputs.tokens.shape
         states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
-        self._decoder.put(**inputs._asdict(), states=states, scores=scores)
+        self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
+        self._decoder.put(mask=inputs.mask, states=states, scores=scores)
         self._decoder.put_list("keep", range(new - keep, new), torch.int64)
         self._decoder.put_list("rows", self.cache.next_rows(), torch.int32)
         self._decoder.run()
