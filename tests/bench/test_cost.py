@@ -131,7 +131,10 @@ def test_a_line_joins_what_one_backend_ran(measured: SimpleNamespace) -> None:
 
     def run(backend: str, mark: str, parameters: int) -> dict:
         found = json.loads(json.dumps(measured.document))
-        found["config"]["backend"] = backend
+        if backend != "torch":
+            found["config"]["backend"] = backend
+        else:  # as in documents from before there was another one
+            del found["config"]["backend"]
         found["models"]["target"]["parameters"] = parameters
         for result in found["results"]:
             if result["method"] in plot.OURS:

@@ -13,11 +13,15 @@ from draftwood.errors import ModelError
 from tests.models.test_openvino import small
 
 pytest.importorskip("openvino")
+from draftwood.bench.genai import served
 from draftwood.models import openvino_merge
 from draftwood.models.openvino_chain import SPAN, _chain_graph
 from draftwood.models.openvino_graph import core, graph_of, traced
 from draftwood.models.openvino_merge import merge_layers
 from draftwood.models.openvino_runner import OpenVinoRunner
+from draftwood.models.openvino_seq2seq import encoder_graph
+from draftwood.models.openvino_store import stored_graph
+from tests.models.seq2seq_zoo import tiny as seq2seq
 
 WIDTHS = (3, 5, 2)
 
@@ -30,10 +34,11 @@ class Parted(nn.Module):
         torch.manual_seed(0)
         self.layers = nn.ModuleList(nn.Linear(4, w, bias=b) for w, b in zip(WIDTHS, biases, strict=True))
         self.turned = turned
+        self.others = [layer.weight.detach().T.contiguous() for layer in self.layers]
         self.requires_grad_(False)
 
     def forward(self, values):
-        outs = [layer(values) if self.turned else values @ layer.weight.T.contiguous() for layer in self.layers]
+        outs = [layer(values) if self.turned else values @ w for layer, w in zip(self.layers, self.others, strict=True)]
         return tuple(out.tanh() for out in outs)
 
 
@@ -79,12 +84,28 @@ def test_weights_that_lie_the_other_way_round_are_merged_too():
 
 def test_what_is_added_from_elsewhere_is_no_bias():
     class Shifted(Parted):
-        def forward(self, values):
-            by = (torch.arange(3.0).unsqueeze(1), values[..., :1], torch.tensor(2.0))
-            return tuple(layer(values) + shift for layer, shift in zip(self.layers, by, strict=True))
+        def __init__(self) -> None:
+            super().__init__((False,) * 3)
+            self.register_buffer("by_token", torch.randn(3, 3))  # as wide as the layer, but another one for each token
 
-    graph, found, wanted = graph_and_answers(Shifted((False,) * 3))
+        def forward(self, values):
+            shifts = (self.by_token, values[..., :1], torch.tensor(2.0))
+            return tuple((layer(values) + shift).tanh() for layer, shift in zip(self.layers, shifts, strict=True))
+
+    graph, found, wanted = graph_and_answers(Shifted())
     assert len(products(graph)) == 1
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_outputs_of_the_graph_keep_their_names():
+    class Bare(Parted):
+        def forward(self, values):
+            return tuple(layer(values) for layer in self.layers)
+
+    graph, found, wanted = graph_and_answers(Bare((True,) * 3))
+    assert len(products(graph)) == 1
+    assert [out.get_names() for out in graph.outputs] == [{"a"}, {"b"}, {"c"}]
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -102,11 +123,29 @@ def test_of_a_model_each_input_is_read_once(kind, merged):
 def test_the_steps_of_a_chain_share_their_merged_weights():
     graph = _chain_graph(small("llama"), None)
     merge_layers(graph)
-    names = [node.input_value(1).get_node().get_name() for node in products(graph)]
-    shared = [count for name, count in Counter(names).items() if count > 1]
-    assert shared
-    assert set(shared) == {SPAN}
+    weights = [node.input_value(1).get_node() for node in products(graph)]
+    layers = [one for one in weights if one.get_type_name() == "Constant" and len(one.shape) == 2]
+    assert set(Counter(one.get_name() for one in layers).values()) == {SPAN}
     assert readers_of_one_output(graph) == 1
+
+
+def test_what_all_layers_of_a_decoder_make_of_a_source_is_one_layer():
+    model = seq2seq("marian", dtype=torch.float32)
+    before, after = encoder_graph(model), encoder_graph(model)
+    merge_layers(after)
+    assert readers_of_one_output(before) == 2 * model.config.decoder_layers
+    assert readers_of_one_output(after) == 1
+
+
+def test_layers_are_merged_before_they_are_rounded():
+    pytest.importorskip("nncf")
+    model = small("llama")
+    assert len(products(stored_graph(model, "int8"))) == len(products(stored_graph(model)))
+
+
+def test_genai_gets_the_graph_that_our_own_runner_has():
+    model = small("llama")
+    assert len(products(served(model))) == len(products(stored_graph(model)))
 
 
 def test_control_parts_that_are_mixed_up_are_seen(monkeypatch):

@@ -145,10 +145,12 @@ def cost_command(**options: Any) -> None:
         options=LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none"),
     )
     config.output.mkdir(parents=True, exist_ok=True)
-    with steps("cost", len(config.context)) as advance:
+    with steps("cost", len(config.context) + 1) as advance:
         pairs: dict[str, Pair] = {backend: pair, **{name: _again(pair, name) for name in others}}
+        overlap.check_room(pairs, min(config.context))
         document = measure(config, pairs, advance)
-    beside = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)
+        beside = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)
+        advance()
     report = "\n".join(filter(None, (markdown(document), overlap.markdown(beside))))
     replace_file(config.output / "cost.json", text_of(document | {"overlap": beside}))
     replace_file(config.output / "cost.md", report)

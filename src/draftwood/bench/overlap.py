@@ -22,38 +22,51 @@ from draftwood.models import ModelRunner
 
 CHAIN: Final = 4
 """Forwards of the draft, of one token each."""
+_ROUNDS: Final = 5  # how often they are made behind one context
 WAYS: Final = ("target", "draft", "in turn", "together")
+
+
+def check_room(pairs: Mapping[str, Pair], context: int) -> None:
+    """Refuse a context behind which a draft has no room.
+
+    Raises:
+        ConfigError: says which context, and what there is.
+    """
+    needed = context + _ROUNDS * CHAIN
+    for _, _, draft in _drafting(pairs):
+        if draft.max_length is not None and needed > draft.max_length:
+            raise ConfigError(
+                f"context {context} needs {needed} positions of the draft, which has {draft.max_length}: give a smaller one "
+                "too, or a target without a draft"
+            )
 
 
 def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     """Milliseconds of a forward of the target of so many tokens, of a drafted chain, and of both, by backend.
 
     Args:
-        pairs: the same models by what runs them; those without a draft are left out.
+        pairs: the same models by what runs them; those without a draft are left out, and those on an accelerator, where both
+            would stand in one queue.
         context: tokens before those of the forwards.
-
-    Raises:
-        ConfigError: the draft has no room behind that context.
     """
     results = []
-    for backend, pair in pairs.items():
-        if pair.draft is None:
-            continue
-        needed = context + (len(WAYS) + 1) * CHAIN
-        if pair.draft.max_length is not None and needed > pair.draft.max_length:
-            raise ConfigError(
-                f"context {context} needs {needed} positions of the draft, which has {pair.draft.max_length}: give less, or "
-                "no draft"
-            )
+    for backend, target, draft in _drafting(pairs):
         taken: dict[tuple[int, str], list[float]] = {}
-        with machine.torch_threads(machine.threads_beside(pair.target)):  # as in decoding
-            for size, way, seconds in _timed(pair.target, pair.draft, context, sizes, repeats):
+        with machine.torch_threads(machine.threads_beside(target)):  # as in decoding
+            for size, way, seconds in _timed(target, draft, context, sizes, repeats):
                 taken.setdefault((size, way), []).append(1e3 * seconds)
         results += [
             {"backend": backend, "context": context, "tokens": size} | {way: median(taken[size, way]) for way in WAYS}
             for size in sizes
         ]
     return results
+
+
+def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, ModelRunner, ModelRunner]]:
+    """What runs them, target and draft of those that are timed."""
+    for backend, pair in pairs.items():
+        if pair.draft is not None and pair.target.device.type == "cpu":
+            yield backend, pair.target, pair.draft
 
 
 def _timed(
@@ -66,7 +79,7 @@ def _timed(
             forward(draft, 1)
 
     with ThreadPoolExecutor(1) as beside:
-        for _ in range(repeats):
+        for repeat in range(repeats):
             for size in sizes:
                 scored = partial(forward, target, size)
 
@@ -82,9 +95,10 @@ def _timed(
                 target.start([text])
                 draft.start([text])
                 in_turn()  # reads the context
-                in_turn()  # of the sizes that are timed, as other sizes take longer
-                ways: tuple[Callable[[], object], ...] = (scored, drafted, in_turn, together)
-                for way, work in zip(WAYS, ways, strict=True):
+                together()  # of the sizes that are timed, as other sizes take longer
+                works: tuple[Callable[[], object], ...] = (scored, drafted, in_turn, together)
+                ways = list(zip(WAYS, works, strict=True))
+                for way, work in ways[repeat % len(ways) :] + ways[: repeat % len(ways)]:
                     start = perf_counter()
                     work()
                     yield size, way, perf_counter() - start
@@ -104,5 +118,5 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"## Drafting beside the target\n\n{table(header, rows)}\n\n"
         f"Milliseconds behind {results[0]['context']} tokens, medians: a forward of the target of so many tokens, {CHAIN} "
-        "of the draft of one token each, one after the other, and both at the same time.\n"
+        "forwards of the draft of one token each, one after the other, and both at the same time, each with all threads.\n"
     )

@@ -87,6 +87,10 @@ def _size(run: Document) -> float:
     return float(run["models"]["target"]["parameters"])
 
 
+def _backend(run: Document) -> str:
+    return str(run["config"].get("backend", "torch"))  # documents from before there was another one do not say
+
+
 def _inflated(run: Document) -> str:
     return " (cost-inflated)" if run["models"]["target"].get("label") else ""
 
@@ -107,13 +111,13 @@ def _lines(points: dict[str, list[tuple[float, float, float, float]]], axes: Any
 def speed(axes: Any, runs: Sequence[Document], temperature: float, batch: int = 1) -> bool:
     """Tokens per second against the target's parameters."""
     points: dict[str, list[tuple[float, float, float, float]]] = {}
-    several = len({run["config"]["backend"] for run in runs}) > 1
+    several = len(set(map(_backend, runs))) > 1
     for run in runs:
         here = [r for r in run["results"] if (r["temperature"], _batch(r)) == (temperature, batch)]
         for method, result in best(here, speed_of).items():
             told = result["tokens_per_second"]
             if several and method in OURS:  # a line is of what one backend runs; a run of both has marked its methods
-                method = f"{method} ({run['config']['backend']})"
+                method = f"{method} ({_backend(run)})"
             points.setdefault(method, []).append((_size(run) / 1e6, told["median"], told["min"], told["max"]))
     marked = "; larger ones cost-inflated" if any(map(_inflated, runs)) else ""
     axes.set(xscale="log", yscale="log", xlabel=f"target, millions of parameters{marked}", ylabel="tokens per second")

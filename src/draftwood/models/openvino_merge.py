@@ -1,7 +1,6 @@
 """Layers that read the same input made one: the query, key and value of attention, or both halves of a gated block.
 
-A call for each layer costs a small model more than what is computed in it, and one product with a large matrix is quicker
-than several with its parts. Every output is the same sum as before.
+Each layer is a call of its own, which takes time beside what is computed in it. Every output is the same sum as before.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ class _Layer(NamedTuple):
     """A product with constant weights, and what is added to it."""
 
     product: Any  # the operation, a MatMul
-    weights: Any  # its Constant
-    turned: bool  # weights are [out, in]
+    weights: Any  # its Constant [out, in]
     bias: Any | None  # the Constant that is all that is added to it; None without one
     end: Any  # the operation whose output leaves the layer
 
@@ -30,7 +28,7 @@ def merge_layers(graph: Any) -> None:
         if (layer := _layer_of(node)) is not None:
             source = node.input_value(0)
             rank = None if layer.bias is None else len(layer.bias.shape)
-            found[source.get_node().get_name(), source.get_index(), layer.turned, rank].append(layer)
+            found[source.get_node().get_name(), source.get_index(), rank].append(layer)
     made: dict[tuple[str, ...], Any] = {}  # weights of several steps of a chain are one constant, and stay one
     while found:
         _input, layers = found.popitem()  # nothing holds the parts' weights any longer
@@ -43,16 +41,17 @@ def _layer_of(node: Any) -> _Layer | None:
     if node.get_type_name() != "MatMul":
         return None
     weights, settings = node.input_value(1).get_node(), node.get_attributes()
-    if weights.get_type_name() != "Constant" or len(weights.shape) != 2 or settings["transpose_a"]:
+    if weights.get_type_name() != "Constant" or len(weights.shape) != 2:
         return None
-    turned = bool(settings["transpose_b"])
+    if settings["transpose_a"] or not settings["transpose_b"]:  # conversion turns all weights to [out, in]
+        return None
     readers = [reader.get_node() for reader in node.output(0).get_target_inputs()]
     if len(readers) == 1 and readers[0].get_type_name() == "Add":
         inputs = [value.get_node() for value in readers[0].input_values()]
         bias = next((one for one in inputs if one.get_type_name() == "Constant"), None)
-        if bias is not None and _is_bias(list(bias.shape), weights.shape[0 if turned else 1]):
-            return _Layer(node, weights, turned, bias, readers[0])
-    return _Layer(node, weights, turned, None, node)
+        if bias is not None and _is_bias(list(bias.shape), weights.shape[0]):
+            return _Layer(node, weights, bias, readers[0])
+    return _Layer(node, weights, None, node)
 
 
 def _is_bias(shape: Sequence[int], width: int) -> bool:
@@ -66,15 +65,15 @@ def _merge(layers: list[_Layer], made: dict[tuple[str, ...], Any]) -> None:
     def joined(constants: Sequence[Any], axis: int) -> Any:
         key = tuple(constant.get_name() for constant in constants)
         if key not in made:
-            made[key] = ops.constant(np.concatenate([constant.data for constant in constants], axis=axis))
+            values = np.concatenate([constant.data for constant in constants], axis=axis)
+            made[key] = ops.constant(values, shared_memory=True)  # holds them
         return made[key]
 
-    first, axis = layers[0], 0 if layers[0].turned else 1
-    weights = [layer.weights for layer in layers]
-    out = ops.matmul(first.product.input_value(0), joined(weights, axis), False, first.turned)
+    first, weights = layers[0], [layer.weights for layer in layers]
+    out = ops.matmul(first.product.input_value(0), joined(weights, 0), False, True)
     if first.bias is not None:
         out = ops.add(out, joined([layer.bias for layer in layers], -1))
-    widths = np.array([one.shape[axis] for one in weights], np.int64)
+    widths = np.array([one.shape[0] for one in weights], np.int64)
     parts = ops.variadic_split(out, ops.constant(np.int64(-1)), ops.constant(widths))
     for layer, part in zip(layers, parts.outputs(), strict=True):
         layer.end.output(0).replace(part)

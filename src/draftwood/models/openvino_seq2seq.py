@@ -41,7 +41,7 @@ class OpenVinoDecoder:
         ModelError: the model is of another kind, or cannot be converted.
     """
 
-    bare = True
+    bare = recent = True
     dtype = torch.float32
 
     def __init__(self, model: Any) -> None:

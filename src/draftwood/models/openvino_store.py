@@ -79,11 +79,9 @@ def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weight
 
 
 def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
-    graph = make(
-        model
-    )  # a copy of the weights in float32 that it was traced with is gone, part by part, as layers are merged
+    graph = make(model)
     with converting(model):
-        merge_layers(graph)
+        merge_layers(graph)  # here, where what it was traced with is gone: a copy of its own is freed layer by layer
         return rounded(graph) if weights == "int8" else graph
 
 

@@ -38,10 +38,12 @@ class SourceDecoder(Protocol):
 
     Attributes:
         bare: a step without a mask is one in which every token sees everything.
+        recent: masks over this round's slots are enough.
         dtype: of the masks that it wants.
     """
 
     bare: bool
+    recent: bool
     dtype: torch.dtype
 
     @property
@@ -68,7 +70,7 @@ class PatchedDecoder:
         ModelError, AttributeError, LookupError: nothing in the decoder looks positions up in a way that is known here.
     """
 
-    bare = False
+    bare = recent = False
 
     def __init__(self, model: Any) -> None:
         self._head = _Head(model.get_output_embeddings())

@@ -40,7 +40,7 @@ class LeanDecoder:
         ModelError, AttributeError: the decoder is made of other parts.
     """
 
-    bare = True
+    bare, recent = True, False
 
     def __init__(self, model: Any) -> None:
         decoder = model.get_decoder()

@@ -101,9 +101,10 @@ class Seq2SeqRunner:
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         start = perf_counter()
-        self._decoder.start(self._reader.read(sources, len(texts)))
+        decoder = self._decoder
+        decoder.start(self._reader.read(sources, len(texts)))
         self.forward_seconds += perf_counter() - start
-        self._rows = Ledger(texts, self._decoder.dtype, self.device, self.max_length, bare=self._decoder.bare)
+        self._rows = Ledger(texts, decoder.dtype, self.device, self.max_length, bare=decoder.bare, recent=decoder.recent)
         self.state, self._states = None, []
 
     def select(self, rows: Sequence[int]) -> None:
