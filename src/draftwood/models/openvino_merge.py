@@ -66,7 +66,7 @@ def _merge(layers: list[_Layer], made: dict[tuple[str, ...], Any]) -> None:
         key = tuple(constant.get_name() for constant in constants)
         if key not in made:
             values = np.concatenate([constant.data for constant in constants], axis=axis)
-            made[key] = ops.constant(values, shared_memory=True)  # holds them
+            made[key] = ops.constant(values)
         return made[key]
 
     first, weights = layers[0], [layer.weights for layer in layers]
