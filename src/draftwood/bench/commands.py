@@ -129,7 +129,8 @@ def verify_command(**options: Any) -> None:
 @command.command(name="cost")
 @dataclass_options(CostConfig)
 def cost_command(**options: Any) -> None:
-    """Measure what a forward of the target costs by its tokens and its context, and how fast the memory is read."""
+    """Measure what a forward of the target costs by its tokens and its context, how fast the memory is read, and, with a
+    draft, what both take at the same time."""
     from draftwood.api import load
     from draftwood.bench import overlap
     from draftwood.bench.cost import markdown, measure

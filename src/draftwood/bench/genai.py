@@ -14,8 +14,8 @@ from draftwood.bench.peers import padded
 from draftwood.bench.settings import Setting
 from draftwood.bench.translate.systems import closed
 from draftwood.errors import ConfigError
-from draftwood.models.openvino_graph import graph_of, openvino
-from draftwood.models.openvino_merge import merge_layers
+from draftwood.models.openvino_graph import openvino
+from draftwood.models.openvino_store import stored_graph
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -139,8 +139,7 @@ def served(model: Any) -> Any:
     Raises:
         ModelError: a model that cannot be converted.
     """
-    graph = graph_of(model)
-    merge_layers(graph)
+    graph = stored_graph(model)
     for ours, theirs in (("tokens", "input_ids"), ("positions", "position_ids"), ("rows", "beam_idx")):
         _rename(graph.input(ours), theirs)
     _rename(graph.output("scores"), "logits")

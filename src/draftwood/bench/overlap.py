@@ -6,9 +6,8 @@ only where the two leave each other their cores and their memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -74,33 +73,34 @@ def _timed(
 ) -> Iterator[tuple[int, str, float]]:
     text = [i % min(target.vocab_size, draft.vocab_size) for i in range(context)]
 
-    def drafted() -> None:
+    def scored(size: int) -> None:
+        forward(target, size)
+
+    def drafted(_size: int) -> None:
         for _ in range(CHAIN):
             forward(draft, 1)
 
+    def in_turn(size: int) -> None:
+        drafted(size)
+        scored(size)
+
+    def together(size: int) -> None:
+        waiting = beside.submit(scored, size)
+        drafted(size)
+        waiting.result()
+
+    ways = list(zip(WAYS, (scored, drafted, in_turn, together), strict=True))
     with ThreadPoolExecutor(1) as beside:
         for repeat in range(repeats):
             for size in sizes:
-                scored = partial(forward, target, size)
-
-                def in_turn(scored: Callable[[], object] = scored) -> None:
-                    drafted()
-                    scored()
-
-                def together(scored: Callable[[], object] = scored) -> None:
-                    waiting = beside.submit(scored)
-                    drafted()
-                    waiting.result()
-
                 target.start([text])
                 draft.start([text])
-                in_turn()  # reads the context
-                together()  # of the sizes that are timed, as other sizes take longer
-                works: tuple[Callable[[], object], ...] = (scored, drafted, in_turn, together)
-                ways = list(zip(WAYS, works, strict=True))
-                for way, work in ways[repeat % len(ways) :] + ways[: repeat % len(ways)]:
+                in_turn(size)  # reads the context
+                together(size)  # of the sizes that are timed, as other sizes take longer
+                first = repeat % len(ways)
+                for way, work in ways[first:] + ways[:first]:
                     start = perf_counter()
-                    work()
+                    work(size)
                     yield size, way, perf_counter() - start
     target.start([[]])
     draft.start([[]])
