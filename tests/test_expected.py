@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from draftwood.laws import Laws
 from draftwood.noise import Noise
@@ -55,7 +56,7 @@ def test_every_tree_in_a_tree_has_the_mean_that_it_would_have_alone(name, temper
     found, seen = expected(tree, logp), set()
     for kept in PARTS[name]:
         alone, laws = part_of(tree, kept), logp[:, kept]
-        means = Traversal().verify(alone, laws, choices).expected.tolist()
+        means = Traversal().verify(alone, laws, choices).expected
         for row, one in enumerate(found):
             assert one.traversal(frozenset(kept)) == pytest.approx(means[row], abs=1e-6)
             if row < 12:
@@ -83,7 +84,7 @@ def test_the_mean_is_that_of_many_verdicts(name, verifier):
         draft_laws=Laws(logp=tree.draft_laws.logp[same], vocab=tree.draft_laws.vocab),
     )  # fmt: skip
     verdict = verifier.verify(copies, logp[same], Noise(range(times)).at([3] * times))
-    accepted = (verdict.nodes >= 0).sum(1).double()
+    accepted = torch.tensor([len(path) for path in verdict.paths], dtype=torch.double)
     one, every = expected(tree, logp)[row], frozenset(range(tree.size))
     mean = getattr(one, verifier.name)(every)
     error = float(accepted.std()) / times**0.5

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from time import perf_counter
 from typing import Any, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 
 from draftwood.draft import Drafter
@@ -260,7 +262,7 @@ class Decoder:
     def _round(self, outputs: list[RowOutput], law: Law, noise: NoiseSource, clock: Clock) -> Round:
         positions = [len(output.tokens) - 1 for output in outputs]
         choices = noise.at(positions)
-        root = torch.tensor([output.tokens[-1] for output in outputs], device=self.target.runner.device)
+        root = torch.from_numpy(np.array([output.tokens[-1] for output in outputs], np.int64)).to(self.target.runner.device)
         limits = [self._limit(output) for output in outputs]
         with torch.inference_mode():
             before = self.drafter.forward_seconds
@@ -270,8 +272,9 @@ class Decoder:
             logits = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
             target_laws = law.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
-            with clock.stage("verify"):
-                verdict = verify(self.verifier, tree, target_laws, choices)
+            began = perf_counter()
+            verdict = verify(self.verifier, tree, target_laws, choices)
+            clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, target_laws=target_laws, verdict=verdict)
 
     def _limit(self, output: RowOutput) -> int:
@@ -296,14 +299,13 @@ class Decoder:
 
     def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
         """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
-        expected = this_round.verdict.expected
-        means = None if expected is None else expected.tolist()
+        means, drafted = this_round.verdict.expected, this_round.tree.drafted
         for i, piece in enumerate(pieces):
             stats = self.stats[piece.row]
             if means is not None:
                 stats.expected = (stats.expected or 0.0) + means[i]
             stats.accepted[len(this_round.paths[i])] += 1
-            stats.drafted += sum(this_round.tree.lists[2][i]) - 1
+            stats.drafted += drafted[i]
             stats.new_tokens += len(piece.tokens)
             for stage in STAGES:
                 stats.seconds[stage] += seconds[stage] / len(pieces)

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def sound(scores: Float[Tensor, "row node vocab"], others: Sequence[Float[Tensor, "row _"]]) -> bool:
-    """Whether every line of scores is a law, and nothing in the others NaN (one host sync). A line is none where a score is
-    NaN or plus infinity, or none is finite."""
+def sound(scores: Float[Tensor, "row node vocab"], laws: Sequence[Float[Tensor, "row _ vocab"]]) -> bool:
+    """Whether every line of scores could be a law, and none of these is NaN (one host sync). A line cannot where a score is
+    NaN or plus infinity, or none is finite; a law is NaN as a whole or not at all."""
     if _by_numpy(scores):
         most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
-        return math.isfinite(most.sum()) and not any(math.isnan(other.sum()) for other in others)
+        return math.isfinite(most.sum()) and not any(np.isnan(law.detach().numpy()[..., 0]).any() for law in laws)
     highest = scores.amax(dim=-1)
-    return not math.isnan(torch.cat([highest - highest, *others], dim=1).sum())
+    return not math.isnan(torch.cat([highest - highest, *(law.select(-1, 0) for law in laws)], dim=1).sum())
 
 
 def _by_numpy(scores: Tensor) -> bool:
@@ -42,8 +42,13 @@ class Laws:
         logp: log-probabilities; NaN where no token is possible.
         scores: instead of them, log-probabilities up to a constant of each node, over the whole vocabulary: the law itself
             is then made when it is asked for.
-        tokens: whose they are; None for all tokens of the vocabulary in order. What is not named is impossible.
+        certain: instead of both, the only possible token of each node.
+        tokens: whose log-probabilities they are; None for all tokens of the vocabulary in order. What is not named is
+            impossible.
         vocab: tokens of the vocabulary.
+
+    Attributes:
+        certain: as it came.
     """
 
     def __init__(
@@ -51,17 +56,25 @@ class Laws:
         *,
         logp: Float[Tensor, "row node n"] | None = None,
         scores: Float[Tensor, "row node vocab"] | None = None,
+        certain: Int[Tensor, "row node"] | None = None,
         tokens: Int[Tensor, "row node n"] | None = None,
         vocab: int,
     ) -> None:
-        if (logp is None) == (scores is None):
-            raise ValueError("laws are made of either logp or scores")
-        self._logp, self._scores = logp, scores
-        self.tokens, self.vocab = tokens, vocab
+        if (logp is None) + (scores is None) + (certain is None) != 2:
+            raise ValueError("laws are made of logp, scores or certain tokens, one of them")
+        self._logp, self._scores, self.certain = logp, scores, certain
+        self._tokens, self.vocab = tokens, vocab
+
+    @property
+    def tokens(self) -> Int[Tensor, "row node n"] | None:
+        """Whose the log-probabilities are; None for all tokens of the vocabulary in order."""
+        return self._tokens if self.certain is None else self.certain.unsqueeze(-1)
 
     @property
     def logp(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities."""
+        if self.certain is not None:
+            return torch.zeros(*self.certain.shape, 1, device=self.certain.device)
         if self._logp is None:
             self._logp, self._scores = cast(Tensor, self._scores).log_softmax(dim=-1), None
         return self._logp
@@ -70,11 +83,6 @@ class Laws:
     def scores(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
         return self._scores if self._scores is not None else self.logp
-
-    @property
-    def certain(self) -> Int[Tensor, "row node"] | None:
-        """The only possible token of each node, where one is named; None where several are."""
-        return self.tokens[..., 0] if self.tokens is not None and self.tokens.shape[-1] == 1 else None
 
     def dense(self) -> Float[Tensor, "row node vocab"]:
         """Over the whole vocabulary."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import Final, NamedTuple, Protocol, cast, final, runtime_checkable
+from typing import Final, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -141,31 +141,31 @@ class Noise:
         """The choices of the round whose roots stand at these text positions (0-based), one per row."""
         return RoundNoise(self, positions)
 
-    def shared(self, starts: Sequence[int], reach: int, vocab: int) -> Float[Tensor, "row count vocab"]:
-        """Gumbel noise of the text positions from ``starts`` on, at least ``reach`` of them. What earlier rounds made is
-        used again: it belongs to the position, not to the round."""
-        have, moved = 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
-        if self._window is not None and self._window.shape[2] == vocab and min(moved) >= 0:
-            have = max(0, self._window.shape[1] - max(moved))
-        if self._window is None or have < reach:
-            kept = [self._slide(moved, have)] if have else []
-            fresh = max(reach - have, _AHEAD // (len(starts) * vocab))
+    def shared(self, starts: Sequence[int], offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+        """Gumbel noise of ``count`` text positions, the first ``offset`` behind ``starts``. What earlier rounds made is used
+        again: it belongs to the position, not to the round."""
+        window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
+        if window is not None and window.shape[2] == vocab and min(moves) >= 0:
+            have = max(0, window.shape[1] - max(moves))
+        if window is None or have < offset + count:
+            kept = [_slid(window, moves, have)] if window is not None and have else []
+            fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
             ahead: Counters = np.arange(have, have + fresh, dtype=np.uint64)
             following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
             stream: Counters = self.streams[:, Stream.SHARED, None]
             keys = keys_tensor(mix(stream + following), self.device)
             made = exponential(keys, token_bases(vocab, self.device), torch.float32).log_().neg_()
-            self._window, self._starts = torch.cat([*kept, made], dim=1), list(starts)
-            return self._window
-        return self._slide(moved, have)
+            window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
+            self._window, self._starts = window, list(starts)
+        return _slid(window, [move + offset for move in moves], count)
 
-    def _slide(self, moves: list[int], count: int) -> Float[Tensor, "row count vocab"]:
-        """``count`` positions of the window, ``moves`` from its start."""
-        window = cast(Tensor, self._window)
-        if len(set(moves)) == 1:
-            return window.narrow(1, moves[0], count)
-        at: Int[Tensor, "row count"] = torch.tensor(moves).unsqueeze(1) + torch.arange(count)
-        return window[torch.arange(len(moves)).unsqueeze(1), at]
+
+def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
+    """Per row, ``count`` positions of the window from ``first`` on."""
+    if len(set(first)) == 1:
+        return window.narrow(1, first[0], count)
+    at: Int[Tensor, "row count"] = torch.tensor(first).unsqueeze(1) + torch.arange(count)
+    return window[torch.arange(len(first)).unsqueeze(1), at]
 
 
 @final
@@ -182,7 +182,6 @@ class RoundNoise:
         self._noise = noise
         self._positions = positions
         self._draft: Float[Tensor, "row slot vocab"] | None = None
-        self._ahead: Float[Tensor, "row position vocab"] | None = None  # shared noise from behind the roots on
 
     @cached_property
     def _roots(self) -> Counters:
@@ -260,9 +259,7 @@ class RoundNoise:
     def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
         if self._greedy:
             return None
-        if self._ahead is None or self._ahead.shape[1] < offset + count or self._ahead.shape[2] != vocab:
-            self._ahead = self._noise.shared([position + 1 for position in self._positions], offset + count, vocab)
-        found: Tensor = self._ahead.narrow(1, offset, count)
+        found: Tensor = self._noise.shared([position + 1 for position in self._positions], offset, count, vocab)
         return found
 
 

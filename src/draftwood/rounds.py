@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 from typing import Any, final
-
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from draftwood.laws import Laws
 from draftwood.tree import DraftTree
@@ -24,14 +19,14 @@ class Verdict:
     """What a verifier decided.
 
     Attributes:
-        nodes: the accepted nodes in order, the root excluded, -1 after the last.
-        next_token: the token that follows the last accepted node; it becomes the next root.
+        paths: per row, the accepted nodes in order, the root excluded.
+        next_tokens: per row, the token that follows the last accepted node; it becomes the next root.
         expected: how many drafted tokens were to be accepted in the mean, given the tree, where the verifier knows.
     """
 
-    nodes: Int[Tensor, "row step"]
-    next_token: Int[Tensor, "row"]
-    expected: Float[Tensor, "row"] | None = None
+    paths: Sequence[list[int]]
+    next_tokens: Sequence[int]
+    expected: Sequence[float] | None = None
 
 
 @final
@@ -43,24 +38,16 @@ class Round:
     target_laws: Laws
     verdict: Verdict
 
-    @cached_property
-    def paths(self) -> list[list[int]]:
-        """Accepted nodes per row, the root excluded (host sync)."""
-        return [[n for n in row if n >= 0] for row in self.verdict.nodes.tolist()]
+    @property
+    def paths(self) -> Sequence[list[int]]:
+        """Accepted nodes per row, the root excluded."""
+        return self.verdict.paths
 
     @cached_property
     def tokens(self) -> list[list[int]]:
-        """Tokens committed per row: the accepted ones and the next token (host sync)."""
-        rows = zip(self.tree.lists[0], self.paths, self.verdict.next_token.tolist(), strict=True)
-        return [[*(row[n] for n in path), last] for row, path, last in rows]
-
-
-def path_table(paths: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "row step"]:
-    """Paths of accepted nodes as :class:`Verdict` holds them, -1 after the last."""
-    longest = max(map(len, paths))
-    if not longest:
-        return torch.empty(len(paths), 0, dtype=torch.long, device=device)
-    return torch.tensor([[*path, *[-1] * (longest - len(path))] for path in paths], dtype=torch.long, device=device)
+        """Tokens committed per row: the accepted ones and the next token (host sync where any was accepted)."""
+        rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
+        return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
 
 
 STAGES = ("draft", "target", "verify", "other")
@@ -155,16 +142,8 @@ class Clock:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._start = perf_counter()
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += perf_counter() - start
-
     def claim(self, name: str, seconds: float) -> None:
-        """Time that a runner measured itself."""
+        """Time that was measured elsewhere."""
         self.seconds[name] += seconds
 
     def stop(self) -> dict[str, float]:

@@ -171,11 +171,11 @@ class Law:
         if self.sampling.truncates and not self.sampling.greedy:
             laws = self._laws(scores)
         elif self.sampling.greedy and certain:
-            best = best_tokens(scores).unsqueeze(-1)  # not of the law, in which close scores may round to a tie
-            laws = Laws(logp=torch.zeros(best.shape, device=best.device), tokens=best, vocab=self.vocab)
+            # Not of the law, in which close scores may round to a tie.
+            laws = Laws(certain=best_tokens(scores), vocab=self.vocab)
         else:
             laws = Laws(scores=scores, vocab=self.vocab)  # who only matches need not know the law
-        if not sound(scores, [law.select(-1, 0) for _, law in asked]):
+        if not sound(scores, [law for _, law in asked]):
             _name_the_trouble(asked, scores)
         return laws
 

@@ -80,6 +80,11 @@ class DraftTree:
         """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
         return self.tokens.tolist(), self.parents.tolist(), self.valid.tolist()
 
+    @property
+    def drafted(self) -> list[int]:
+        """Nodes per row, the root not counted (host sync)."""
+        return [sum(valid) - 1 for valid in self.lists[2]] if self.size > 1 else [0] * self.rows
+
     @cached_property
     def certain(self) -> list[list[bool]]:
         """Of a hybrid tree, True for the nodes that were not drawn (host sync)."""

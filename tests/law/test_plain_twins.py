@@ -57,8 +57,7 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
 
 
 def verdicts(verdict):
-    return [([n for n in row if n >= 0], token) for row, token in
-            zip(verdict.nodes.tolist(), verdict.next_token.tolist(), strict=True)]  # fmt: skip
+    return list(zip(verdict.paths, verdict.next_tokens, strict=True))
 
 
 @pytest.mark.parametrize("name", DRAWN)

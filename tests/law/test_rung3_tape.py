@@ -296,9 +296,9 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
 
         def verify(self, tree, target_logp, choices):
             verdict = Recursive().verify(tree, target_logp, choices)
-            last = torch.nn.functional.pad(verdict.nodes, (1, 0)).max(dim=1).values
+            last = torch.tensor([max([0, *path]) for path in verdict.paths])
             law = target_logp.take_along_dim(last[:, None, None], dim=1).squeeze(1).exp()
-            return replace(verdict, next_token=choices.token(law))
+            return replace(verdict, next_tokens=choices.token(law).tolist())
 
     engine = Decoder(target, LevelDrafter(draft, ConstantBranching((1, 1))), Naive())
     law = engine_law(engine, 2, Sampling())

@@ -113,7 +113,7 @@ class BestFirst:
         self._begun, self._drafting = perf_counter(), 0.0
         if self.pace is not None and self.pace.begin():
             limits = [0] * len(limits)
-        pools = self._guessed(root.tolist(), law, limits)
+        pools = self._guessed(law, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._laws = []
         by_chains = self._chains is not None and self._chains[0].span > 0 and law.sampling.only_scales
@@ -136,10 +136,10 @@ class BestFirst:
             return self._planted(root.device, law.sampling.greedy)
         return NoDraft().draft(root, law, choices, limits)
 
-    def _guessed(self, roots: list[int], law: Law, limits: Sequence[int]) -> list[Pool]:
+    def _guessed(self, law: Law, limits: Sequence[int]) -> list[Pool]:
         """Pools with the roots, and what is guessed to follow them if it is worth showing to the target by itself: else it
         would only keep the draft from being asked."""
-        pools = [Pool(token) for token in roots]
+        pools = [Pool(text[-1]) for text in law.texts]
         if self.lookup is not None:
             guesses = self.lookup.guess(law, limits)
             if self.pace is None or self.pace.shows([guess.chances for guess in guesses]):
@@ -254,14 +254,13 @@ class BestFirst:
         return Laws.joined(self._laws).pick(torch.tensor(numbers, device=tree.tokens.device))
 
     def commit(self, this_round: Round) -> None:
-        tokens = this_round.tree.lists[0]
         seen, rest = [], []
-        for row, (path, pool, kept) in enumerate(zip(this_round.paths, self._pools, self._kept, strict=True)):
+        for path, came, pool, kept in zip(this_round.paths, this_round.tokens, self._pools, self._kept, strict=True):
             chain = [0, *path]
             numbers = [pool.numbers.get(kept[node], -1) for node in chain]
             seen.append([number for number in numbers if number >= 0])
-            rest.append([tokens[row][node] for node, number in zip(chain, numbers, strict=True) if number < 0])
-            for node, choice in zip(chain, this_round.tokens[row], strict=True):
+            rest.append([pool.tokens[kept[node]] for node, number in zip(chain, numbers, strict=True) if number < 0])
+            for node, choice in zip(chain, came, strict=True):
                 if (grown := pool.grown.get(kept[node])) is not None:
                     self.fan.learn(grown, choice)
         self.runner.commit(seen, rest)

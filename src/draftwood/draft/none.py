@@ -17,9 +17,10 @@ from draftwood.tree import DraftTree, Draw
 
 
 @cache
-def _bare(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"]]:
-    """Nothing above, and valid: of every bare root the same."""
-    return torch.zeros(rows, 1, dtype=torch.long, device=device), torch.ones(rows, 1, dtype=torch.bool, device=device)
+def _bare(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
+    """Nothing above, valid, and seen by itself: of every bare root the same."""
+    valid = torch.ones(rows, 1, dtype=torch.bool, device=device)
+    return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
 
 
 @final
@@ -35,13 +36,13 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        above, valid = _bare(len(root), root.device)
+        above, valid, ancestors = _bare(len(root), root.device)
         return DraftTree(
             tokens=root.unsqueeze(1),
             parents=above,
             depths=above,
             valid=valid,
-            ancestors=valid.unsqueeze(2),
+            ancestors=ancestors,
             branching=0,
             draw=self.draw,
         )

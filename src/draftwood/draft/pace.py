@@ -39,11 +39,16 @@ class Pace:
     Attributes:
         speed: tokens per second and row of recent rounds, or of rounds without a draft where these are faster.
         level: seconds per drafted level, or per call where a call drafts several.
+        node: seconds that one more node costs the target.
+        change: seconds that a number of nodes costs which is not that of the round before: some engines prepare themselves
+            for every size of a forward.
     """
 
     def __init__(self) -> None:
         self.speed = 0.0
         self.level = 0.0
+        self.node = self.change = 0.0
+        self._plain = 0.0  # seconds of a round without a draft; 0 while they are not known
         self._tokens = self._seconds = 0.0
         self._catch = [1.0]  # by depth: what a level's new nodes were worth, as a share of the nodes above them
         # Weighted sums for target seconds t against nodes n, and 1 in c where the round before had another number of them:
@@ -60,19 +65,9 @@ class Pace:
         self._pause = self._waited = self._tries = 0
         self._reads = False  # in this round the draft reads text that it had not seen
 
-    @property
-    def node(self) -> float:
-        """Seconds that one more node costs the target."""
-        return self._slopes()[0]
-
-    @property
-    def change(self) -> float:
-        """Seconds that a number of nodes costs which is not that of the round before: some engines prepare themselves for
-        every size of a forward."""
-        return self._slopes()[1]
-
     def _slopes(self) -> tuple[float, float]:
-        """Both, of a plane through recent trees; a guess stands in for what did not vary."""
+        """What one more node and another number of them cost, of a plane through recent trees; a guess stands in for what
+        did not vary."""
         one, n, nn, c, nc, t, nt, ct = self._fit
         if not one:
             return 0.0, 0.0
@@ -86,11 +81,6 @@ class Pace:
         over = spread * changes - both * both
         slope, change = (by_node * changes - by_change * both) / over, (by_change * spread - by_node * both) / over
         return max(0.0, min(slope, most)), max(0.0, change)
-
-    @property
-    def _plain(self) -> float:
-        """Seconds of a round without a draft; 0 while they are not known."""
-        return self._alone[1] / self._alone[0] if self._alone[0] else 0.0
 
     def worth(self, depth: int, above: float) -> bool:
         """Whether a level (or call, where one drafts several) is expected to pay that grows below nodes of this value; 1 is
@@ -225,6 +215,8 @@ class Pace:
             self._trust = [_FADE * old + (1.0 - _FADE) * _TRUST for old in self._trust]  # the draft may have changed
             if self._without > _COLD:
                 self._alone = _joined(self._alone, seconds)
+                self._plain = self._alone[1] / self._alone[0]
+                self.node, self.change = self._slopes()
         changed, self._last = float(nodes != self._last), nodes
         self.speed = self._tokens / self._seconds if self._seconds else 0.0
         if self._plain:
@@ -242,11 +234,11 @@ class Pace:
             self._learn_residue(nodes, changed, target)
         new = (1.0, nodes, nodes * nodes, changed, nodes * changed, target, nodes * target, changed * target)
         self._fit = [_FORGET_COSTS * old + fresh for old, fresh in zip(self._fit, new, strict=True)]
+        self.node, self.change = self._slopes()
 
     def _learn_residue(self, nodes: int, changed: float, target: float) -> None:
         one, n, _, c, _, t, _, _ = self._fit
-        slope, change = self._slopes()
-        off = target - t / one - slope * (nodes - n / one) - change * (changed - c / one)
+        off = target - t / one - self.node * (nodes - n / one) - self.change * (changed - c / one)
         of, seconds = self._residues[nodes]
         self._residues[nodes] = _FORGET_COSTS * of + 1.0, _FORGET_COSTS * seconds + off
 

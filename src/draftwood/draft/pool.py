@@ -184,18 +184,20 @@ def planes(pools: Sequence[Pool], kept: Sequence[list[int]], device: torch.devic
     size = max(map(len, kept))
     numbers = np.zeros((3, len(pools), size), dtype=np.int64)  # token, parent and depth per node
     valid = np.zeros((len(pools), size), dtype=np.bool_)
-    ancestors = np.zeros((len(pools), size, size), dtype=np.bool_)
-    ancestors[:, range(size), range(size)] = True
+    ancestors: list[list[list[bool]]] = []
     for row, (pool, nodes) in enumerate(zip(pools, kept, strict=True)):
         place = {candidate: i for i, candidate in enumerate(nodes)}
         parents = [place[pool.parents[candidate]] for candidate in nodes]
         numbers[:, row, : len(nodes)] = [pool.tokens[i] for i in nodes], parents, [pool.depths[i] for i in nodes]
         valid[row, : len(nodes)] = True
-        sees = ancestors[row]
-        for i, parent in enumerate(parents):
-            sees[i] |= sees[parent]
-    tokens, parents_of, depths = torch.from_numpy(numbers).to(device)
-    return Planes(tokens, parents_of, depths, torch.from_numpy(valid).to(device), torch.from_numpy(ancestors).to(device))
+        sees: list[list[bool]] = []
+        for i in range(size):  # places without a node see themselves
+            sees.append(sees[parents[i]].copy() if 0 < i < len(parents) else [False] * size)
+            sees[i][i] = True
+        ancestors.append(sees)
+    tokens, parents_of, depths = torch.from_numpy(numbers).to(device).unbind()
+    masks = (torch.from_numpy(mask).to(device) for mask in (valid, np.array(ancestors, np.bool_)))
+    return Planes(tokens, parents_of, depths, *masks)
 
 
 def lineage(pools: Sequence[Pool], fronts: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ class OpenVinoChainRunner:
             self._base = len(self._text)
         start, first = perf_counter(), self._chains.used
         hidden = sorted({*range(self._base, first)} - {self._base + node for node in path})
-        ids = torch.tensor([tokens])
+        ids = torch.from_numpy(np.array([tokens], np.int64))
         chosen, scores = self._chains(ids, position + 1 - len(tokens), hidden, self._fitted(noise), scale)
         self.forward_seconds += perf_counter() - start
         self._round += [token, *chosen[:-1]]
@@ -111,7 +112,7 @@ class OpenVinoChainRunner:
         missing = self._chains.vocab - noise.shape[1]
         if missing > 0:
             return torch.nn.functional.pad(noise, (0, missing), value=-torch.inf)
-        return noise[:, : self._chains.vocab]
+        return noise[:, : self._chains.vocab] if missing else noise
 
     def _catch_up(self) -> list[int]:
         """Read what the chains have not seen of the text, but for the last few tokens, which the next call can read."""

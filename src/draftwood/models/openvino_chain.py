@@ -141,21 +141,21 @@ class ChainNetwork(nn.Module):
         self._shapes = [(shape[1].get_length(), shape[3].get_length()) for shape in sizes]
         self.slot_bytes = sum(4 * heads * width for heads, width in self._shapes)
         self.vocab = graph.input("noise").get_partial_shape()[1].get_length()
-        self._tokens, self._positions = torch.zeros(2, 1, READ, dtype=torch.long).unbind()
+        self._tokens, self._positions = np.zeros((2, 1, READ), np.int64)
         self._silence = torch.zeros(SPAN, self.vocab)
-        self._scale = torch.ones(1)
-        self._chosen = torch.zeros(SPAN, 1, dtype=torch.long)
+        self._scale = np.ones(1, np.float32)
+        self._chosen = np.zeros((SPAN, 1), np.int64)
         self._fresh = self._slots(READ + SPAN - 1)
-        self._compiled.put(tokens=self._tokens, positions=self._positions, scale=self._scale, chosen=self._chosen)
-        self._put(present, self._fresh)
+        names = ("tokens", "positions", "scale", "chosen", *present)
+        self._put(names, (self._tokens, self._positions, self._scale, self._chosen, *self._fresh))
         self.used = 0
         self._memory: list[np.ndarray] = []
 
     def _slots(self, count: int) -> list[np.ndarray]:
         return [np.zeros((1, heads, count, width), np.float32) for heads, width in self._shapes]
 
-    def _put(self, names: Sequence[str], slots: Sequence[np.ndarray]) -> None:
-        self._compiled.put(**{name: torch.from_numpy(part) for name, part in zip(names, slots, strict=True)})
+    def _put(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> None:
+        self._compiled.put(**{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)})
 
     def _reserve(self, length: int) -> None:
         """Room for so many tokens; what is there stays."""
@@ -208,20 +208,21 @@ class ChainNetwork(nn.Module):
         new = input_ids.shape[1]
         idle, taken = READ - new, new + SPAN - 1
         self._reserve(self.used + taken)
-        self._tokens[0, idle:] = input_ids[0]
-        torch.arange(first, first + new, out=self._positions[0, idle:])
+        self._tokens[0, idle:] = input_ids[0].numpy()
+        self._positions[0, idle:] = range(first, first + new)
         mask, size = self._mask[0, 0], self._memory[0].shape[2]
         mask.fill(-float("inf"))
         mask[:, : self.used] = 0.0
-        mask[:, list(hidden)] = -float("inf")
+        if hidden:
+            mask[:, list(hidden)] = -float("inf")
         for row in range(READ):
             mask[row, size + min(row, idle) : size + row + 1] = 0.0  # an idle row sees itself, so that no softmax is empty
-        self._scale.fill_(scale)
+        self._scale[0] = scale
         scores = torch.empty(SPAN, self.vocab)  # of its own: the next call leaves it alone
         self._compiled.put(noise=self._silence if noise is None else noise, scores=scores)
         self._compiled.run()
         for slots, fresh in zip(self._memory, self._fresh, strict=True):
             slots[:, :, self.used : self.used + taken] = fresh[:, :, idle:]
         self.used += taken
-        chosen: list[int] = self._chosen.flatten().tolist()
+        chosen: list[int] = self._chosen.ravel().tolist()
         return chosen, scores

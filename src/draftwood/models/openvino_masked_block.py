@@ -13,6 +13,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -91,7 +92,7 @@ class OpenVinoBlocks:
             mask=bias_of(torch.tensor(seen), torch.float32),
             scores=scores,
         )
-        self._filling.put_list("keep", range(width, width + count), torch.int64)
+        self._filling.put_list("keep", range(width, width + count), np.int64)
         self._filling.run()
         return scores
 
@@ -103,7 +104,7 @@ class OpenVinoBlocks:
         memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
         answers = torch.empty(len(tokens), places, int(self.model.config.d_model))
         self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
-        self._reading.put_list("places", range(places), torch.int64)
+        self._reading.put_list("places", range(places), np.int64)
         self._reading.run()
         self._attach(mask, memory, answers)
 

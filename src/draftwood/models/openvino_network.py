@@ -16,6 +16,7 @@ from draftwood.models.openvino_graph import core, shared
 
 CPU = "CPU"
 _STEP = 8  # tokens
+_SMALL = 64  # values of an input that is set again and again
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -61,6 +62,7 @@ class CompiledGraph:
         self.request = self._compiled.create_infer_request()
         self._lists: dict[str, Sequence[int]] = {}  # small inputs as they were set last
         self._held: dict[str, Tensor] = {}  # the memory that the request reads and writes, which does not hold it itself
+        self._small: dict[tuple[str, torch.Size], tuple[Tensor, Any]] = {}  # inputs by shape, and as OpenVINO sees them
 
     def another(self) -> CompiledGraph:
         """The same graph with a request of its own."""
@@ -76,19 +78,25 @@ class CompiledGraph:
             self._held[name] = held  # not before: the request must never read from what is not held
 
     def fill(self, **tensors: Tensor) -> None:
-        """Set inputs whose values are copied: where they have the shape that they had last, the request goes on reading from
-        the same memory, which is quicker than to show it another one."""
+        """Set inputs whose values are copied. Small ones have memory of their own for each shape: where it is the one that
+        they had last, the request goes on reading from there, which is quicker than to show it another one."""
         for name, values in tensors.items():
-            held = self._held.get(name)
-            if held is not None and held.shape == values.shape:
-                np.copyto(held.numpy(), values.numpy())  # PyTorch would not write to what inference mode has made
+            held, seen = self._small.get((name, values.shape), (None, None))
+            if held is None:
+                held = values.clone(memory_format=torch.contiguous_format)
+                seen = shared(held)
+                if values.numel() <= _SMALL:
+                    self._small[name, values.shape] = held, seen
             else:
-                self.put(**{name: values.clone()})
+                np.copyto(held.numpy(), values.numpy())  # PyTorch would not write to what inference mode has made
+            if self._held.get(name) is not held:
+                self.request.set_tensor(name, seen)
+                self._held[name] = held
 
-    def put_list(self, name: str, values: Sequence[int], dtype: torch.dtype) -> None:
+    def put_list(self, name: str, values: Sequence[int], dtype: type[np.integer[Any]]) -> None:
         """Set a small input, if it is another one than last time."""
         if self._lists.get(name) != values:
-            self.put(**{name: torch.tensor(list(values), dtype=dtype)})
+            self.fill(**{name: torch.from_numpy(np.array(values, dtype))})
             self._lists[name] = values
 
     def run(self) -> None:
@@ -131,8 +139,8 @@ class OpenVinoNetwork(nn.Module):
         scores = torch.empty(len(input_ids), keep, self.vocab_size)  # of its own: the next call leaves it alone
         self._compiled.fill(tokens=input_ids, positions=positions)
         self._compiled.put(mask=mask, scores=scores)
-        self._compiled.put_list("keep", range(new - keep, new), torch.int64)
-        self._compiled.put_list("rows", rows, torch.int32)
+        self._compiled.put_list("keep", range(new - keep, new), np.int64)
+        self._compiled.put_list("rows", rows, np.int32)
         self._compiled.run()
         return scores
 

@@ -92,7 +92,7 @@ class OpenVinoRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Float[Tensor, "row node vocab"]:
         if not self._drafts:
-            check_length(self.model.config.model_type, self._context, self._rows.longest_text)
+            check_length(self.model, self._context, self._rows.longest_text)
         while self._rows.waiting > _CHUNK:
             self._forward(self._rows.chunk(_CHUNK), keep=1)
         return self._forward(self._rows.step(tokens, depths, ancestors), keep=tokens.shape[1])

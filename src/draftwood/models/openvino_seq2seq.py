@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -82,8 +83,8 @@ class OpenVinoDecoder:
         states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
         self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
         self._decoder.put(mask=inputs.mask, states=states, scores=scores)
-        self._decoder.put_list("keep", range(new - keep, new), torch.int64)
-        self._decoder.put_list("rows", self.cache.next_rows(), torch.int32)
+        self._decoder.put_list("keep", range(new - keep, new), np.int64)
+        self._decoder.put_list("rows", self.cache.next_rows(), np.int32)
         self._decoder.run()
         return Scored(states.to(self._model_dtype), scores)
 

@@ -128,10 +128,11 @@ class GrowingMemory:
         first, old = max(target), self._slots
         self._make_room(self._new)
         self._slots += self._new
-        for row, slots in zip(self._line[:, old : self._slots], source, strict=True):
+        for row, slots in enumerate(source):
             if len(slots) < self._new:
-                row[:] = -np.inf
-                row[[self._places[slot - first] for slot in slots]] = 0.0
+                line = self._line[row, old : self._slots]
+                line[:] = -np.inf
+                line[[self._places[slot - first] for slot in slots]] = 0.0
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
         self._new, self._places = 0, []
         most = max(self._live)

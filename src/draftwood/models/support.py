@@ -81,15 +81,15 @@ def check_architecture(model: Any) -> None:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
 
 
-def check_length(kind: str, context: Context | None, length: int) -> None:
-    """Refuse a text that is longer than the context of a model of this type.
+def check_length(model: Any, context: Context | None, length: int) -> None:
+    """Refuse a text that is longer than this model's context.
 
     Raises:
         CacheError: says how long both are, and what sets the context.
     """
     if context is not None and length > context.length:
         raise CacheError(
-            f"the text has {length} tokens but {kind} takes {context.length} ({context.reason}): "
+            f"the text has {length} tokens but {model.config.model_type} takes {context.length} ({context.reason}): "
             "shorten the prompt or lower max_new_tokens"
         )
 

@@ -71,7 +71,7 @@ class TorchRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Float[Tensor, "row node vocab"]:
         if not self._drafts:
-            check_length(self.model.config.model_type, self._context, self._rows.longest_text)
+            check_length(self.model, self._context, self._rows.longest_text)
         n = tokens.shape[1]
         self._cache.reserve(self._rows.slots(n))
         while self._rows.waiting > _CHUNK:

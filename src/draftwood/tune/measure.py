@@ -66,7 +66,7 @@ class Runs:
         for piece in self._pieces(decoder, temperature, prompt, seed):
             spent = decoder.stats[0].seconds
             now = (spent["draft"] + spent["target"], spent["verify"] + spent["other"])
-            nodes = sum(piece.round.tree.lists[2][0]) - 1
+            nodes = piece.round.tree.drafted[0]
             rounds.append(Timed(now[0] - before[0], now[1] - before[1], nodes, len(piece.tokens)))
             before = now
         return rounds[1:]

@@ -54,15 +54,13 @@ class Replay:
         self.traversal: list[list[float]] = []
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        for found, valid in zip(expected(tree, target_logp), tree.lists[2], strict=True):
-            if sum(valid) == self._size:  # not at the end of the text, where trees are cut
+        for found, drafted in zip(expected(tree, target_logp), tree.drafted, strict=True):
+            if 1 + drafted == self._size:  # not at the end of the text, where trees are cut
                 self.recursive.append([found.recursive(kept) for kept in self._members])
                 self.traversal.append([found.traversal(kept) for kept in self._members])
         kept = [node for node in self._anchor if node < tree.size]
         verdict = self._inner.verify(part_of(tree, kept), target_logp[:, kept], choices)
-        numbers = torch.tensor(kept, device=tree.tokens.device)
-        nodes = torch.where(verdict.nodes < 0, verdict.nodes, numbers[verdict.nodes.clamp(min=0)])
-        return Verdict(nodes=nodes, next_token=verdict.next_token)
+        return Verdict(paths=[[kept[node] for node in path] for path in verdict.paths], next_tokens=verdict.next_tokens)
 
 
 def part_of(tree: DraftTree, kept: Sequence[int]) -> DraftTree:

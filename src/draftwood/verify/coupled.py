@@ -7,7 +7,7 @@ draft; here for any tree). ``Greedy`` is the case ``G = 0``: Draft & Verify of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, TypeAlias, final
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from draftwood.laws import best_tokens
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict, path_table
+from draftwood.rounds import Verdict
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 
 Choose: TypeAlias = Callable[[int, int, int], int]
@@ -27,15 +27,11 @@ Choose: TypeAlias = Callable[[int, int, int], int]
 def follow(tree: DraftTree, choose: Choose) -> Verdict:
     """The longest path whose every token is its parent's choice, then the choice at its end; no other node is asked."""
     if tree.size == 1:
-        return _verdict([[]] * tree.rows, [choose(row, 0, 0) for row in range(tree.rows)], tree.tokens.device)
+        return Verdict(paths=[[] for _ in range(tree.rows)], next_tokens=[choose(row, 0, 0) for row in range(tree.rows)])
     rows = enumerate(zip(tree.lists[0], tree.children, strict=True))
     walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
     paths, last = zip(*walks, strict=True)
-    return _verdict(paths, last, tree.tokens.device)
-
-
-def _verdict(paths: Sequence[Sequence[int]], last: Sequence[int], device: torch.device) -> Verdict:
-    return Verdict(nodes=path_table(paths, device), next_token=torch.tensor(last, device=device))
+    return Verdict(paths=paths, next_tokens=last)
 
 
 def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:

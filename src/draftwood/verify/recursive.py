@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict, path_table
+from draftwood.rounds import Verdict
 from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
@@ -45,7 +45,7 @@ class Recursive:
         spent = [total <= 0 for total in left.total.squeeze(1).tolist()]  # host sync
         if any(spent):  # by rounding only: the target's law stands for what is left of it
             left.replace(laws_at(target_logp, range(tree.rows), node), spent)
-        return Verdict(nodes=path_table(paths, target_logp.device), next_token=choices.token(left.law))
+        return Verdict(paths=paths, next_tokens=choices.token(left.law).tolist())
 
 
 @final

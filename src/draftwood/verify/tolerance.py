@@ -16,7 +16,7 @@ from torch import Tensor
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict, path_table
+from draftwood.rounds import Verdict
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 from draftwood.verify.coupled import follow_table
 
@@ -65,7 +65,7 @@ class Tolerance:
         worth = told.masked_fill(told < least.gather(1, tree.parents), -torch.inf).tolist()
         paths = [_walk(kids, liked) for kids, liked in zip(tree.children, worth, strict=True)]
         last = [picks[path[-1] if path else 0] for path, picks in zip(paths, best.tolist(), strict=True)]
-        return Verdict(nodes=path_table(paths, best.device), next_token=torch.tensor(last, device=best.device))
+        return Verdict(paths=paths, next_tokens=last)
 
 
 def _walk(children: list[list[int]], worth: list[float]) -> list[int]:

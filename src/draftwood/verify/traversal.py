@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.noise import Choices
-from draftwood.rounds import Verdict, path_table
+from draftwood.rounds import Verdict
 from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
 from draftwood.verify.siblings import SiblingLaws, laws_at
 
@@ -70,9 +70,9 @@ class Traversal:
             left[row, end] if (row, end) in left else target_logp[row, end].exp() for row, end in enumerate(ends)
         ])  # fmt: skip
         return Verdict(
-            nodes=path_table([_path(parents, end) for parents, end in zip(tree.lists[1], ends, strict=True)], own.device),
-            next_token=choices.token(laws),
-            expected=(stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1),
+            paths=[_path(parents, end) for parents, end in zip(tree.lists[1], ends, strict=True)],
+            next_tokens=choices.token(laws).tolist(),
+            expected=((stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1)).tolist(),
         )
 
 

@@ -25,10 +25,10 @@ def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) 
     """As ``verifier.verify``; where the target's laws name their tokens, only on the tokens that are possible for the target
     or the draft, or drafted (one host sync), and not at all where they leave a matching verifier no choice."""
     matches = isinstance(verifier, Coupled | Greedy)
+    if matches and target.certain is not None:
+        return follow_table(tree, target.certain)
     if target.tokens is None:
         return verifier.verify(tree, target.scores if matches else target.logp, choices)
-    if matches and (certain := target.certain) is not None:
-        return follow_table(tree, certain)
     draft = tree.draft_laws
     supports = [target.support(), tree.tokens.flatten(), *([] if draft is None else [draft.support()])]
     tokens: Int[Tensor, "n"] = torch.unique(torch.cat(supports))
@@ -38,7 +38,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) 
         draft_laws=None if draft is None else Laws(logp=draft.on(tokens), vocab=len(tokens)),
     )
     verdict = verifier.verify(smaller, target.on(tokens), OnUnion(choices, tokens, target.vocab))
-    return replace(verdict, next_token=tokens[verdict.next_token])
+    return replace(verdict, next_tokens=tokens[list(verdict.next_tokens)].tolist())
 
 
 @final
