@@ -69,13 +69,22 @@ class Spy:
         return self._verifier.verify(tree, target_logp, choices)
 
 
+@pytest.mark.parametrize("case", [("ar", None, "coupled"), ("shared-noise", "3-2", "coupled")], ids=lambda case: case[0])
+def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
+    whole = texts(case, Sampling(top_k=5))
+    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(Noise, "shared", None)
+    assert texts(case, Sampling(top_k=5)) == whole
+    with pytest.raises(TypeError, match="not callable"):
+        texts(case, Sampling())  # a control: there every token is possible
+
+
 def test_control_noise_of_other_tokens_is_seen(monkeypatch):
     case, setting = ("shared-noise", "3-2", "coupled"), Sampling(top_k=5)
     whole = texts(case, setting)
 
     def shifted(self, offset, count, vocab):
-        noise = self._choices.shared(offset, count, self._vocab)
-        return noise[..., :vocab]
+        return self._choices.shared(offset, count, self._vocab, torch.arange(vocab))
 
     monkeypatch.setattr(sampling, "LARGE", 1)
     monkeypatch.setattr(union.OnUnion, "shared", shifted)

@@ -97,8 +97,11 @@ class Choices(Protocol):
         """One place per row with probability in proportion to its weight; never one of weight zero."""
         ...
 
-    def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"] | None:
-        """The Gumbel noise of the ``count`` text positions that follow the root by ``1 + offset``; None stands for zero."""
+    def shared(
+        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"] | None:
+        """The Gumbel noise of the ``count`` text positions that follow the root by ``1 + offset``, of all tokens or of some;
+        None stands for zero."""
         ...
 
 
@@ -150,14 +153,20 @@ class Noise:
         if window is None or have < offset + count:
             kept = [_slid(window, moves, have)] if window is not None and have else []
             fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
-            ahead: Counters = np.arange(have, have + fresh, dtype=np.uint64)
-            following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
-            stream: Counters = self.streams[:, Stream.SHARED, None]
-            keys = keys_tensor(mix(stream + following), self.device)
-            made = exponential(keys, token_bases(vocab, self.device), torch.float32).log_().neg_()
+            made = self.gumbel(starts, have, fresh, token_bases(vocab, self.device))
             window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
             self._window, self._starts = window, list(starts)
         return _slid(window, [move + offset for move in moves], count)
+
+    def gumbel(
+        self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
+    ) -> Float[Tensor, "row count n"]:
+        """As :meth:`shared`, of the tokens with these counters only, and nothing is kept."""
+        ahead: Counters = np.arange(offset, offset + count, dtype=np.uint64)
+        following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
+        stream: Counters = self.streams[:, Stream.SHARED, None]
+        keys = keys_tensor(mix(stream + following), self.device)
+        return exponential(keys, bases, torch.float32).log_().neg_()
 
 
 def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
@@ -256,10 +265,14 @@ class RoundNoise:
         u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
         return torch.searchsorted(reached, reached[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
-    def shared(self, offset: int, count: int, vocab: int) -> Tensor | None:
+    def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
         if self._greedy:
             return None
-        found: Tensor = self._noise.shared([position + 1 for position in self._positions], offset, count, vocab)
+        behind = [position + 1 for position in self._positions]
+        if tokens is None:
+            found: Tensor = self._noise.shared(behind, offset, count, vocab)
+        else:
+            found = self._noise.gumbel(behind, offset, count, token_bases(vocab, self._device)[tokens])
         return found
 
 

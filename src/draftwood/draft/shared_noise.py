@@ -10,9 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood import sampling
 from draftwood.draft.level import Level
 from draftwood.noise import Choices
 from draftwood.tree import Draw
+
+_MANY = 4  # of so many tokens one is possible
 
 
 def shared_scores(
@@ -20,8 +23,21 @@ def shared_scores(
 ) -> Float[Tensor, "row n vocab"]:
     """The draft's perturbed scores for the text position below nodes of this depth; with ``count`` = ``n``, each node stands
     one deeper than the one before."""
-    noise = choices.shared(depth, count, logp.shape[-1])
-    return logp if noise is None else logp + noise
+    tokens = _few(logp)
+    noise = choices.shared(depth, count, logp.shape[-1], tokens)
+    if noise is None or tokens is None:
+        return logp if noise is None else logp + noise
+    return torch.full_like(logp, -torch.inf).index_copy_(2, tokens, logp.index_select(2, tokens) + noise)
+
+
+def _few(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
+    """The tokens that are possible at some node, where noise for these alone is worth looking for them: the vocabulary is
+    large, and they are few. Not on an accelerator, which makes noise faster than the host could wait for their number."""
+    vocab = logp.shape[-1]
+    if not logp.is_cpu or vocab < sampling.LARGE or _MANY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
+        return None
+    tokens = (logp > -torch.inf).flatten(0, 1).any(dim=0).nonzero().squeeze(1)
+    return tokens if _MANY * len(tokens) < vocab else None
 
 
 @final

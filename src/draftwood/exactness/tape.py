@@ -152,7 +152,9 @@ class TapeChoices:
     def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
         return self.token(weights)
 
-    def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"] | None:
+    def shared(
+        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"] | None:
         if self.shared_noise is None:
             return None
         noises = self.shared_noise
@@ -160,7 +162,8 @@ class TapeChoices:
             [tape.shared(root + 1 + offset + i, root + 1, len(noises)) for i in range(count)]
             for tape, root in zip(self.tapes, self.positions, strict=True)
         ]
-        return noises[torch.tensor(taken, device=noises.device)]
+        found = noises[torch.tensor(taken, device=noises.device)]
+        return found if tokens is None else found[..., tokens]
 
 
 def without_replacement(tape: Tape, law: Sequence[float], count: int) -> list[int]:

@@ -50,7 +50,8 @@ class OnUnion:
         self.ordered, self.independent, self.beam = choices.ordered, choices.independent, choices.beam
         self.accept, self.token, self.path = choices.accept, choices.token, choices.path
 
-    def shared(self, offset: int, count: int, vocab: int) -> Float[Tensor, "row count n"] | None:
-        """The noise of these tokens."""
-        noise = self._choices.shared(offset, count, self._vocab)
-        return None if noise is None else noise.index_select(2, self._tokens)
+    def shared(
+        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"] | None:
+        """The noise of these tokens, and no other's is made."""
+        return self._choices.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])
