@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood import decode, sampling
+from draftwood import decode, noise, sampling
 from draftwood.decode import Request
+from draftwood.draft.shared_noise import shared_scores
 from draftwood.laws import Laws
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.noise import Noise
@@ -73,10 +74,23 @@ class Spy:
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(Noise, "shared", None)
+    monkeypatch.setattr(noise, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
-    with pytest.raises(TypeError, match="not callable"):
+    with pytest.raises(TypeError, match="unsupported operand"):
         texts(case, Sampling())  # a control: there every token is possible
+
+
+@pytest.mark.parametrize("possible", [0, 3, 60, 100])
+def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatch):
+    """At three nodes, of which one has no law, each of several places on end."""
+    torch.manual_seed(possible)
+    logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
+    logp[0, 1] = torch.nan
+    whole = logp + Noise([1, 2]).at([4, 9]).shared(2, 3, 100)
+    monkeypatch.setattr(sampling, "LARGE", 1)
+    found = shared_scores(logp, Noise([1, 2]).at([4, 9]), 2, 3)
+    assert torch.equal(found > -torch.inf, whole > -torch.inf)  # nothing is drafted where a score is -inf or NaN
+    torch.testing.assert_close(found[found > -torch.inf], whole[whole > -torch.inf])
 
 
 def test_control_noise_of_other_tokens_is_seen(monkeypatch):

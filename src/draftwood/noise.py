@@ -1,6 +1,6 @@
 """Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
 
-No answer depends on earlier ones, so the same request gets the same numbers whatever the batch, the device or the order of
+No answer depends on earlier ones, so the same request gets the same bits whatever the batch, the device or the order of
 the questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
 shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
 
@@ -144,24 +144,29 @@ class Noise:
         """The choices of the round whose roots stand at these text positions (0-based), one per row."""
         return RoundNoise(self, positions)
 
-    def shared(self, starts: Sequence[int], offset: int, count: int, vocab: int) -> Float[Tensor, "row count vocab"]:
+    def shared(
+        self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"]:
         """Gumbel noise of ``count`` text positions, the first ``offset`` behind ``starts``. What earlier rounds made is used
-        again: it belongs to the position, not to the round."""
+        again: it belongs to the position, not to the round. What is made for some tokens only is not kept, and may differ in
+        the rounding of its logarithms."""
         window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
         if window is not None and window.shape[2] == vocab and min(moves) >= 0:
             have = max(0, window.shape[1] - max(moves))
         if window is None or have < offset + count:
+            if tokens is not None:
+                return self._gumbel(starts, offset, count, token_bases(vocab, self.device)[tokens])
             kept = [_slid(window, moves, have)] if window is not None and have else []
             fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
-            made = self.gumbel(starts, have, fresh, token_bases(vocab, self.device))
+            made = self._gumbel(starts, have, fresh, token_bases(vocab, self.device))
             window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
             self._window, self._starts = window, list(starts)
-        return _slid(window, [move + offset for move in moves], count)
+        found = _slid(window, [move + offset for move in moves], count)
+        return found if tokens is None else found[..., tokens]
 
-    def gumbel(
+    def _gumbel(
         self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
     ) -> Float[Tensor, "row count n"]:
-        """As :meth:`shared`, of the tokens with these counters only, and nothing is kept."""
         ahead: Counters = np.arange(offset, offset + count, dtype=np.uint64)
         following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
         stream: Counters = self.streams[:, Stream.SHARED, None]
@@ -269,10 +274,7 @@ class RoundNoise:
         if self._greedy:
             return None
         behind = [position + 1 for position in self._positions]
-        if tokens is None:
-            found: Tensor = self._noise.shared(behind, offset, count, vocab)
-        else:
-            found = self._noise.gumbel(behind, offset, count, token_bases(vocab, self._device)[tokens])
+        found: Tensor = self._noise.shared(behind, offset, count, vocab, tokens)
         return found
 
 

@@ -328,7 +328,7 @@ def test_control_bare_roots_that_see_what_was_rejected():
 
 def test_control_small_inputs_that_are_not_copied(monkeypatch):
     rows = walk("llama", [5])
-    assert max(rows.round(nodes=nodes) for nodes in (1, 1, 3, 1, 3, 3)) < CLOSE  # each size has memory of its own
+    assert max(rows.round(nodes=nodes) for nodes in (1, 1, 3, 1, 3, 3, 1)) < CLOSE  # each size has memory of its own
     held = rows.runner.network._compiled._held
     monkeypatch.setattr(type(rows.runner.network._compiled), "fill", lambda self, **tensors: None)
     assert rows.round(nodes=1) > WRONG

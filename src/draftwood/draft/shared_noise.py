@@ -27,7 +27,8 @@ def shared_scores(
     noise = choices.shared(depth, count, logp.shape[-1], tokens)
     if noise is None or tokens is None:
         return logp if noise is None else logp + noise
-    return torch.full_like(logp, -torch.inf).index_copy_(2, tokens, logp.index_select(2, tokens) + noise)
+    found = logp.index_select(2, tokens) + noise
+    return found.new_full(logp.shape, -torch.inf).index_copy_(2, tokens, found)
 
 
 def _few(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
