@@ -316,8 +316,8 @@ def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
             choices = super().at(positions)
             shared = choices.shared
 
-            def shifted(offset, count, vocab):
-                noise = shared(offset, count, vocab).clone()
+            def shifted(offset, count, vocab, tokens=None):
+                noise = shared(offset, count, vocab, tokens).clone()
                 if offset == 0:
                     noise[:, 0] = -noise[:, 0]
                 return noise
