@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def sound(scores: Float[Tensor, "row node vocab"], laws: Sequence[Float[Tensor, "row _ vocab"]]) -> bool:
+def sound(scores: Float[Tensor, "row node vocab"], laws: Sequence[Float[Tensor, "row _ _"]]) -> bool:
     """Whether every line of scores could be a law, and none of these is NaN (one host sync). A line cannot where a score is
     NaN or plus infinity, or none is finite; a law is NaN as a whole or not at all."""
     if _by_numpy(scores):

@@ -199,7 +199,8 @@ def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
             fresh = Noise([5, 6, 7]).at(positions).shared(0, offset + count, vocab)
             assert torch.equal(choices.shared(offset, count, vocab), fresh[:, offset:])
             some = torch.tensor([4, 0, 6])
-            torch.testing.assert_close(choices.shared(offset, count, vocab, some), fresh[:, offset:, some])
+            for asked in (choices, Noise([5, 6, 7]).at(positions)):  # of what is at hand, and where nothing is
+                torch.testing.assert_close(asked.shared(offset, count, vocab, some), fresh[:, offset:, some])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

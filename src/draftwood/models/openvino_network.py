@@ -16,7 +16,7 @@ from draftwood.models.openvino_graph import core, shared
 
 CPU = "CPU"
 _STEP = 8  # tokens
-_SMALL = 64  # values of an input that is set again and again
+_SMALL = 256  # values of an input that is set again and again
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 

@@ -31,7 +31,7 @@ def follow(tree: DraftTree, choose: Choose) -> Verdict:
     rows = enumerate(zip(tree.lists[0], tree.children, strict=True))
     walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
     paths, last = zip(*walks, strict=True)
-    return Verdict(paths=paths, next_tokens=last)
+    return Verdict(paths=list(paths), next_tokens=list(last))
 
 
 def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:

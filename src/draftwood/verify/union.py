@@ -53,5 +53,5 @@ class OnUnion:
     def shared(
         self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"] | None:
-        """The noise of these tokens, and no other's is made."""
+        """The noise of these tokens."""
         return self._choices.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])
