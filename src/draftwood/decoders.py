@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
-from typing import Any, final
+from typing import Any, TypeAlias, final
+from weakref import WeakKeyDictionary
 
 from draftwood.checks import whole
 from draftwood.decode import Decoder
@@ -13,6 +15,7 @@ from draftwood.draft import Drafter
 from draftwood.errors import ConfigError
 from draftwood.methods import Method, build, resolve
 from draftwood.models import BlockRunner, Runner
+from draftwood.models.unpadded import Unpadded, unpadded
 from draftwood.verify import Verifier
 
 
@@ -43,6 +46,48 @@ class Decoders:
             self._built[key] = build(method, self._draft, greedy=greedy)
         drafter, verifier = self._built[key]
         return Decoder(self._target, drafter, verifier, tokenizer=self._tokenizer, eos=self._eos, in_use=self._in_use)
+
+
+_Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]
+
+
+@final
+class Learnt:
+    """Drafters for models whose runners last no longer than one call: what a drafter has learnt about a target and its draft
+    is kept, and the models are not.
+
+    A drafter that is in use is not shared: a call that begins meanwhile gets one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool, bool], _Made]]]
+        self._kept = WeakKeyDictionary()
+
+    @contextmanager
+    def drafter(
+        self, target: Any, draft: Any, method: Method, runner: Runner, padding: Sequence[int], *, greedy: bool
+    ) -> Iterator[tuple[Drafter, Verifier]]:
+        """The drafter and the verifier of a method, for as long as the context lasts.
+
+        Args:
+            target, draft: the models that something is learnt about.
+            method: what is drafted and how it is verified.
+            runner: runs the draft model in this call.
+            padding: tokens on the left of each row that the draft model must not see.
+            greedy: for temperature 0.
+
+        Raises:
+            ConfigError, PairingError: as :func:`draftwood.methods.build`.
+        """
+        kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
+        key = method, greedy, isinstance(runner, BlockRunner)
+        if (found := kept.pop(key, None)) is None:
+            hidden = unpadded(runner, padding)
+            found = hidden, *build(method, hidden, greedy=greedy)
+        found[0].hold(runner, padding)
+        yield found[1:]
+        found[0].release()  # not after an error, when nobody knows in which state the drafter is
+        kept[key] = found
 
 
 def drawn(seed: int | None) -> int:

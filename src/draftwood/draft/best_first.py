@@ -271,6 +271,7 @@ class BestFirst:
             expected = _worth(self._pools, [kept[1:] for kept in self._kept], 0.0)
             self.pace.finished(tree.size, expected, new_tokens / tree.rows, self._drafting, perf_counter() - self._begun)
         self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
+        self._laws = []  # tensors of the size of the vocabulary, which must not outlive the text
 
 
 def _worth(pools: list[Pool], fresh: list[list[int]], less: float) -> float:

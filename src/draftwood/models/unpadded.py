@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.models import BlockRunner, Runner
+from draftwood.noise import Choices, Noise
 
 
-def unpadded(runner: Runner, padding: Sequence[int]) -> Runner:
+def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
     """A runner that never sees the first ``padding`` tokens of each row's text.
 
     It has no ``max_length``: how long texts may become without their padding has to be asked before anything runs.
     """
-    return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else _Unpadded(runner, padding)
+    return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else Unpadded(runner, padding)
 
 
-class _Unpadded:
+class Unpadded:
+    """What :func:`unpadded` returns; the runner below it can be exchanged for another one of the same kind."""
+
     reads_source = False
 
     def __init__(self, runner: Runner, padding: Sequence[int]) -> None:
+        self.max_length: int | None = None
+        self.hold(runner, padding)
+
+    def hold(self, runner: Runner, padding: Sequence[int]) -> None:
+        """Stand for this runner, from the next ``start`` on."""
         self._runner = runner
         self._padding = padding
         self.vocab_size = runner.vocab_size
-        self.max_length: int | None = None
         self.device = runner.device
         self.forward_seconds = 0.0
+
+    def release(self) -> None:
+        """Forget the runner, and with it the model and its memory; nothing works until another one is held."""
+        del self._runner
 
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._runner.start([text[n:] for text, n in zip(texts, self._padding, strict=True)])
@@ -51,13 +62,27 @@ class _Unpadded:
 
 
 @final
-class _UnpaddedBlocks(_Unpadded):
-    def __init__(self, runner: BlockRunner, padding: Sequence[int]) -> None:
-        super().__init__(runner, padding)
-        self._blocks = runner
-        self.block = runner.block
+class _UnpaddedBlocks(Unpadded):
+    @property
+    def block(self) -> int:
+        return cast(BlockRunner, self._runner).block
 
     def ahead(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        scores = self._blocks.ahead(root, count)
-        self.forward_seconds = self._blocks.forward_seconds
+        scores = cast(BlockRunner, self._runner).ahead(root, count)
+        self.forward_seconds = self._runner.forward_seconds
         return scores
+
+
+@final
+class UnpaddedNoise:
+    """Noise by the position without padding, so that a row's text does not depend on the lengths of its neighbours."""
+
+    def __init__(self, noise: Noise, padding: Sequence[int]) -> None:
+        self._noise = noise
+        self._padding = padding
+
+    def at(self, positions: Sequence[int]) -> Choices:
+        return self._noise.at([at - n for at, n in zip(positions, self._padding, strict=True)])
+
+    def select(self, rows: Sequence[int]) -> UnpaddedNoise:
+        return UnpaddedNoise(self._noise.select(rows), [self._padding[r] for r in rows])

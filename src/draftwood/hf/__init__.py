@@ -1,77 +1,85 @@
 """``model.generate(..., custom_generate=draftwood.hf.recipe(draft_model))``: the same texts as ``generate``, faster.
 
 >>> from draftwood.hf import recipe
->>> ids = model.generate(**inputs, max_new_tokens=100, custom_generate=recipe(draft_model))  # doctest: +SKIP
+>>> made = recipe(draft_model, tokenizer=tokenizer, streamer=TextStreamer(tokenizer))  # doctest: +SKIP
+>>> ids = model.generate(**inputs, max_new_tokens=100, stop_strings=["###"], custom_generate=made)  # doctest: +SKIP
+
+``generate`` does not hand ``assistant_model=``, ``streamer=`` and ``tokenizer=`` to a ``custom_generate``, and does not say
+so: only what is given to :func:`recipe` counts. Stop strings are given to ``generate``, and the tokenizer that they need to
+:func:`recipe`; ``generate`` itself fails on stop strings of a generation config, so clear them there and give them by name.
 
 Logits processors and stopping criteria see the texts that they would see in plain ``generate``, padding included; processors
 are asked about draft texts too, and both one row at a time, so they must be functions of their input.
-``generate`` keeps ``streamer``, ``tokenizer`` and ``assistant_model`` to itself: give streamer and draft model to
-:func:`recipe`, and stop strings as ``stopping_criteria=[StopStringCriteria(tokenizer, ["..."])]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import EosTokenCriteria, MaxLengthCriteria
+from transformers import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
-from draftwood.decode import Decoder, NoiseSource, Request
+from draftwood.decode import Decoder, Request
+from draftwood.decoders import Learnt
+from draftwood.draft import Drafter
 from draftwood.errors import CacheError, ConfigError
+from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.methods import Method, build
+from draftwood.models import Runner
 from draftwood.models.causal_block import causal_draft
 from draftwood.models.support import context
 from draftwood.models.torch_runner import TorchRunner
-from draftwood.models.unpadded import unpadded
-from draftwood.noise import Choices, Noise
+from draftwood.models.unpadded import UnpaddedNoise, unpadded
+from draftwood.noise import Noise
 from draftwood.output import Limits
 from draftwood.processors import ByRow
 from draftwood.rounds import Stats
 from draftwood.sampling import Sampling
+from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62
-_NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"
-_REFUSED: Mapping[str, tuple[Any, str]] = {
-    "num_beams": (1, "beam search keeps several texts at once; use num_beams=1"),
-    "penalty_alpha": (0, "contrastive search looks at hidden states; leave it out"),
-    "dola_layers": (None, "it contrasts layers of the model; leave it out"),
-    "use_mtp": (False, "it is another way of drafting; give a draft model to recipe instead"),
-    "assistant_early_exit": (None, "it is another way of drafting; give a draft model to recipe instead"),
-    "prompt_lookup_num_tokens": (None, "use recipe(method=Method(method='ngram', shape='5')) instead"),
-    **dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), (False, _NOT_KEPT)),
-}
-_HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # the text does not depend on them
+_LEARNT = Learnt()
 
 
 def recipe(
-    draft: Any = None, *, method: Method | None = None, streamer: Any = None, seed: int | Sequence[int] | None = None
+    draft: Any = None,
+    *,
+    method: Method | None = None,
+    tokenizer: Any = None,
+    streamer: Any = None,
+    seed: int | Sequence[int] | None = None,
 ) -> Recipe:
     """A ``custom_generate`` for ``transformers``; it can be used again and again, with one model or several.
+
+    What a drafter learns about a model and its draft is kept for the next ``generate`` with both, whichever recipe it uses.
 
     Args:
         draft: the draft model; without one the text itself is looked up for drafts (method ``ngram``).
         method: what is drafted and how it is verified.
+        tokenizer: the model's, for the ``stop_strings`` of ``generate``.
         streamer: as for ``generate``: gets the prompt, then every token, then ``end()``; one text at a time.
         seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several; without one, seeds are drawn from
             torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
     """
-    return Recipe(draft, method or Method(), streamer, seed)
+    return Recipe(draft, method or Method(), tokenizer, streamer, seed)
 
 
 @final
 class Recipe:
     """What :func:`recipe` returns; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
 
-    def __init__(self, draft: Any, method: Method, streamer: Any, seed: int | Sequence[int] | None) -> None:
+    def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         self.draft = draft
         self.method = method
+        self.tokenizer = tokenizer
         self.streamer = streamer
         self.seed = seed
         self.stats: list[Stats] = []
@@ -84,9 +92,13 @@ class Recipe:
         logits_processor: Sequence[Any] | None = None,
         stopping_criteria: Sequence[Any] | None = None,
         generation_config: Any = None,
+        stop_strings: str | Sequence[str] | None = None,
+        token_healing: bool | None = None,
         **model_kwargs: Any,
     ) -> Any:
         """Called by ``generate``; returns ``LongTensor[row, length]`` or a ``GenerateDecoderOnlyOutput`` of it.
+
+        ``generate`` hands over whatever is named here before it looks at it, and would fail without its tokenizer.
 
         Raises:
             ConfigError: an option, processor or input that cannot be honoured exactly; it is named.
@@ -95,16 +107,17 @@ class Recipe:
         """
         config = generation_config or model.generation_config
         target = self._runner(model)
-        _refuse_settings(config)
-        padding = _padding(input_ids, model_kwargs.pop("attention_mask", None))
-        _refuse_inputs(model_kwargs, input_ids.shape[1], padding)
-        ends = _Ends(stopping_criteria or (), input_ids)
-        draft = None if self.draft is None else unpadded(causal_draft(self._runner(self.draft, drafts=True)), padding)
+        refuse_settings({**vars(config), "token_healing": token_healing})
+        refuse_embeddings(model_kwargs)
+        padding = padding_of(input_ids, model_kwargs.pop("attention_mask", None))
+        refuse_inputs(model_kwargs, input_ids.shape[1], padding)
+        ends = _Ends(self._criteria(stopping_criteria or (), stop_strings), input_ids)
+        draft = None if self.draft is None else causal_draft(self._runner(self.draft, drafts=True))
         for one in (model, self.draft):
             _check_context(one, ends.longest - min(padding))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
-        decoder = Decoder(unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
-        texts = self._decode(decoder, input_ids, ends, sampling, padding)
+        with self._built(model, draft, padding, greedy=sampling.greedy) as built:
+            texts = self._decode(Decoder(unpadded(target, padding), *built), input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
@@ -115,6 +128,25 @@ class Recipe:
         self._proven[model] = state
         return runner
 
+    def _built(
+        self, model: Any, draft: Runner | None, padding: Sequence[int], *, greedy: bool
+    ) -> AbstractContextManager[tuple[Drafter, Verifier]]:
+        if draft is None:
+            return nullcontext(build(self.method, None, greedy=greedy))
+        return _LEARNT.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
+
+    def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
+        """With one for the stop strings; criteria of that kind that were given come before them, as in ``generate``."""
+        if stop_strings is None or any(type(criterion) is StopStringCriteria for criterion in criteria):
+            return criteria
+        if self.tokenizer is None:
+            raise ConfigError(
+                f"stop_strings={stop_strings!r} need a tokenizer, and generate keeps its tokenizer to itself: bind it with "
+                "recipe(..., tokenizer=tokenizer)"
+            )
+        strings = stop_strings if isinstance(stop_strings, str) else list(stop_strings)
+        return [*criteria, StopStringCriteria(tokenizer=self.tokenizer, stop_strings=strings)]
+
     def _decode(
         self, decoder: Decoder, input_ids: Tensor, ends: _Ends, sampling: Sampling, padding: Sequence[int]
     ) -> list[list[int]]:
@@ -124,7 +156,7 @@ class Recipe:
         put, end = (_silent, _silent) if self.streamer is None else (self.streamer.put, self.streamer.end)
         put(input_ids.cpu())
         seeds = self._seeds(len(prompts), sampling)
-        noise = _UnpaddedNoise(Noise(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
+        noise = UnpaddedNoise(Noise(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
         requests = [
             Request(prompt=prompt, seed=seed, limits=ends.limits, criterion=ends.criterion(row))
             for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
@@ -150,21 +182,6 @@ class Recipe:
 
 def _silent(*_: Any) -> None:
     """Stands for a streamer."""
-
-
-@final
-class _UnpaddedNoise:
-    """Noise by the position without padding, so that a row's text does not hang on the lengths of its neighbours."""
-
-    def __init__(self, noise: Noise, padding: Sequence[int]) -> None:
-        self._noise = noise
-        self._padding = padding
-
-    def at(self, positions: Sequence[int]) -> Choices:
-        return self._noise.at([at - n for at, n in zip(positions, self._padding, strict=True)])
-
-    def select(self, rows: Sequence[int]) -> NoiseSource:
-        return _UnpaddedNoise(self._noise.select(rows), [self._padding[r] for r in rows])
 
 
 @final
@@ -235,45 +252,6 @@ def _by_row(processor: Any, rows: int) -> Any:
         allowed = processor._prefix_allowed_tokens_fn
         return ByRow([Constrained(lambda _, ids, i=i: allowed(i, ids), 1) for i in range(rows)])
     return processor
-
-
-def _refuse_settings(config: Any) -> None:
-    for name, (neutral, advice) in _REFUSED.items():
-        value = getattr(config, name, None)
-        if value is not None and value != neutral:
-            raise ConfigError(f"{name}={value!r} cannot be honoured by a draft tree: {advice}")
-    if config.cache_implementation == "quantized":
-        raise ConfigError("cache_implementation='quantized' changes the text, and the tree cache is exact: leave it out")
-
-
-def _padding(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> list[int]:
-    """Tokens of padding on the left of each row."""
-    if input_ids.shape[1] == 0:
-        raise ConfigError("input_ids is empty: give every row at least one token")
-    if mask is None:
-        return [0] * input_ids.shape[0]
-    if mask.shape != input_ids.shape:
-        raise ConfigError(f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(input_ids.shape)}")
-    real = mask != 0
-    if not bool(real[:, -1].all()):
-        raise ConfigError("a row is padded on the right: set tokenizer.padding_side = 'left', as generate needs it")
-    if bool((real[:, :-1] & ~real[:, 1:]).any()):
-        raise ConfigError("attention_mask hides tokens inside a row: only padding on the left can be honoured")
-    return [int(n) for n in (~real).sum(1)]
-
-
-def _refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequence[int]) -> None:
-    given = {name: value for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS}
-    cache = given.pop("past_key_values", None)
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
-        raise ConfigError("past_key_values was given, but a tree needs a memory of its own: leave it out")
-    positions = given.pop("position_ids", None)
-    if positions is not None:
-        wanted = torch.arange(width).to(positions) - torch.tensor(padding).to(positions)[:, None]
-        if positions.shape != wanted.shape or bool(((positions != wanted) & (wanted >= 0)).any()):
-            raise ConfigError("position_ids do not count the tokens of each row from 0: leave them out")
-    if given:
-        raise ConfigError(f"{', '.join(sorted(given))} cannot be handed to the model under a draft tree: leave it out")
 
 
 def _check_context(model: Any, longest: int) -> None:

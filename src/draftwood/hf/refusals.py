@@ -1,0 +1,77 @@
+"""Settings and inputs of ``generate`` that a draft tree cannot honour, each refused by name (ConfigError)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from draftwood.errors import ConfigError
+
+_NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"
+_CONSTRAINED = "it is for beam search, which keeps several texts at once; leave it out"
+_OTHER_DRAFT = "it is another way of drafting; give a draft model to recipe instead"
+REFUSED: Mapping[str, tuple[Any, str]] = {
+    "num_beams": (1, "beam search keeps several texts at once; use num_beams=1"),
+    **dict.fromkeys(("force_words_ids", "constraints"), (None, _CONSTRAINED)),
+    "penalty_alpha": (0, "contrastive search looks at hidden states; leave it out"),
+    "dola_layers": (None, "it contrasts layers of the model; leave it out"),
+    "token_healing": (False, "it rewrites the end of the prompt; call model.heal_tokens before, and leave it out"),
+    "is_assistant": (False, "it is for a model that drafts, and this one is the target; leave it out"),
+    "use_mtp": (False, _OTHER_DRAFT),
+    **dict.fromkeys(("assistant_early_exit", "speculation_type"), (None, _OTHER_DRAFT)),
+    "assistant_ensemble_weight": (None, "it changes the distribution; leave it out"),
+    "prompt_lookup_num_tokens": (None, "use recipe(method=Method(method='ngram', shape='5')) instead"),
+    **dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), (False, _NOT_KEPT)),
+}
+_HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # the text does not depend on them
+
+
+def refuse_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what ``generate`` would do otherwise than one token after another, and outputs that a tree does not have."""
+    for name, (neutral, advice) in REFUSED.items():
+        value = settings.get(name)
+        if value is not None and value != neutral:
+            raise ConfigError(f"{name}={value!r} cannot be honoured by a draft tree: {advice}")
+    if settings.get("cache_implementation") == "quantized":
+        raise ConfigError("cache_implementation='quantized' changes the text, and the tree cache is exact: leave it out")
+
+
+def refuse_embeddings(model_kwargs: Mapping[str, Any]) -> None:
+    """Refuse prompts that are no token ids."""
+    if model_kwargs.get("inputs_embeds") is not None:
+        raise ConfigError("inputs_embeds was given, but texts are drafted and scored as token ids: give input_ids instead")
+
+
+def padding_of(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> list[int]:
+    """Tokens of padding on the left of each row."""
+    if input_ids.shape[1] == 0:
+        raise ConfigError("input_ids is empty: give every row at least one token")
+    if mask is None:
+        return [0] * input_ids.shape[0]
+    if mask.shape != input_ids.shape:
+        raise ConfigError(f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(input_ids.shape)}")
+    real = mask != 0
+    if not bool(real[:, -1].all()):
+        raise ConfigError("a row is padded on the right: set tokenizer.padding_side = 'left', as generate needs it")
+    if bool((real[:, :-1] & ~real[:, 1:]).any()):
+        raise ConfigError("attention_mask hides tokens inside a row: only padding on the left can be honoured")
+    return [int(n) for n in (~real).sum(1)]
+
+
+def refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequence[int]) -> None:
+    """Refuse what would have to be handed to the model, and is not."""
+    given = {name: value for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS}
+    cache = given.pop("past_key_values", None)
+    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
+        raise ConfigError("past_key_values was given, but a tree needs a memory of its own: leave it out")
+    positions = given.pop("position_ids", None)
+    if positions is not None:
+        wanted = torch.arange(width).to(positions) - torch.tensor(padding).to(positions)[:, None]
+        if positions.shape != wanted.shape or bool(((positions != wanted) & (wanted >= 0)).any()):
+            raise ConfigError("position_ids do not count the tokens of each row from 0: leave them out")
+    if given:
+        raise ConfigError(f"{', '.join(sorted(given))} cannot be handed to the model under a draft tree: leave it out")
