@@ -265,7 +265,7 @@ def test_the_targets_generation_config_is_the_default_and_can_be_overruled():
     plain = asking.generate("hello", seed=1).token_ids
     assert plain == asking.generate("hello", seed=1, sampling=Sampling(temperature=0.3, top_k=4)).token_ids
     assert plain != asking.generate("hello", seed=1, sampling=Sampling()).token_ids
-    assert Pair(tiny_gpt(VOCAB, 1), None, Words()).sampling == Sampling()
+    assert Pair(tiny_gpt(VOCAB, 1), None, Words()).sampling == Sampling(temperature=0.0), "as generate does"
 
 
 def test_a_missing_folder_is_no_hub_name():

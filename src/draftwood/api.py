@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final, overload
 
@@ -10,6 +11,7 @@ from draftwood.checks import several
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import ConfigError, ModelError
+from draftwood.generation import final_token, own_sampling, remarks
 from draftwood.loading import (
     LoadOptions,
     check_path,
@@ -22,7 +24,6 @@ from draftwood.loading import (
     load_tokenizer,
     named_or_bundled,
     openvino_place,
-    sampling_of,
 )
 from draftwood.methods import Method
 from draftwood.models import ModelRunner
@@ -74,7 +75,9 @@ def load(
 class Pair:
     """A target model, its draft model and their tokenizer, ready to generate.
 
-    Without a ``sampling`` of its own a call uses ``self.sampling``, which the target's generation config asks for.
+    Without a ``sampling`` of its own a call uses ``self.sampling``: its distribution is that of ``model.generate`` under the
+    target's generation config, so the most likely text unless that says ``do_sample``. How long texts become and which stop
+    strings end them is left to the limits.
 
     Args:
         model: the target, a ``transformers`` causal language model.
@@ -87,6 +90,8 @@ class Pair:
     Attributes:
         target, draft: their runners.
         fallback: why backend ``auto`` is PyTorch for this pair; None where it is OpenVINO, or a backend was named.
+        final_token: what a text ends with where the limits end it (``forced_eos_token_id``), None if any may.
+        remarks: what the target's generation config asks and no sampling can say (such as stop strings), in sentences.
 
     Raises:
         ModelError: a model that cannot score a tree.
@@ -108,7 +113,22 @@ class Pair:
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         self.eos = eos_of(model, tokenizer)
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
-        self.sampling = sampling_of(model)
+        self.remarks = remarks(model)
+        self.final_token = final_token(model)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """What the target's generation config asks for; raises what :meth:`own_sampling` raises."""
+        return self.own_sampling()
+
+    def own_sampling(self, given: Mapping[str, Any] | None = None) -> Sampling:
+        """What the target's generation config asks for, where settings of a :class:`Sampling` are not given by name.
+
+        Raises:
+            ConfigError: a setting of the config that cannot be honoured, such as beam search without a given temperature; or
+                a given truncation without effect.
+        """
+        return own_sampling(self.target.model, self.eos, given)
 
     def __repr__(self) -> str:
         def told(runner: ModelRunner | None) -> str:
@@ -155,7 +175,7 @@ class Pair:
     ) -> list[Request]:
         """Encoded requests; a seed that is None is drawn."""
         return [
-            Request(prompt=self.encode(prompt), seed=drawn(seed), limits=limits or Limits())
+            Request(prompt=self.encode(prompt), seed=drawn(seed), limits=limits or Limits(), final=self.final_token)
             for prompt, seed in zip(prompts, seeds, strict=True)
         ]
 

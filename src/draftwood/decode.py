@@ -166,7 +166,8 @@ class Decoder:
         seeds = [request.seed for request in requests]
         source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
         # Asked again with scores as long as they will be: a processor may have a vocabulary of its own.
-        check_processors(sampling.processors, self.target.runner.vocab_size)
+        for processors in (sampling.processors, sampling.warpers):
+            check_processors(processors, self.target.runner.vocab_size)
         if not self._in_use.acquire(blocking=False):
             raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:

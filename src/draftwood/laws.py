@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.errors import NumericsError
+
 
 def sound(scores: Float[Tensor, "row node vocab"], laws: Sequence[Float[Tensor, "row _ _"]]) -> bool:
     """Whether every line of scores could be a law, and none of these is NaN (one host sync). A line cannot where a score is
@@ -128,3 +130,16 @@ class Laws:
 def _padded(values: Tensor, width: int, value: float) -> Tensor:
     missing = width - values.shape[-1]
     return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
+
+
+def name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
+    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token."""
+    for who, nan in [
+        *(("draft", law[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, law in drafted),
+        ("target", ~target.amax(dim=-1).isfinite()),
+    ]:
+        if bool(nan.any()):
+            raise NumericsError(
+                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
+                "check logit_bias and logits processors"
+            )

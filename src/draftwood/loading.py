@@ -14,7 +14,6 @@ import torch
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.models import Weights
 from draftwood.models.auto import BackendName
-from draftwood.sampling import Sampling
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 _PLACE = "openvino:"
@@ -227,13 +226,6 @@ def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str)
                 f"{draft_name!r} cannot draft for {target_name!r}: token {token!r} is number {index} for the draft and "
                 f"{ours.get(token, 'unknown')} for the target. Take two models with the same tokenizer"
             )
-
-
-def sampling_of(model: Any) -> Sampling:
-    """What the target's generation config asks for, as in ``transformers``; the model's own law where it says nothing."""
-    asked = model.generation_config.to_diff_dict() if getattr(model, "generation_config", None) is not None else {}
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    return Sampling(**{n: asked[n] for n in names if asked.get("do_sample") and asked.get(n) is not None})
 
 
 def eos_of(model: Any, tokenizer: Any) -> list[int]:

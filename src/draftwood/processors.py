@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,10 +21,25 @@ class ByRow:
     rows: Sequence[Any]
 
 
+@final
+@dataclass(frozen=True)
+class ByPrompt:
+    """A logits processor that counts from the end of the prompt: ``behind(n)`` answers behind a prompt of ``n`` tokens."""
+
+    behind: Callable[[int], Any]
+
+
+def asked_for(processor: Any, request: int, prompt_length: int) -> Any:
+    """The processor that answers for a request with a prompt of so many tokens."""
+    if isinstance(processor, ByRow):
+        return processor.rows[request]
+    return processor.behind(prompt_length) if isinstance(processor, ByPrompt) else processor
+
+
 def check_processors(processors: Sequence[Any] | None, vocab: int = 64) -> None:
     """:func:`refuse_stateful` for each of them, those of single rows among them."""
     for processor in processors or ():
-        for one in processor.rows if isinstance(processor, ByRow) else [processor]:
+        for one in processor.rows if isinstance(processor, ByRow) else [asked_for(processor, 0, 1)]:
             refuse_stateful(one, vocab)
 
 

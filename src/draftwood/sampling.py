@@ -1,7 +1,7 @@
 """From a model's scores to the law that is sampled: penalties, processors, bias, temperature, top-k, top-p, min-p.
 
 Every step is applied at every tree node on that node's own prefix (prompt, committed text, root-to-node path), in the
-order of ``transformers.generate``: penalties, processors and bias first, then temperature, top-k, top-p, min-p.
+order of ``transformers.generate``: penalties, processors and bias first, then temperature, top-k, top-p, min-p, warpers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.checks import number, whole
-from draftwood.errors import ConfigError, NumericsError
-from draftwood.laws import Laws, best_tokens, sound
-from draftwood.processors import ByRow, check_processors
+from draftwood.errors import ConfigError
+from draftwood.laws import Laws, best_tokens, name_the_trouble, sound
+from draftwood.processors import asked_for, check_processors
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
@@ -41,7 +41,8 @@ class Sampling:
     ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
     ``transformers.LogitsProcessorList``; a processor that keeps state between calls or mixes rows is refused by name,
-    because it would be asked about tree nodes that never become text.
+    because it would be asked about tree nodes that never become text. ``warpers`` is the same for what comes after
+    temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 leaves them out.
 
     Raises:
         ConfigError: a value out of range.
@@ -56,11 +57,12 @@ class Sampling:
     frequency_penalty: float = _setting(0.0, "subtract from a token's score for every time it was generated")
     logit_bias: Mapping[int, float] | None = None
     processors: Sequence[Any] | None = None
+    warpers: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         whole("top_k", self.top_k)
         for f in fields(self):
-            if f.name not in ("top_k", "logit_bias", "processors"):
+            if f.name not in ("top_k", "logit_bias", "processors", "warpers"):
                 number(f.name, getattr(self, f.name))
         checks = [
             ("temperature", self.temperature >= 0, "0 or more"),
@@ -77,9 +79,10 @@ class Sampling:
             whole("a token of logit_bias", token)
             if value != -float("inf"):
                 number(f"logit_bias of token {token}", value)
-        if self.processors is not None and not isinstance(self.processors, list | tuple):
-            raise ConfigError(f"processors is {self.processors!r}: give a list of logits processors")
-        check_processors(self.processors)
+        for name, found in (("processors", self.processors), ("warpers", self.warpers)):
+            if found is not None and not isinstance(found, list | tuple):
+                raise ConfigError(f"{name} is {found!r}: give a list of logits processors")
+            check_processors(found)
 
     @property
     def greedy(self) -> bool:
@@ -100,7 +103,12 @@ class Sampling:
     def looks_back(self) -> bool:
         """True when the law depends on more than the scores: then every node's prefix is needed."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
-        return not neutral or bool(self.processors)
+        return not neutral or bool(self.processors) or self.warps
+
+    @property
+    def warps(self) -> bool:
+        """True when :attr:`warpers` come after the truncation."""
+        return bool(self.warpers) and not self.greedy
 
 
 @final
@@ -168,7 +176,7 @@ class Law:
         """
         scores = self._warp(logits, prefixes)
         asked, self._unasked = self._unasked, []
-        if self.sampling.truncates and not self.sampling.greedy:
+        if self._truncates:
             laws = self._laws(scores)
         elif self.sampling.greedy and certain:
             # Not of the law, in which close scores may round to a tie.
@@ -176,11 +184,16 @@ class Law:
         else:
             laws = Laws(scores=scores, vocab=self.vocab)  # who only matches need not know the law
         if not sound(scores, [law for _, law in asked]):
-            _name_the_trouble(asked, scores)
+            name_the_trouble(asked, scores)
         return laws
 
+    @property
+    def _truncates(self) -> bool:
+        """Whether scores are to be truncated; before warpers they are already."""
+        return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
+
     def _laws(self, scores: Tensor) -> Laws:
-        if self.sampling.greedy or not self.sampling.truncates:
+        if not self._truncates:
             return Laws(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
         values, tokens = likeliest(scores, self.sampling)
         if self.vocab >= LARGE:
@@ -191,11 +204,19 @@ class Law:
     def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
         s = self.sampling
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        paths = self._reachable(prefixes()) if s.looks_back else []
         if s.looks_back:
-            scores = self._look_back(scores, self._reachable(prefixes()))
+            scores = self._look_back(scores, paths)
         if s.logit_bias:
             scores = scores + self._bias(scores)
-        return scores if s.temperature in (0, 1) else scores / s.temperature
+        if s.temperature not in (0, 1):
+            scores = scores / s.temperature
+        if s.warps:
+            if s.truncates:
+                values, tokens = likeliest(scores, s)
+                scores = Laws(logp=values, tokens=tokens, vocab=self.vocab).dense()
+            scores = self._ask(s.warpers or (), scores, paths)
+        return scores
 
     def _reachable(self, paths: Paths) -> Paths:
         """Without the paths that go on after the text's end: no text looks like that."""
@@ -234,8 +255,12 @@ class Law:
         return counts
 
     def _process(self, scores: Tensor, prefixes: Paths) -> Tensor:
+        return self._ask(self.sampling.processors or (), scores, prefixes)
+
+    def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
         out = scores.clone()
-        for row, (text, request) in enumerate(zip(self.texts, self.requests, strict=True)):
+        for row, (text, request, start) in enumerate(zip(self.texts, self.requests, self.prompt_lengths, strict=True)):
+            own = [asked_for(processor, request, start) for processor in processors]
             by_length: dict[int, list[tuple[int, list[int]]]] = {}
             for node, path in enumerate(prefixes[row]):
                 if path is not None:
@@ -244,23 +269,10 @@ class Law:
                 nodes = [node for node, _ in group]
                 ids: Int[Tensor, "n length"] = torch.tensor([whole_text for _, whole_text in group], device=scores.device)
                 part = scores[row, nodes]
-                for processor in self.sampling.processors or ():
-                    part = (processor.rows[request] if isinstance(processor, ByRow) else processor)(ids, part)
+                for processor in own:
+                    part = processor(ids, part)
                 out[row, nodes] = part.to(out.dtype)
         return out
-
-
-def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
-    """Raise a NumericsError, unless all that is NaN are laws of a draft without any possible token."""
-    for who, nan in [
-        *(("draft", law[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, law in drafted),
-        ("target", ~target.amax(dim=-1).isfinite()),
-    ]:
-        if bool(nan.any()):
-            raise NumericsError(
-                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-                "check logit_bias and logits processors"
-            )
 
 
 def likeliest(

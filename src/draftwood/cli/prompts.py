@@ -100,7 +100,7 @@ def encode(lines: Sequence[Line], name: str, pair: Pair, decoder: Decoder, limit
                 f"{name}, line {line.index + 1}: the prompt has {len(ids)} tokens, but the models' context is "
                 f"{decoder.max_length} and the text needs room; shorten it, or remove the line"
             )
-        requests.append(Request(prompt=ids, seed=seed_of(line, first_seed), limits=limits))
+        requests.append(Request(prompt=ids, seed=seed_of(line, first_seed), limits=limits, final=pair.final_token))
     return requests
 
 

@@ -93,7 +93,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (Looks,),
 }
-_BY_HAND = ("logit_bias", "processors")
+_BY_HAND = ("logit_bias", "processors", "warpers")
 
 
 @final
@@ -155,8 +155,11 @@ class Settings:
         with console.status("Loading models") if console.is_terminal else nullcontext():
             quiet_loading()
             pair = load(self.models.target, self.models.draft, options=self.loading)
-        own = {f.name: getattr(pair.sampling, f.name) for f in fields(Sampling) if f.name not in self.given}
-        sampling = replace(self.sampling, **own)
+        for remark in pair.remarks:
+            click.echo(f"Note: {remark}.", err=True)
+        sampling = pair.own_sampling(
+            {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
+        )
         return pair, pair.decoder(self.method, temperature=sampling.temperature), sampling
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from draftwood.judging import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
-_BY_HAND = ("logit_bias", "processors")
+_BY_HAND = ("logit_bias", "processors", "warpers")
 
 
 @final

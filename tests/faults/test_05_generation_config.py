@@ -1,0 +1,288 @@
+"""A pair's own sampling has the distribution of ``model.generate`` under the same config, or is refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from draftwood.api import Pair
+from draftwood.cli import settings as cli
+from draftwood.errors import ConfigError
+from draftwood.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
+from draftwood.loading import LoadOptions
+from draftwood.methods import Method
+from draftwood.output import Limits
+from draftwood.sampling import Law, Sampling
+from tests.helpers import tiny_gpt
+
+VOCAB, EOS = 61, [3, 17]
+PROMPT = [5, 6, 7, 5, 6]
+NEW = 7
+SOME = list(range(20, 50))
+PENALTIES: dict[str, dict[str, Any]] = {
+    "repetition_penalty": {"repetition_penalty": 1.7},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "bad_words_ids": {"bad_words_ids": [[t] for t in SOME[:20]] + [[6, t] for t in SOME[20:]]},
+    "sequence_bias": {"sequence_bias": [[[6, 9], 3.0], [[9], 4.0]], "repetition_penalty": 1.5},
+    "suppress_tokens": {"suppress_tokens": SOME},
+    "begin_suppress_tokens": {"begin_suppress_tokens": SOME},
+    "min_length": {"min_length": len(PROMPT) + 4, "eos_token_id": [*EOS, *SOME]},
+    "min_new_tokens": {"min_new_tokens": 4, "eos_token_id": [*EOS, *SOME]},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (2, 1.9)},
+    "remove_invalid_values": {"remove_invalid_values": True, "repetition_penalty": 1.2},
+    "several": {
+        "repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "suppress_tokens": [7, 8], "bad_words_ids": [[9], [4, 5]],
+        "min_new_tokens": 3, "begin_suppress_tokens": [11, 12], "renormalize_logits": True,
+    },
+}  # fmt: skip
+WARPERS: dict[str, dict[str, Any]] = {
+    "default top_k": {},
+    "temperature": {"temperature": 0.6},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.7},
+    "min_p": {"min_p": 0.1, "top_k": 0},
+    "typical_p": {"typical_p": 0.6},
+    "epsilon_cutoff": {"epsilon_cutoff": 0.02},
+    "eta_cutoff": {"eta_cutoff": 0.05, "top_k": 0},
+    "all": {"temperature": 0.8, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.8, "epsilon_cutoff": 0.01},
+}
+
+
+class Words:
+    bos_token_id = None
+    eos_token_id = None
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [int(t) for t in text.split()]}
+
+    def decode(self, ids, **_) -> str:
+        return " ".join(map(str, ids))
+
+
+def pair_of(**settings: Any) -> Pair:
+    model, draft = tiny_gpt(VOCAB, 1, dtype=torch.float32), tiny_gpt(VOCAB, 2, layers=1, dtype=torch.float32)
+    model.generation_config = GenerationConfig(**{"eos_token_id": EOS, "pad_token_id": 0, **settings})
+    return Pair(model, draft, Words())
+
+
+def generated(pair: Pair, prompt: list[int] = PROMPT, new: int = NEW, **more: Any) -> Any:
+    ids = torch.tensor([prompt])
+    settings = {"max_new_tokens": new, "return_dict_in_generate": True, "output_scores": True}
+    return pair.target.model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
+
+
+def wanted(pair: Pair) -> list[int]:
+    return generated(pair).sequences[0, len(PROMPT) :].tolist()
+
+
+TEXT = " ".join(map(str, PROMPT))
+LIMITS = Limits(max_new_tokens=NEW)
+
+
+# Sampling: every step's distribution, and the texts ---------------------------------------------------------------------
+
+
+@torch.no_grad()
+def steps(pair: Pair, sampling: Sampling) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Along one sampled text: the distribution that ``generate`` has drawn from, and ours."""
+    for seed in range(20):  # until one is not over at once
+        torch.manual_seed(seed)
+        out = generated(pair)
+        if len(out.scores) > 3:
+            break
+    text, found = out.sequences[0].tolist(), []
+    for step, scores in enumerate(out.scores):
+        prefix = text[: len(PROMPT) + step]
+        law = Law(sampling, [prefix], [len(PROMPT)], VOCAB)
+        logits = pair.target.model(torch.tensor([prefix])).logits[:, -1:]
+        found.append((scores[0].softmax(-1), law.target(logits, lambda: [[[]]]).dense()[0, 0].softmax(-1)))
+    return found
+
+
+@pytest.mark.parametrize("name", [*PENALTIES, *WARPERS])
+def test_every_step_is_drawn_from_the_distribution_of_generate(name):
+    settings = {**PENALTIES, **WARPERS}[name]
+    pair = pair_of(do_sample=True, **settings)
+    found = steps(pair, pair.sampling)
+    assert len(found) > 3
+    for theirs, ours in found:
+        assert torch.allclose(theirs, ours, atol=2e-6)
+    plain = steps(pair, Sampling())
+    assert any(not torch.allclose(*both, atol=1e-5) for both in plain), "the setting changes nothing here"
+
+
+@pytest.mark.parametrize("name", ["default top_k", "all", "several"])
+def test_sampled_texts_follow_the_distribution_of_generate(name):
+    pair = pair_of(do_sample=True, **{**PENALTIES, **WARPERS}[name])
+    joint: dict[tuple[int, int], float] = {}
+    torch.manual_seed(0)
+    first = generated(pair, new=1).scores[0][0].softmax(-1)
+    for token in first.nonzero().flatten().tolist():
+        # The counting settings count from the prompt, so the first token is forced and not written into the prompt.
+        forced = {"prefix_allowed_tokens_fn": lambda _, ids, t=token: [t] if len(ids) == len(PROMPT) else range(VOCAB)}
+        out = generated(pair, new=2, **forced)
+        if token in EOS:
+            joint[token, -1] = float(first[token])
+            continue
+        for other, p in enumerate(out.scores[1][0].softmax(-1).tolist()):
+            joint[token, other] = float(first[token]) * p
+    count = 800
+    results = pair.generate([TEXT] * count, limits=Limits(max_new_tokens=2), seed=0)
+    came = Counter((*result.token_ids, -1)[:2] for result in results)
+    assert all(joint.get(both, 0) > 0 for both in came)
+    assert chi_squared(came, {both: p * count for both, p in joint.items()}) < 4.5
+
+
+def chi_squared(came: Mapping[Any, int], expected: Mapping[Any, float]) -> float:
+    """How many standard deviations it is above its mean; rare cells are joined."""
+    often = [key for key, mean in expected.items() if mean >= 5]
+    rare = sum(mean for mean in expected.values() if mean < 5)
+    total = sum((came.get(key, 0) - expected[key]) ** 2 / expected[key] for key in often)
+    if rare:
+        total += (sum(came.values()) - sum(came.get(key, 0) for key in often) - rare) ** 2 / rare
+    free = len(often) - (not rare)
+    return (total - free) / math.sqrt(2 * free)
+
+
+# The most likely text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*PENALTIES, "nothing", "idle", "forced_eos_token_id", "forced_bos_token_id"])
+def test_without_do_sample_the_text_is_that_of_generate(name):
+    more: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "idle": {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "typical_p": 0.5, "do_sample": False, "top_h": 0.4},
+        "forced_eos_token_id": {"forced_eos_token_id": [17, 3]},
+        "forced_bos_token_id": {"forced_bos_token_id": 9},
+    }
+    pair = pair_of(**{**PENALTIES, **more}[name])
+    assert pair.sampling.greedy
+    for method in (Method(method="rsd-s"), Method(method="ngram"), Method(method="ar"), Method()):
+        assert pair.generate(TEXT, limits=LIMITS, method=method).token_ids == wanted(pair)
+    if name in PENALTIES or name.startswith("forced_eos"):
+        assert pair_of().generate(TEXT, limits=LIMITS).token_ids != wanted(pair), "the setting changes nothing here"
+
+
+def test_counting_settings_count_from_each_prompts_own_end():
+    pair = pair_of(min_new_tokens=4, begin_suppress_tokens=SOME, eos_token_id=list(range(40)), forced_bos_token_id=9)
+    prompts = [[5], [5, 6, 7], [8, 9, 10, 11, 12, 13]]
+    results = pair.generate([" ".join(map(str, prompt)) for prompt in prompts], limits=LIMITS)
+    texts = [generated(pair, prompt).sequences[0, len(prompt) :].tolist() for prompt in prompts]
+    assert [result.token_ids for result in results] == texts
+    assert texts[0][0] == 9
+
+
+# What is refused, said and overruled ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_beams": 4}, "num_beams=4: beam search .* give a temperature"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha=0.6: contrastive search"),
+        ({"guidance_scale": 1.5}, "guidance_scale=1.5: .* give a Sampling of your own"),
+        ({"encoder_repetition_penalty": 1.2}, "encoder_repetition_penalty=1.2"),
+        ({"encoder_no_repeat_ngram_size": 2}, "encoder_no_repeat_ngram_size=2"),
+        ({"do_sample": True, "top_h": 0.4}, "top_h=0.4"),
+        ({"watermarking_config": {"bias": 2.0}}, "watermarking_config="),
+        ({"token_healing": True}, "token_healing=True"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_honoured_is_refused_by_name_unless_a_sampling_is_given(settings, message):
+    pair = pair_of(**settings)
+    with pytest.raises(ConfigError, match=f"^the target's generation config says {message}"):
+        pair.generate(TEXT, limits=LIMITS)
+    given = pair.generate(TEXT, limits=LIMITS, sampling=Sampling(temperature=0.0))
+    assert given.token_ids == pair_of().generate(TEXT, limits=LIMITS).token_ids
+
+
+def test_a_temperature_that_is_given_replaces_a_search():
+    pair = pair_of(num_beams=4, repetition_penalty=1.7)
+    assert pair.own_sampling({"temperature": 0.5}) == Sampling(temperature=0.5, repetition_penalty=1.7)
+    with pytest.raises(ConfigError, match="num_beams=4"):
+        pair.own_sampling({"repetition_penalty": 1.2})
+
+
+def test_what_no_sampling_can_say_is_remarked():
+    assert pair_of().remarks == ()
+    [remark] = pair_of(stop_strings=["###"]).remarks
+    assert remark.startswith("the model's generation config says stop_strings=['###']: give them as stop strings")
+
+
+def test_every_field_of_a_generation_config_is_honoured_refused_said_or_without_effect():
+    honoured = {name for settings in (*PENALTIES.values(), *WARPERS.values()) for name in settings}
+    honoured |= {"do_sample", "forced_bos_token_id", "forced_eos_token_id"}
+    of_limits = {"max_length", "max_new_tokens", "pad_token_id", "bos_token_id"}
+    of_outputs = {"output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"}
+    of_beams = {"early_stopping", "length_penalty", "num_beam_groups", "diversity_penalty"}
+    of_speed = {
+        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory", "prefill_chunk_size"),
+        *("compile_config", "disable_compile", "continuous_batching_config"),
+    }
+    of_assistants = {
+        *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+        *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind"),
+        *("target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp"),
+    }
+    elsewhere = {"decoder_start_token_id", "transformers_version"}
+    known = honoured | of_limits | of_outputs | of_beams | of_speed | of_assistants | elsewhere
+    known |= {*_REFUSED, *_BY_GIVEN_TEMPERATURE, *_REMARKS}
+    assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} - known == set()
+
+
+def test_given_settings_replace_the_models_own_and_the_others_stay():
+    pair = pair_of(do_sample=True, temperature=0.6, top_p=0.9, repetition_penalty=1.3)
+    assert pair.sampling == Sampling(temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.3)
+    given = {"temperature": 0.0, "top_k": 7, "frequency_penalty": 0.5}
+    assert pair.own_sampling({"top_k": 7, "top_p": 1.0}) == Sampling(temperature=0.6, top_k=7, repetition_penalty=1.3)
+    assert pair.own_sampling(given) == Sampling(temperature=0.0, repetition_penalty=1.3, frequency_penalty=0.5)
+    assert pair_of(top_p=0.9).own_sampling({"temperature": 0.7}) == Sampling(temperature=0.7, top_p=0.9)
+
+
+def test_a_given_penalty_replaces_one_behind_a_bias_of_sequences():
+    settings = {"do_sample": True, "sequence_bias": [[[9], 4.0]]}
+    pair = pair_of(repetition_penalty=1.3, **settings)
+    for theirs, ours in steps(pair_of(repetition_penalty=1.7, **settings), pair.own_sampling({"repetition_penalty": 1.7})):
+        assert torch.allclose(theirs, ours, atol=2e-6)
+
+
+def test_a_given_bias_joins_the_tokens_that_the_model_forbids():
+    never = -float("inf")
+    pair = pair_of(suppress_tokens=[7, 8])
+    assert pair.own_sampling({"logit_bias": {9: 2.0}}).logit_bias == {7: never, 8: never, 9: 2.0}
+
+
+def test_truncation_of_the_most_likely_text_is_refused():
+    with pytest.raises(ConfigError, match=r"top_p was given, but the target's generation config .* give a temperature too"):
+        pair_of().own_sampling({"top_p": 0.9})
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Sampling:
+    monkeypatch.setattr(cli, "load", lambda *_, **__: pair)
+    settings = cli.Settings(
+        models=cli.Models(), loading=LoadOptions(), method=Method(), sampling=Sampling(**given), limits=Limits(), seed=None,
+        files=cli.Files(), looks=cli.Looks(), given=frozenset(given),
+    )  # fmt: skip
+    return settings.open()[2]
+
+
+def test_options_of_the_command_line_replace_the_models_own(monkeypatch, capsys):
+    pair = pair_of(do_sample=True, temperature=0.6, typical_p=0.8, no_repeat_ngram_size=2, stop_strings=["###"])
+    plain = opened(monkeypatch, pair)
+    assert (plain.temperature, plain.top_k, len(plain.processors), len(plain.warpers)) == (0.6, 50, 1, 1)
+    warm = opened(monkeypatch, pair, temperature=0.9)
+    assert (warm.temperature, warm.top_k) == (0.9, 50)
+    assert [type(p).__name__ for p in (*warm.processors, *warm.warpers)] == [
+        "NoRepeatNGramLogitsProcessor",
+        "TypicalLogitsWarper",
+    ]
+    assert "Note: the model's generation config says stop_strings=['###']" in capsys.readouterr().err
+    assert opened(monkeypatch, pair_of(num_beams=3), temperature=0.0) == Sampling(temperature=0.0)
