@@ -26,6 +26,7 @@ Prefixes: TypeAlias = Callable[[], Paths]
 """Called only by laws that depend on the text so far."""
 LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
 _LIKELY: Final = 192  # tokens among which top-p and min-p are looked for first
+_CERTAIN: Final = 50.0  # the score of a guessed token among scores of 0
 _TIES: Final = 64  # tokens that may tie with the last of top-k before another try is needed
 
 
@@ -40,8 +41,9 @@ class Sampling:
 
     ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
-    ``transformers.LogitsProcessorList``; a processor that keeps state between calls or mixes rows is refused by name,
-    because it would be asked about tree nodes that never become text.
+    ``transformers.LogitsProcessorList``. They are asked about tree nodes that never become text, so each must be a function of
+    one row: classes of ``transformers`` that keep state or mix rows are refused by name, and so is everything else that does
+    not say that it is stateless (:class:`draftwood.Stateless`).
 
     Raises:
         ConfigError: a value out of range.
@@ -114,6 +116,7 @@ class Law:
         vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
         stops: per row, tokens that end the text: nothing is drafted below them, and no processor is asked there.
         requests: per row, the number of its request; rows in order without it.
+        device: where the processors are asked about guesses.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Law:
         vocab: int,
         stops: Sequence[frozenset[int]] | None = None,
         requests: Sequence[int] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.sampling = sampling
         self.texts = list(texts)
@@ -131,6 +135,7 @@ class Law:
         self.vocab = vocab
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
+        self.device = device or torch.device("cpu")
         self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and laws of the draft, not yet looked at for NaN
 
     def select(self, rows: Sequence[int]) -> Law:
@@ -142,7 +147,31 @@ class Law:
             self.vocab,
             [self.stops[r] for r in rows],
             [self.requests[r] for r in rows],
+            self.device,
         )
+
+    def permitted(self, row: int, tokens: Sequence[int]) -> int:
+        """How many of these tokens, which are guessed to follow a row's text one behind the other, the settings permit.
+
+        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even where the
+        model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
+        token, and behind the end of the text, no processor is asked.
+        """
+        bias, processors = self.sampling.logit_bias or {}, self.sampling.processors
+        if not bias and not processors:
+            return len(tokens)
+        for i, token in enumerate(tokens):
+            if bias.get(token) == -math.inf:
+                return i
+            if processors:
+                scores = torch.zeros(1, self.vocab, device=self.device)
+                scores[0, token] = _CERTAIN
+                ids = torch.tensor([[*self.texts[row], *tokens[:i]]], device=self.device)
+                if float(self._answer(row, ids, scores)[0, token]) == -math.inf:
+                    return i
+            if token in self.stops[row]:
+                return i + 1
+        return len(tokens)
 
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Laws:
         """Log-laws of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
@@ -234,20 +263,39 @@ class Law:
         return counts
 
     def _process(self, scores: Tensor, prefixes: Paths) -> Tensor:
+        """What the processors make of the scores, level by level; not below tokens that they forbid, which no text reaches."""
         out = scores.clone()
-        for row, (text, request) in enumerate(zip(self.texts, self.requests, strict=True)):
+        for row, text in enumerate(self.texts):
             by_length: dict[int, list[tuple[int, list[int]]]] = {}
             for node, path in enumerate(prefixes[row]):
                 if path is not None:
-                    by_length.setdefault(len(path), []).append((node, text + path))
-            for group in by_length.values():
-                nodes = [node for node, _ in group]
-                ids: Int[Tensor, "n length"] = torch.tensor([whole_text for _, whole_text in group], device=scores.device)
-                part = scores[row, nodes]
-                for processor in self.sampling.processors or ():
-                    part = (processor.rows[request] if isinstance(processor, ByRow) else processor)(ids, part)
-                out[row, nodes] = part.to(out.dtype)
+                    by_length.setdefault(len(path), []).append((node, path))
+            above: dict[tuple[int, ...], int] = {}  # the nodes one level up, by their paths
+            for length in sorted(by_length):
+                group = self._reached(out[row], by_length[length], above) if above else by_length[length]
+                above = {tuple(path): node for node, path in group} or above
+                if group:
+                    nodes = [node for node, _ in group]
+                    ids: Int[Tensor, "n length"] = torch.tensor([text + path for _, path in group], device=scores.device)
+                    out[row, nodes] = self._answer(row, ids, scores[row, nodes]).to(out.dtype)
         return out
+
+    def _reached(
+        self, scores: Float[Tensor, "node vocab"], group: list[tuple[int, list[int]]], above: dict[tuple[int, ...], int]
+    ) -> list[tuple[int, list[int]]]:
+        """The nodes of a level whose own token the node above it does not forbid (one host sync)."""
+        bias = self.sampling.logit_bias or {}
+        held = [(node, path) for node, path in group if tuple(path[:-1]) in above and bias.get(path[-1]) != -math.inf]
+        parents, tokens = [above[tuple(path[:-1])] for _, path in held], [path[-1] for _, path in held]
+        impossible = (scores[parents, tokens] == -torch.inf).tolist()
+        return [one for one, never in zip(held, impossible, strict=True) if not never]
+
+    def _answer(self, row: int, ids: Int[Tensor, "n length"], scores: Float[Tensor, "n vocab"]) -> Float[Tensor, "n vocab"]:
+        """What the row's processors make of scores, one behind the other."""
+        for processor in self.sampling.processors or ():
+            asked = processor.rows[self.requests[row]] if isinstance(processor, ByRow) else processor
+            scores = asked(ids, scores)
+        return scores
 
 
 def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
