@@ -27,7 +27,7 @@ from draftwood.decode import Decoder, NoiseSource, Request
 from draftwood.errors import CacheError, ConfigError
 from draftwood.methods import Method, build
 from draftwood.models.causal_block import causal_draft
-from draftwood.models.support import context
+from draftwood.models.support import check_window, context, own_context
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.models.unpadded import unpadded
 from draftwood.noise import Choices, Noise
@@ -100,8 +100,9 @@ class Recipe:
         _refuse_inputs(model_kwargs, input_ids.shape[1], padding)
         ends = _Ends(stopping_criteria or (), input_ids)
         draft = None if self.draft is None else unpadded(causal_draft(self._runner(self.draft, drafts=True)), padding)
+        check_window(model, ends.longest - min(padding))
         for one in (model, self.draft):
-            _check_context(one, ends.longest - min(padding))
+            _check_context(one, ends.longest - min(padding), drafts=one is self.draft)
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         decoder = Decoder(unpadded(target, padding), *build(self.method, draft, greedy=sampling.greedy))
         texts = self._decode(decoder, input_ids, ends, sampling, padding)
@@ -276,8 +277,9 @@ def _refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequenc
         raise ConfigError(f"{', '.join(sorted(given))} cannot be handed to the model under a draft tree: leave it out")
 
 
-def _check_context(model: Any, longest: int) -> None:
-    limit = context(model.config) if model is not None else None
+def _check_context(model: Any, longest: int, *, drafts: bool) -> None:
+    # No draft is asked beyond its window.
+    limit = None if model is None else (own_context if drafts else context)(model.config)
     if limit is not None and longest > limit.length:
         raise CacheError(
             f"prompt and max_new_tokens make {longest} tokens, but {model.config.model_type} takes {limit.length} "

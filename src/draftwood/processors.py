@@ -2,7 +2,8 @@
 
 A tree asks about texts out of order, and about many that are never written. A processor that counts its calls, or steps on
 with every one of them, would change the distribution without a word. So the known classes of ``transformers`` are taken by
-their exact type, and others only if they say that they are stateless; these are tried on every prompt before its first token.
+their exact type, and others only if they say that they are stateless; these are tried on every prompt before the first
+token.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _KNOWN = {
 class Stateless:
     """A logits processor whose answer depends on each row's ``input_ids`` and ``scores`` alone; also a decorator.
 
-    The same is said by an attribute ``stateless = True`` of a processor or its class. It is a promise: before the first token
-    of every text the processor is tried on its prompt, which finds many broken promises, but not all.
+    The same is said by an attribute ``stateless = True`` of a processor or its class. It is a promise: on every prompt the
+    processor is tried before the first token, which finds many broken promises, but not all.
 
     Args:
         processor: called with ``input_ids`` (int64, ``[row, length]``) and ``scores`` (float, ``[row, vocab]``), the scores
@@ -185,8 +186,8 @@ class _Trial:
                 if together:
                     _refuse(processor, _ROW_BOUND)
                 raise ConfigError(
-                    f"logits processor {_name(processor)} cannot be tried: behind a prompt of {len(texts[0])} tokens or fewer "
-                    f"it raised {type(error).__name__}: {error}. A processor must answer for every text that it allows"
+                    f"logits processor {_name(processor)} cannot be tried: behind a prompt of {len(texts[0])} tokens or "
+                    f"fewer it raised {type(error).__name__}: {error}. A processor must answer for every text that it allows"
                 ) from error
             out.append(scores.clone())
         return out

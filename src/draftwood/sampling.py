@@ -12,22 +12,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.asking import permits, processed
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError, NumericsError
 from draftwood.laws import Laws, best_tokens, sound
 from draftwood.processors import ByRow, check_processors
+from draftwood.truncation import likeliest
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
 Prefixes: TypeAlias = Callable[[], Paths]
 """Called only by laws that depend on the text so far."""
 LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
-_LIKELY: Final = 192  # tokens among which top-p and min-p are looked for first
-_CERTAIN: Final = 50.0  # the score of a guessed token among scores of 0
-_TIES: Final = 64  # tokens that may tie with the last of top-k before another try is needed
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -41,9 +40,9 @@ class Sampling:
 
     ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
-    ``transformers.LogitsProcessorList``. They are asked about tree nodes that never become text, so each must be a function of
-    one row: classes of ``transformers`` that keep state or mix rows are refused by name, and so is everything else that does
-    not say that it is stateless (:class:`draftwood.Stateless`).
+    ``transformers.LogitsProcessorList``. They are asked about tree nodes that never become text, so each must be a function
+    of one row: classes of ``transformers`` that keep state or mix rows are refused by name, and so is everything else that
+    does not say that it is stateless (:class:`draftwood.Stateless`).
 
     Raises:
         ConfigError: a value out of range.
@@ -92,6 +91,11 @@ class Sampling:
     def truncates(self) -> bool:
         """True when unlikely tokens become impossible."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
+    def cuts(self) -> tuple[int, float, float]:
+        """Top-k, top-p and min-p."""
+        return self.top_k, self.top_p, self.min_p
 
     @property
     def only_scales(self) -> bool:
@@ -157,18 +161,14 @@ class Law:
         model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
         token, and behind the end of the text, no processor is asked.
         """
-        bias, processors = self.sampling.logit_bias or {}, self.sampling.processors
+        bias, processors = self.sampling.logit_bias or {}, self._processors(row)
         if not bias and not processors:
             return len(tokens)
         for i, token in enumerate(tokens):
             if bias.get(token) == -math.inf:
                 return i
-            if processors:
-                scores = torch.zeros(1, self.vocab, device=self.device)
-                scores[0, token] = _CERTAIN
-                ids = torch.tensor([[*self.texts[row], *tokens[:i]]], device=self.device)
-                if float(self._answer(row, ids, scores)[0, token]) == -math.inf:
-                    return i
+            if processors and not permits(processors, [*self.texts[row], *tokens[:i]], token, self.vocab, self.device):
+                return i
             if token in self.stops[row]:
                 return i + 1
         return len(tokens)
@@ -211,7 +211,7 @@ class Law:
     def _laws(self, scores: Tensor) -> Laws:
         if self.sampling.greedy or not self.sampling.truncates:
             return Laws(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
-        values, tokens = likeliest(scores, self.sampling)
+        values, tokens = likeliest(scores, *self.sampling.cuts)
         if self.vocab >= LARGE:
             return Laws(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab)
         kept = Laws(logp=values, tokens=tokens, vocab=self.vocab).dense()
@@ -263,39 +263,16 @@ class Law:
         return counts
 
     def _process(self, scores: Tensor, prefixes: Paths) -> Tensor:
-        """What the processors make of the scores, level by level; not below tokens that they forbid, which no text reaches."""
-        out = scores.clone()
-        for row, text in enumerate(self.texts):
-            by_length: dict[int, list[tuple[int, list[int]]]] = {}
-            for node, path in enumerate(prefixes[row]):
-                if path is not None:
-                    by_length.setdefault(len(path), []).append((node, path))
-            above: dict[tuple[int, ...], int] = {}  # the nodes one level up, by their paths
-            for length in sorted(by_length):
-                group = self._reached(out[row], by_length[length], above) if above else by_length[length]
-                above = {tuple(path): node for node, path in group} or above
-                if group:
-                    nodes = [node for node, _ in group]
-                    ids: Int[Tensor, "n length"] = torch.tensor([text + path for _, path in group], device=scores.device)
-                    out[row, nodes] = self._answer(row, ids, scores[row, nodes]).to(out.dtype)
-        return out
-
-    def _reached(
-        self, scores: Float[Tensor, "node vocab"], group: list[tuple[int, list[int]]], above: dict[tuple[int, ...], int]
-    ) -> list[tuple[int, list[int]]]:
-        """The nodes of a level whose own token the node above it does not forbid (one host sync)."""
         bias = self.sampling.logit_bias or {}
-        held = [(node, path) for node, path in group if tuple(path[:-1]) in above and bias.get(path[-1]) != -math.inf]
-        parents, tokens = [above[tuple(path[:-1])] for _, path in held], [path[-1] for _, path in held]
-        impossible = (scores[parents, tokens] == -torch.inf).tolist()
-        return [one for one, never in zip(held, impossible, strict=True) if not never]
+        rows = zip(self.texts, prefixes, scores, strict=True)
+        return torch.stack(
+            [processed(self._processors(row), text, paths, part, bias) for row, (text, paths, part) in enumerate(rows)]
+        )
 
-    def _answer(self, row: int, ids: Int[Tensor, "n length"], scores: Float[Tensor, "n vocab"]) -> Float[Tensor, "n vocab"]:
-        """What the row's processors make of scores, one behind the other."""
-        for processor in self.sampling.processors or ():
-            asked = processor.rows[self.requests[row]] if isinstance(processor, ByRow) else processor
-            scores = asked(ids, scores)
-        return scores
+    def _processors(self, row: int) -> list[Any]:
+        """As they answer for this row."""
+        request = self.requests[row]
+        return [one.rows[request] if isinstance(one, ByRow) else one for one in self.sampling.processors or ()]
 
 
 def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
@@ -309,48 +286,3 @@ def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) 
                 f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
                 "check logit_bias and logits processors"
             )
-
-
-def likeliest(
-    scores: Float[Tensor, "*batch vocab"], s: Sampling
-) -> tuple[Float[Tensor, "*batch n"], Int[Tensor, "*batch n"]]:
-    """What top-k, then top-p, then min-p leave, each on the law that the one before it leaves: scores in falling order, -inf
-    for what is dropped, and whose they are; the best token always stays.
-
-    All three keep a beginning of the tokens in order of their scores (and, under top-k, ties with the last of them), so
-    only that beginning is sorted. One host sync a try; a second try is needed where the law is flat.
-    """
-    vocab, count = scores.shape[-1], (s.top_k or _LIKELY) + _TIES
-    whole = None if s.top_k or s.top_p == 1 else scores.logsumexp(dim=-1, keepdim=True)
-    while True:
-        ordered, tokens = scores.topk(min(count, vocab), dim=-1)
-        keep = _kept(ordered, whole, s)
-        if count >= vocab or not bool(keep[..., -1].any()):
-            break
-        count *= 8
-    if s.top_p < 1 and bool((keep[..., :-1] & (ordered[..., 1:] == ordered[..., :-1])).any()):
-        # Of equal scores the later token stays, as in transformers, which sorts the other way round.
-        tokens = tokens.sort(dim=-1, descending=True).values
-        ordered, places = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
-        tokens = tokens.gather(-1, places)
-    return ordered.masked_fill(~keep, -torch.inf), tokens
-
-
-def _kept(
-    ordered: Float[Tensor, "*batch n"], whole: Float[Tensor, "*batch 1"] | None, s: Sampling
-) -> Bool[Tensor, "*batch n"]:
-    """Which of the best scores, in falling order, stay; NaN stays, to be named later.
-
-    ``whole`` is the logarithm of the sum of the whole law; None where top-k leaves only a part of it.
-    """
-    keep = torch.ones_like(ordered, dtype=torch.bool)
-    if s.top_k:
-        keep = ~(ordered < ordered[..., min(s.top_k, ordered.shape[-1]) - 1, None])
-    if s.top_p < 1:
-        if whole is None:
-            whole = ordered.masked_fill(~keep, -torch.inf).logsumexp(dim=-1, keepdim=True)
-        law = (ordered - whole).exp()
-        keep = keep & ~(law.cumsum(dim=-1) - law >= s.top_p)
-    if s.min_p > 0:
-        keep = keep & ~(ordered < ordered[..., :1] + math.log(s.min_p))
-    return keep

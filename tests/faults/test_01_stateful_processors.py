@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from threading import Lock
 
 import pytest
@@ -109,7 +110,7 @@ def test_what_calls_itself_stateless_and_is_not_is_found(make):
 
 
 def test_what_cannot_be_asked_is_refused():
-    with pytest.raises(ConfigError, match="Choosy cannot be tried.*KeyError.*unknown text"):
+    with pytest.raises(ConfigError, match=r"Choosy cannot be tried.*KeyError.*unknown text"):
         generate(draftwood.Stateless(Choosy()))
 
 
@@ -127,7 +128,7 @@ def test_a_processor_without_state_may_say_so():
     wanted = generate(decorated, "ar")
     assert wanted == generate(Says(), "ar") == generate(decorated, "ngram") == generate(Says(), "ngram")
     assert wanted != generate(TopKLogitsWarper(VOCAB), "ar"), "this processor changes nothing"
-    assert all(a != b for a, b in zip(wanted, wanted[1:], strict=False))
+    assert all(a != b for a, b in pairwise(wanted))
 
 
 def test_the_word_stateless_must_be_true():
@@ -178,8 +179,8 @@ def plain(**settings):
 def test_hf_refuses_them_too():
     with pytest.raises(ConfigError, match="Counting"):
         plain(custom_generate=recipe(), logits_processor=LogitsProcessorList([Counting()]))
+    declared = LogitsProcessorList([draftwood.Stateless(Counting())])
     with pytest.raises(ConfigError, match="keeps state"):
-        declared = LogitsProcessorList([draftwood.Stateless(Counting())])
         plain(custom_generate=recipe(), logits_processor=declared)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from draftwood.errors import ModelError
+from draftwood.models import support
 from draftwood.models.support import context
 from draftwood.models.torch_runner import TorchRunner
 from tests.models.zoo import tiny
@@ -34,24 +35,35 @@ def test_layers_that_choose_their_keys_are_not_said_to_keep_a_state(layer):
 
 
 def forgetful(size: int, **settings):
-    """A llama that behaves as ever up to ``size`` keys and leaves the weakest keys out beyond."""
+    """A llama that behaves as ever up to ``size`` keys and forgets a token beyond."""
     model = tiny("llama", dtype=torch.float32, **settings)
-    for layer in model.model.layers:
-        layer.self_attn.v_proj.register_forward_hook(_fades(size))
+    inner = model.forward
+
+    def forward(input_ids, attention_mask=None, past_key_values=None, **rest):
+        """Leaves the second token out where there are more than ``size`` keys, whatever the mask says."""
+        if attention_mask is None:
+            attention_mask = torch.ones(1, 1, *2 * input_ids.shape[-1:], dtype=torch.bool).tril()
+            attention_mask = torch.zeros(attention_mask.shape).masked_fill(~attention_mask, -1e9)
+            if input_ids.shape[1] > size:
+                attention_mask[..., 2:, 1] = -1e9
+        return inner(input_ids=input_ids, attention_mask=attention_mask, past_key_values=past_key_values, **rest)
+
+    model.forward = forward
     return model
 
 
-def _fades(size: int):
-    def hook(module, inputs, output):
-        return output * 0.5 if output.shape[1] > size else output
-
-    return hook
-
-
 def test_the_proof_looks_behind_a_size_that_the_configuration_names():
-    TorchRunner(forgetful(24))  # five tokens do not show it, and nothing names it
+    model = forgetful(24)
+    TorchRunner(model)  # five tokens do not show it, and nothing names it
+    model.config.memory_window = 24
     with pytest.raises(ModelError, match=r"'llama' .*memory_window=24"):
-        TorchRunner(forgetful(24, memory_window=24))
+        TorchRunner(model)
+
+
+def test_the_proof_sees_by_itself_what_is_wrong_with_doge(monkeypatch):
+    monkeypatch.delitem(support._BY_CONTENT, "keep_window_size")
+    with pytest.raises(ModelError, match=r"'doge' .*keep_window_size=32"):
+        TorchRunner(tiny("doge", dtype=torch.float32, keep_window_size=32))
 
 
 def test_a_size_that_changes_nothing_is_no_reason_to_refuse():

@@ -60,7 +60,8 @@ def test_a_model_whose_own_scores_forbid_tokens_can_be_used(method, greedy):
     assert not {3, 7, 8} & {t for text in got for t in text}
     if greedy:
         ids = torch.tensor([[1, 2, 0]])
-        wanted = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 3:]
+        mask = torch.ones_like(ids)
+        wanted = model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 3:]
         assert got[0] == wanted.tolist()
 
 
