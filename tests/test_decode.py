@@ -18,6 +18,7 @@ from draftwood.methods import Method
 from draftwood.models.table import TableRunner
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
+from draftwood.processors import Stateless
 from draftwood.sampling import Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
@@ -119,7 +120,7 @@ def test_constraints_are_asked_only_about_texts_that_can_be(method, shape):
             allowed.setdefault(word[:i], [])
             allowed[word[:i]] = sorted({*allowed[word[:i]], following})
     engine = decoder(tiny_runner(VOCAB, 1), draft_runner(), method, shape, eos=(end,))
-    sampling = Sampling(processors=[trie(allowed, end)])
+    sampling = Sampling(processors=[Stateless(trie(allowed, end))])
     texts = {tuple(r.token_ids[:-1]) for r in engine.generate([request(seed=s) for s in range(24)], sampling)}
     assert texts <= set(words)
     assert len(texts) > 1
@@ -251,10 +252,10 @@ def test_a_stateful_processor_with_its_own_vocabulary_is_found():
 
         def __call__(self, ids, scores):
             self.calls += 1
-            return scores + torch.zeros(VOCAB)
+            return scores + self.calls * torch.eye(VOCAB)[0]
 
     with pytest.raises(ConfigError, match="Counts keeps state"):
-        decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request()], Sampling(processors=[Counts()]))
+        decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request()], Sampling(processors=[Stateless(Counts())]))
 
 
 def test_the_targets_generation_config_is_the_default_and_can_be_overruled():

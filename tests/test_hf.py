@@ -26,6 +26,7 @@ import draftwood.models.torch_runner as torch_runner
 from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.hf import Recipe, recipe
 from draftwood.methods import Method
+from draftwood.processors import Stateless
 from draftwood.sampling import Law
 from tests.helpers import tiny_gpt
 from tests.models.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
@@ -170,7 +171,7 @@ class Counting(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         self.calls += 1
-        return scores
+        return scores + self.calls * torch.eye(VOCAB)[0]
 
 
 class PerRow(LogitsProcessor):
@@ -183,7 +184,7 @@ class PerRow(LogitsProcessor):
 @pytest.mark.parametrize("processor", [Counting(), PerRow()], ids=lambda p: type(p).__name__)
 def test_processors_with_a_state_or_a_place_are_refused_by_name(processor):
     with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} (keeps|is bound)"):
-        ours(target(), recipe(), logits_processor=[processor])
+        ours(target(), recipe(), logits_processor=[Stateless(processor)])
 
 
 # Where texts end --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ FLOORS = [
     [
         {
             *("errors", "_version", "options", "checks", "corpus", "machine"),
-            *("laws", "tree", "counters", "noise", "sampling", "processors", "rounds"),
+            *("laws", "tree", "counters", "noise", "sampling", "processors", "asking", "truncation", "rounds"),
         }
     ],
     [{"models"}],
@@ -78,7 +78,7 @@ def test_public_names():
     assert draftwood.__all__ == [
         "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
         "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling",
-        "Stats", "Translator", "Verdict", "__version__", "load", "load_translator",
+        "Stateless", "Stats", "Translator", "Verdict", "__version__", "load", "load_translator",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

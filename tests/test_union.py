@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood import decode, noise, sampling
+from draftwood import decode, noise, sampling, truncation
 from draftwood.decode import Request
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.laws import Laws
@@ -129,7 +129,7 @@ def test_the_draft_may_say_what_the_target_cannot():
 def test_laws_over_named_tokens_are_the_laws_over_all():
     torch.manual_seed(1)
     scores = torch.randn(2, 3, 50)
-    values, tokens = sampling.likeliest(scores, Sampling(top_p=0.8, top_k=9))
+    values, tokens = truncation.likeliest(scores, *Sampling(top_p=0.8, top_k=9).cuts)
     laws = Laws(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
     columns = laws.support().unique()
     assert torch.equal(laws.dense()[..., columns], laws.on(columns))
@@ -171,9 +171,9 @@ def test_noise_keeps_its_digits_beside_large_scores(match):
 
 
 def test_a_flat_law_is_sorted_as_far_as_it_reaches(monkeypatch):
-    monkeypatch.setattr(sampling, "_LIKELY", 2)
-    monkeypatch.setattr(sampling, "_TIES", 1)
+    monkeypatch.setattr(truncation, "_LIKELY", 2)
+    monkeypatch.setattr(truncation, "_TIES", 1)
     scores = 0.01 * torch.randn(1, 2, 300)
-    values, tokens = sampling.likeliest(scores, Sampling(top_p=0.9))
+    values, tokens = truncation.likeliest(scores, *Sampling(top_p=0.9).cuts)
     assert 260 <= int((values > -torch.inf).sum(-1).min()) <= 275
     assert torch.equal(scores.gather(-1, tokens)[values > -torch.inf], values[values > -torch.inf])

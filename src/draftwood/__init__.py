@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from draftwood.loading import LoadOptions
     from draftwood.methods import Method
     from draftwood.output import Limits
+    from draftwood.processors import Stateless
     from draftwood.rounds import Round, Stats, Verdict
     from draftwood.sampling import Sampling
     from draftwood.translation import Translator, load_translator
@@ -44,6 +45,7 @@ _HOME = {
     "Method": "methods",
     "Limits": "output",
     "Sampling": "sampling",
+    "Stateless": "processors",
     "DraftTree": "tree",
     "Round": "rounds",
     "Verdict": "rounds",
@@ -71,6 +73,7 @@ __all__ = [
     "Result",
     "Round",
     "Sampling",
+    "Stateless",
     "Stats",
     "Translator",
     "Verdict",

@@ -28,6 +28,7 @@ from draftwood.loading import (
 from draftwood.methods import Method
 from draftwood.models import ModelRunner
 from draftwood.models.backend import Runners, make_runners
+from draftwood.models.support import check_window
 from draftwood.output import Limits
 from draftwood.profile import Profile, Subject, find, subject_of
 from draftwood.sampling import Sampling
@@ -173,10 +174,19 @@ class Pair:
     def requests(
         self, prompts: Sequence[str | Sequence[int]], limits: Limits | None, seeds: Sequence[int | None]
     ) -> list[Request]:
-        """Encoded requests; a seed that is None is drawn."""
+        """Encoded requests; a seed that is None is drawn.
+
+        Raises:
+            ConfigError: an empty prompt.
+            CacheError: prompt and ``max_new_tokens`` do not fit the target's sliding window.
+        """
+        limits = limits or Limits()
+        encoded = [self.encode(prompt) for prompt in prompts]
+        for prompt in encoded:
+            check_window(self.target.model, len(prompt) + limits.max_new_tokens)
         return [
-            Request(prompt=self.encode(prompt), seed=drawn(seed), limits=limits or Limits(), final=self.final_token)
-            for prompt, seed in zip(prompts, seeds, strict=True)
+            Request(prompt=prompt, seed=drawn(seed), limits=limits, final=self.final_token)
+            for prompt, seed in zip(encoded, seeds, strict=True)
         ]
 
     def stream(

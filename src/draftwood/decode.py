@@ -18,7 +18,7 @@ from draftwood.machine import threads_beside, torch_threads
 from draftwood.models import Runner
 from draftwood.noise import Choices, Noise
 from draftwood.output import FinishReason, Limits, RowOutput
-from draftwood.processors import check_processors
+from draftwood.processors import asked_for, try_processors
 from draftwood.rounds import STAGES, Clock, Round, Stats
 from draftwood.sampling import Law, Sampling
 from draftwood.target import Target
@@ -153,7 +153,8 @@ class Decoder:
         ``self.stats`` holds one :class:`Stats` per request, up to date after every round.
 
         Raises:
-            ConfigError: an empty prompt, unknown tokens, a decoder that is already in use.
+            ConfigError: an empty prompt, unknown tokens, a decoder that is already in use, a logits processor that is not a
+                function of each row.
             CacheError: a prompt that leaves no room in the models' context.
             NumericsError: scores that are NaN.
         """
@@ -165,9 +166,8 @@ class Decoder:
             )
         seeds = [request.seed for request in requests]
         source = noise if noise is not None else Noise(seeds, self.target.runner.device, greedy=sampling.greedy)
-        # Asked again with scores as long as they will be: a processor may have a vocabulary of its own.
-        for processors in (sampling.processors, sampling.warpers):
-            check_processors(processors, self.target.runner.vocab_size)
+        for i, output in enumerate(outputs):
+            self._try_processors(i, output, sampling)
         if not self._in_use.acquire(blocking=False):
             raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:
@@ -198,6 +198,14 @@ class Decoder:
             )
             for i, request in enumerate(requests)
         ]
+
+    def _try_processors(self, index: int, output: RowOutput, sampling: Sampling) -> None:
+        both = (*(sampling.processors or ()), *(sampling.warpers or ()))
+        own = [asked_for(processor, index, output.prompt_length) for processor in both]
+        runner = self.target.runner
+        try_processors(
+            own, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device
+        )
 
     def _open(self, index: int, request: Request) -> RowOutput:
         prompt, vocab = list(request.prompt), self.target.runner.vocab_size
@@ -238,6 +246,7 @@ class Decoder:
             [output.prompt_length for output in outputs],
             self.target.runner.vocab_size,
             [output.stops for output in outputs],
+            device=self.target.runner.device,
         )
         clock = Clock()  # what an encoder reads belongs to the first round
         for stage, part in (("target", self.target), ("draft", self.drafter)):

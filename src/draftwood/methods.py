@@ -23,6 +23,7 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.errors import ConfigError, PairingError
 from draftwood.models import BlockRunner, LongBlockRunner, Runner
+from draftwood.tree import Draw
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
@@ -222,8 +223,9 @@ def _block(runner: Runner, shape: str | None) -> BlockChain:
 
 def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
     drawn, nodes = method.method == "dynamic", method.nodes
-    # At temperature 0 nothing is drawn, and any tree is legal.
-    fan: Fan = DrawnFan(DRAWN_FAN) if drawn and not greedy else SharedFan(SHARED_FAN)
+    fan: Fan = SharedFan(SHARED_FAN)
+    if drawn:  # at temperature 0 nothing is drawn, and any tree is legal
+        fan = SharedFan(SHARED_FAN, "dynamic", Draw.POINT_MASS) if greedy else DrawnFan(DRAWN_FAN)
     if drawn:
         nodes = nodes or NODES
     if method.shape is not None:

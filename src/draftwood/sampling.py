@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.asking import permits, processed
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError
 from draftwood.laws import Laws, best_tokens, name_the_trouble, sound
 from draftwood.processors import asked_for, check_processors
+from draftwood.truncation import likeliest
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
 Prefixes: TypeAlias = Callable[[], Paths]
 """Called only by laws that depend on the text so far."""
 LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
-_LIKELY: Final = 192  # tokens among which top-p and min-p are looked for first
-_TIES: Final = 64  # tokens that may tie with the last of top-k before another try is needed
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -40,8 +40,9 @@ class Sampling:
 
     ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
-    ``transformers.LogitsProcessorList``; a processor that keeps state between calls or mixes rows is refused by name,
-    because it would be asked about tree nodes that never become text. ``warpers`` is the same for what comes after
+    ``transformers.LogitsProcessorList``. They are asked about tree nodes that never become text, so each must be a function
+    of one row: classes of ``transformers`` that keep state or mix rows are refused by name, and so is everything else that
+    does not say that it is stateless (:class:`draftwood.Stateless`). ``warpers`` is the same for what comes after
     temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 leaves them out.
 
     Raises:
@@ -95,6 +96,11 @@ class Sampling:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     @property
+    def cuts(self) -> tuple[int, float, float]:
+        """Top-k, top-p and min-p."""
+        return self.top_k, self.top_p, self.min_p
+
+    @property
     def only_scales(self) -> bool:
         """True when nothing but the temperature changes the scores."""
         return not (self.truncates or self.looks_back or self.logit_bias)
@@ -122,6 +128,7 @@ class Law:
         vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
         stops: per row, tokens that end the text: nothing is drafted below them, and no processor is asked there.
         requests: per row, the number of its request; rows in order without it.
+        device: where the processors are asked about guesses.
     """
 
     def __init__(
@@ -132,6 +139,7 @@ class Law:
         vocab: int,
         stops: Sequence[frozenset[int]] | None = None,
         requests: Sequence[int] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.sampling = sampling
         self.texts = list(texts)
@@ -139,6 +147,7 @@ class Law:
         self.vocab = vocab
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
+        self.device = device or torch.device("cpu")
         self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and laws of the draft, not yet looked at for NaN
 
     def select(self, rows: Sequence[int]) -> Law:
@@ -150,7 +159,27 @@ class Law:
             self.vocab,
             [self.stops[r] for r in rows],
             [self.requests[r] for r in rows],
+            self.device,
         )
+
+    def permitted(self, row: int, tokens: Sequence[int]) -> int:
+        """How many of these tokens, which are guessed to follow a row's text one behind the other, the settings permit.
+
+        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even where the
+        model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
+        token, and behind the end of the text, no processor is asked.
+        """
+        bias, processors = self.sampling.logit_bias or {}, self._own(self.sampling.processors or (), row)
+        if not bias and not processors:
+            return len(tokens)
+        for i, token in enumerate(tokens):
+            if bias.get(token) == -math.inf:
+                return i
+            if processors and not permits(processors, [*self.texts[row], *tokens[:i]], token, self.vocab, self.device):
+                return i
+            if token in self.stops[row]:
+                return i + 1
+        return len(tokens)
 
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> Laws:
         """Log-laws of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
@@ -195,7 +224,7 @@ class Law:
     def _laws(self, scores: Tensor) -> Laws:
         if not self._truncates:
             return Laws(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
-        values, tokens = likeliest(scores, self.sampling)
+        values, tokens = likeliest(scores, *self.sampling.cuts)
         if self.vocab >= LARGE:
             return Laws(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab)
         kept = Laws(logp=values, tokens=tokens, vocab=self.vocab).dense()
@@ -213,7 +242,7 @@ class Law:
             scores = scores / s.temperature
         if s.warps:
             if s.truncates:
-                values, tokens = likeliest(scores, s)
+                values, tokens = likeliest(scores, *s.cuts)
                 scores = Laws(logp=values, tokens=tokens, vocab=self.vocab).dense()
             scores = self._ask(s.warpers or (), scores, paths)
         return scores
@@ -258,63 +287,12 @@ class Law:
         return self._ask(self.sampling.processors or (), scores, prefixes)
 
     def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
-        out = scores.clone()
-        for row, (text, request, start) in enumerate(zip(self.texts, self.requests, self.prompt_lengths, strict=True)):
-            own = [asked_for(processor, request, start) for processor in processors]
-            by_length: dict[int, list[tuple[int, list[int]]]] = {}
-            for node, path in enumerate(prefixes[row]):
-                if path is not None:
-                    by_length.setdefault(len(path), []).append((node, text + path))
-            for group in by_length.values():
-                nodes = [node for node, _ in group]
-                ids: Int[Tensor, "n length"] = torch.tensor([whole_text for _, whole_text in group], device=scores.device)
-                part = scores[row, nodes]
-                for processor in own:
-                    part = processor(ids, part)
-                out[row, nodes] = part.to(out.dtype)
-        return out
+        bias = self.sampling.logit_bias or {}
+        rows = zip(self.texts, prefixes, scores, strict=True)
+        return torch.stack(
+            [processed(self._own(processors, row), text, paths, part, bias) for row, (text, paths, part) in enumerate(rows)]
+        )
 
-
-def likeliest(
-    scores: Float[Tensor, "*batch vocab"], s: Sampling
-) -> tuple[Float[Tensor, "*batch n"], Int[Tensor, "*batch n"]]:
-    """What top-k, then top-p, then min-p leave, each on the law that the one before it leaves: scores in falling order, -inf
-    for what is dropped, and whose they are; the best token always stays.
-
-    All three keep a beginning of the tokens in order of their scores (and, under top-k, ties with the last of them), so
-    only that beginning is sorted. One host sync a try; a second try is needed where the law is flat.
-    """
-    vocab, count = scores.shape[-1], (s.top_k or _LIKELY) + _TIES
-    whole = None if s.top_k or s.top_p == 1 else scores.logsumexp(dim=-1, keepdim=True)
-    while True:
-        ordered, tokens = scores.topk(min(count, vocab), dim=-1)
-        keep = _kept(ordered, whole, s)
-        if count >= vocab or not bool(keep[..., -1].any()):
-            break
-        count *= 8
-    if s.top_p < 1 and bool((keep[..., :-1] & (ordered[..., 1:] == ordered[..., :-1])).any()):
-        # Of equal scores the later token stays, as in transformers, which sorts the other way round.
-        tokens = tokens.sort(dim=-1, descending=True).values
-        ordered, places = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
-        tokens = tokens.gather(-1, places)
-    return ordered.masked_fill(~keep, -torch.inf), tokens
-
-
-def _kept(
-    ordered: Float[Tensor, "*batch n"], whole: Float[Tensor, "*batch 1"] | None, s: Sampling
-) -> Bool[Tensor, "*batch n"]:
-    """Which of the best scores, in falling order, stay; NaN stays, to be named later.
-
-    ``whole`` is the logarithm of the sum of the whole law; None where top-k leaves only a part of it.
-    """
-    keep = torch.ones_like(ordered, dtype=torch.bool)
-    if s.top_k:
-        keep = ~(ordered < ordered[..., min(s.top_k, ordered.shape[-1]) - 1, None])
-    if s.top_p < 1:
-        if whole is None:
-            whole = ordered.masked_fill(~keep, -torch.inf).logsumexp(dim=-1, keepdim=True)
-        law = (ordered - whole).exp()
-        keep = keep & ~(law.cumsum(dim=-1) - law >= s.top_p)
-    if s.min_p > 0:
-        keep = keep & ~(ordered < ordered[..., :1] + math.log(s.min_p))
-    return keep
+    def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
+        """As they answer for this row."""
+        return [asked_for(one, self.requests[row], self.prompt_lengths[row]) for one in processors]

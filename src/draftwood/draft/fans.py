@@ -51,13 +51,19 @@ class Fan(Protocol):
 
 @final
 class SharedFan:
-    """The children that the target's own noise favours; their shares are learnt (:class:`Foresight`)."""
+    """The children that the target's own noise favours; their shares are learnt (:class:`Foresight`).
 
-    name = "shared-noise"
-    draw = Draw.SHARED_NOISE
+    Args:
+        count: the most children of a node.
+        name: of the method, as written on the command line.
+        draw: point masses where the temperature is 0: then there is no noise, the children are the draft's best, and every
+            verifier is exact.
+    """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, name: str = "shared-noise", draw: Draw = Draw.SHARED_NOISE) -> None:
         self.count = count
+        self.name = name
+        self.draw = draw
         self._foresight = Foresight(count)
 
     def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:

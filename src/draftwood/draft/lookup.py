@@ -92,13 +92,16 @@ class Lookup:
         self._endings = [self._endings[r] for r in rows]
 
     def guess(self, law: Law, limits: Sequence[int]) -> list[Guess]:
-        """One guess per row, cut at its limit and behind the end of its text."""
+        """One guess per row, cut at its limit, behind the end of its text and before what the settings forbid."""
         self._found, guesses = [], []
-        for endings, text, stops, limit in zip(self._endings, law.texts, law.stops, limits, strict=True):
+        rows = zip(self._endings, law.texts, law.stops, limits, strict=True)
+        for row, (endings, text, stops, limit) in enumerate(rows):
             tokens, agreed = endings.follow(text, self.length, law.vocab)
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
-            self._found.append((tokens[:end], agreed))
             count = min(end, limit)
+            if (most := law.permitted(row, tokens[:count])) < count:
+                end = count = most
+            self._found.append((tokens[:end], agreed))
             guesses.append(Guess(tokens[:count], [self._chances[_at(agreed + i)] for i in range(count)]))
         return guesses
 

@@ -45,6 +45,7 @@ class NGram:
             endings.follow(text, min(self.length, limit), law.vocab)[0]
             for endings, text, limit in zip(self._endings, law.texts, limits, strict=True)
         ]
+        found = [tokens[: law.permitted(row, tokens)] for row, tokens in enumerate(found)]
         depth = max(map(len, found))
         builder = TreeBuilder(root, 1 + depth)
         parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)

@@ -17,7 +17,7 @@ from draftwood.models import ModelRunner
 from draftwood.models.openvino_chain import READ, SPAN, ChainNetwork
 from draftwood.models.openvino_network import CPU
 from draftwood.models.openvino_runner import OpenVinoRunner
-from draftwood.models.support import TOLERANCE, score_tree
+from draftwood.models.support import TOLERANCE, apart, score_tree
 
 _LOG = logging.getLogger(__name__)
 _MOST_WEIGHTS: Final = 10_000_000  # a larger model takes longer for its arithmetic than a call does for itself
@@ -175,8 +175,8 @@ def _check(runner: OpenVinoChainRunner) -> None:
     runner.start([[]])
     runner.forward_seconds = 0.0
     found, chosen = torch.cat([scores, more]), torch.tensor([*straight, *aside])
-    largest = max(1.0, float(wanted.abs().max()))
-    worst = float((found - wanted).abs().max()) / largest
+    largest = max(1.0, float(wanted[wanted.isfinite()].abs().max()))
+    worst = apart(found, wanted)
     if not worst <= TOLERANCE.get(runner.model.dtype, 0.5):
         raise ModelError(f"its chains score otherwise than it does, by {worst:.2g}")
     short = float((found.amax(dim=-1) - found.gather(1, chosen.unsqueeze(1)).squeeze(1)).max()) / largest

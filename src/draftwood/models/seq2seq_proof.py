@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftwood.errors import ModelError
 from draftwood.models.seq2seq_source import known_tokens
-from draftwood.models.support import TOLERANCE
+from draftwood.models.support import TOLERANCE, apart
 
 if TYPE_CHECKING:
     from draftwood.models.seq2seq_paths import PathRunner
@@ -60,8 +60,7 @@ def _differences(runner: Seq2SeqRunner | PathRunner) -> list[float]:
         for row, source in enumerate(sources):
             for path in _LEAVES:
                 wanted = _plain(runner.model, source, texts[row] + [tokens[row][node] for node in path])[-len(path) :]
-                scale = max(1.0, float(wanted.abs().max()))
-                out.append(float((scores[row, path].double() - wanted).abs().max()) / scale)
+                out.append(apart(scores[row, path].double(), wanted))
         if runner.max_length is not None and runner.max_length < 8:
             break  # no room for another tree
         runner.commit(_ACCEPTED, [[], []])

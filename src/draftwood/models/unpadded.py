@@ -15,7 +15,7 @@ from draftwood.noise import Choices, Noise
 def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
     """A runner that never sees the first ``padding`` tokens of each row's text.
 
-    It has no ``max_length``: how long texts may become without their padding has to be asked before anything runs.
+    Its ``max_length`` counts the padding of the row that has least of it.
     """
     return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else Unpadded(runner, padding)
 
@@ -26,7 +26,6 @@ class Unpadded:
     reads_source = False
 
     def __init__(self, runner: Runner, padding: Sequence[int]) -> None:
-        self.max_length: int | None = None
         self.hold(runner, padding)
 
     def hold(self, runner: Runner, padding: Sequence[int]) -> None:
@@ -34,6 +33,8 @@ class Unpadded:
         self._runner = runner
         self._padding = padding
         self.vocab_size = runner.vocab_size
+        # No row has less padding, so none is longer than the runner takes as long as its text is no longer than this.
+        self.max_length: int | None = None if runner.max_length is None else runner.max_length + min(padding, default=0)
         self.device = runner.device
         self.forward_seconds = 0.0
 

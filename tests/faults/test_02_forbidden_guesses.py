@@ -1,0 +1,106 @@
+"""What is looked up in the text and forbidden by a processor never becomes part of a tree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+import draftwood
+from draftwood.decode import Request
+from draftwood.hf import recipe
+from draftwood.methods import Method
+from draftwood.output import Limits
+from draftwood.sampling import Law, Sampling
+from tests.helpers import decoder, tiny_runner
+from tests.models.zoo import tiny
+
+VOCAB = 16
+PROMPT = [4, 5, 6, 7, 4, 5, 6, 7, 4]
+
+
+def allowed(ids):
+    """Steps of one or three: a lookup in the prompt guesses 5, 6, 7 and then 4, which is no such step."""
+    text = [int(t) for t in ids]
+    for before, after in zip(text[len(PROMPT) - 1 :], text[len(PROMPT) :], strict=False):
+        if (after - before) % VOCAB not in (1, 3, 15):
+            raise ValueError(f"asked behind {text[len(PROMPT):]}, which can never come")
+    return [(text[-1] + step) % VOCAB for step in (1, 3, 15)]
+
+
+def only_steps(ids, scores):
+    out = torch.full_like(scores, -torch.inf)
+    for i, row in enumerate(ids):
+        out[i, allowed(row)] = scores[i, allowed(row)]
+    return out
+
+
+def drafting(method):
+    return decoder(tiny_runner(VOCAB, 1), tiny_runner(VOCAB, 2, layers=1) if method == "adaptive" else None, method)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["adaptive", "ngram"])
+def test_a_constraint_is_never_asked_behind_what_it_forbids(method, temperature):
+    engine, plain = drafting(method), drafting("ar")
+    sampling = Sampling(processors=[draftwood.Stateless(only_steps)], temperature=temperature)
+    drafted = 0
+    for seed in range(20):
+        request = Request(prompt=PROMPT, seed=seed, limits=Limits(max_new_tokens=12))
+        [result] = engine.generate([request], sampling)
+        assert result.token_ids == plain.generate([request], sampling)[0].token_ids
+        drafted += result.stats.drafted
+    assert drafted
+
+
+@pytest.mark.parametrize("method", [None, Method(method="ngram", shape="4")])
+def test_a_prefix_function_that_allows_nothing_behind_an_impossible_text_gives_the_texts_of_generate(method):
+    def only(row, ids):
+        try:
+            return [t for t in allowed(ids) if t]
+        except ValueError:
+            return []  # which transformers takes for an error
+
+    model = tiny("llama", dtype=torch.float32)
+    draft = tiny("llama", 1, dtype=torch.float32) if method is None else None
+    ids = torch.tensor([PROMPT])
+    wanted = model.generate(ids, max_new_tokens=16, do_sample=False, prefix_allowed_tokens_fn=only)
+    made = recipe(draft, method=method)
+    got = model.generate(
+        ids, max_new_tokens=16, do_sample=False, prefix_allowed_tokens_fn=only, custom_generate=made
+    )  # fmt: skip
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("method", ["adaptive", "ngram"])
+def test_tokens_of_no_bias_at_all_are_not_guessed(method):
+    engine = drafting(method)
+    sampling = Sampling(logit_bias={5: -float("inf")})
+    for seed in range(6):
+        request = Request(prompt=PROMPT, seed=seed, limits=Limits(max_new_tokens=12))
+        for pieces in engine.stream([request], sampling):
+            tree = pieces[0].round.tree
+            assert not bool((tree.tokens[tree.valid] == 5).any())
+
+
+def test_truncation_by_scores_forbids_no_guess():
+    """Whether a token survives top-k hangs on the scores, which nobody knows before the target is asked."""
+    sampling = Sampling(processors=[TopKLogitsWarper(1), TopPLogitsWarper(0.1)])
+    law = Law(sampling, [PROMPT], [len(PROMPT)], VOCAB)
+    assert law.permitted(0, [5, 6, 7]) == 3
+
+
+def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
+    sampling = Sampling(processors=[draftwood.Stateless(only_steps)], logit_bias={8: -float("inf")})
+    law = Law(sampling, [PROMPT], [len(PROMPT)], VOCAB, [frozenset({7})])
+    assert law.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
+    assert law.permitted(0, [5, 8]) == 1  # by its bias
+    assert law.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nobody is asked
+
+
+def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
+    """However the token came into the tree: by the target's scores it can never be reached."""
+    law = Law(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], [len(PROMPT)], VOCAB)
+    paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
+    found = law.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
+    assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
