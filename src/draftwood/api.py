@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final, overload
 
+from draftwood.checkpoint import check_path
 from draftwood.checks import several
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
-    check_path,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -106,7 +106,7 @@ class Pair:
         self.subject = subject
         self.profile = profile
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer)
+        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
         self.sampling = sampling_of(model)
 

@@ -33,6 +33,17 @@ def number(name: str, value: Any) -> float:
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as one of them.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}: give True or False")
+    return value
+
+
 def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
     """A list or tuple of one kind.
 

@@ -212,6 +212,8 @@ class Decoder:
             )
         if bad := [t for t in prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
         if self.max_length is not None and len(prompt) >= self.max_length:
             raise CacheError(
                 f"prompt {index} has {len(prompt)} tokens, but the models' context is {self.max_length} and the text needs "

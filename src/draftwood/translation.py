@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final, overload
 
+from draftwood.checkpoint import check_path
 from draftwood.checks import several
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
@@ -14,7 +15,6 @@ from draftwood.errors import CacheError, ConfigError, ModelError
 from draftwood.generation import asked
 from draftwood.loading import (
     LoadOptions,
-    check_path,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -158,7 +158,7 @@ class Translator:
         self.tokenizer = tokenizer
         self.subject = subject
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer)
+        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         wanted = asked(model, self.eos, self.target.max_length)
         self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
         self.remarks = wanted.remarks
