@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.checks import number, whole
+from draftwood.checks import LARGEST, factor, number, shown, whole
 from draftwood.errors import ConfigError, NumericsError
 from draftwood.laws import Laws, best_tokens, sound
 from draftwood.processors import ByRow, check_processors
@@ -59,9 +59,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         whole("top_k", self.top_k)
-        for f in fields(self):
-            if f.name not in ("top_k", "logit_bias", "processors"):
-                number(f.name, getattr(self, f.name))
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            factor(name, getattr(self, name))
+        for name in ("presence_penalty", "frequency_penalty"):
+            number(name, getattr(self, name))
         checks = [
             ("temperature", self.temperature >= 0, "0 or more"),
             ("temperature", self.temperature == 0 or self.temperature >= 1e-6, "that is 0, or 0.000001 or more"),
@@ -73,13 +74,24 @@ class Sampling:
         for name, good, wanted in checks:
             if not good:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number {wanted}")
-        for token, value in dict(self.logit_bias or {}).items():
-            whole("a token of logit_bias", token)
-            if value != -float("inf"):
-                number(f"logit_bias of token {token}", value)
+        self._check_bias()
         if self.processors is not None and not isinstance(self.processors, list | tuple):
             raise ConfigError(f"processors is {self.processors!r}: give a list of logits processors")
         check_processors(self.processors)
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            raise ConfigError(f"logit_bias is {shown(self.logit_bias)}: map token ids to numbers, as in {{42: -5.0}}")
+        for token, value in (self.logit_bias or {}).items():
+            whole("a token of logit_bias", token)
+            if value == -math.inf:
+                continue
+            name = f"logit_bias of token {token}"
+            if abs(number(name, value)) > LARGEST * (self.temperature or 1):
+                raise ConfigError(
+                    f"{name} is {value}, and temperature {self.temperature} makes it more than 32-bit floating point can "
+                    "hold: give a smaller one, or -inf to forbid the token"
+                )
 
     @property
     def greedy(self) -> bool:
@@ -259,7 +271,7 @@ def _name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) 
         if bool(nan.any()):
             raise NumericsError(
                 f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-                "check logit_bias and logits processors"
+                "check logit_bias, penalties and logits processors"
             )
 
 
