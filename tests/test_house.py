@@ -24,7 +24,7 @@ FLOORS = [
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
     [{"methods"}],
-    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}, {"judging"}],
+    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}, {"given"}, {"judging"}],
     [{"api"}, {"translation"}],
     [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"tune"}, {"serve"}, {"trace"}],
     [{"cli"}],

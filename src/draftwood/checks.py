@@ -46,7 +46,8 @@ def number(name: str, value: Any) -> float:
         raise ConfigError(f"{name} is {shown(value)}: give a finite number")
     if abs(value) > LARGEST:
         raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give at most 3.4e+38 or so")
-    return value
+    found: float = value
+    return found
 
 
 def factor(name: str, value: Any) -> float:
@@ -55,9 +56,10 @@ def factor(name: str, value: Any) -> float:
     Raises:
         ConfigError: anything else.
     """
-    if 0 < abs(number(name, value)) < _SMALLEST:
+    found = number(name, value)
+    if 0 < abs(found) < _SMALLEST:
         raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give 1.2e-38 or more, or 0")
-    return value
+    return found
 
 
 def flag(name: str, value: Any) -> bool:

@@ -25,6 +25,7 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetiti
 
 from draftwood.decode import Decoder, NoiseSource, Request
 from draftwood.errors import CacheError, ConfigError
+from draftwood.given import MethodLike, method_of
 from draftwood.methods import Method, build
 from draftwood.models.causal_block import causal_draft
 from draftwood.models.support import context
@@ -51,18 +52,18 @@ _HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # 
 
 
 def recipe(
-    draft: Any = None, *, method: Method | None = None, streamer: Any = None, seed: int | Sequence[int] | None = None
+    draft: Any = None, *, method: MethodLike | None = None, streamer: Any = None, seed: int | Sequence[int] | None = None
 ) -> Recipe:
     """A ``custom_generate`` for ``transformers``; it can be used again and again, with one model or several.
 
     Args:
         draft: the draft model; without one the text itself is looked up for drafts (method ``ngram``).
-        method: what is drafted and how it is verified.
+        method: what is drafted and how it is verified, or the name of a method.
         streamer: as for ``generate``: gets the prompt, then every token, then ``end()``; one text at a time.
         seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several; without one, seeds are drawn from
             torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
     """
-    return Recipe(draft, method or Method(), streamer, seed)
+    return Recipe(draft, method_of(method), streamer, seed)
 
 
 @final

@@ -7,11 +7,12 @@ import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 
 from draftwood.checkpoint import cannot_load, refuse_gaps
+from draftwood.checks import choice, flag, shown
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.models import Weights
 from draftwood.models.auto import BackendName
@@ -25,7 +26,11 @@ _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "flo
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where and how models are loaded."""
+    """Where and how models are loaded.
+
+    Raises:
+        ConfigError: a value of another type, or an unknown one.
+    """
 
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(
@@ -44,6 +49,14 @@ class LoadOptions:
         default="auto",
         metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
     )
+
+    def __post_init__(self) -> None:
+        for name, kind in (("dtype", DTypeName), ("backend", BackendName), ("weights", Weights)):
+            choice(name, getattr(self, name), get_args(kind))
+        for name in ("device", "profile"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
+        flag("trust_remote_code", self.trust_remote_code)
 
 
 def bundled_pairs() -> dict[str, dict[str, Path]]:
