@@ -15,10 +15,12 @@ import torch
 
 from draftwood import (
     ConfigError,
+    Decoder,
     Limits,
     LoadOptions,
     Method,
     Pair,
+    Request,
     Sampling,
     Translator,
     hf,
