@@ -16,7 +16,7 @@ FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
     [
         {
-            *("errors", "_version", "options", "checks", "corpus", "machine"),
+            *("errors", "_version", "options", "checks", "checkpoint", "corpus", "machine"),
             *("laws", "tree", "counters", "noise", "sampling", "processors", "asking", "truncation", "rounds"),
         }
     ],
@@ -24,7 +24,7 @@ FLOORS = [
     [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
     [{"decode"}, {"batch"}],
     [{"methods"}],
-    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}, {"judging"}],
+    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}, {"given"}, {"judging"}],
     [{"api"}, {"translation"}],
     [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"tune"}, {"serve"}, {"trace"}],
     [{"cli"}],

@@ -7,14 +7,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final, overload
 
-from draftwood.checks import several
+from draftwood.checkpoint import check_path
+from draftwood.checks import settings
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import ConfigError, ModelError
 from draftwood.generation import final_token, own_sampling, remarks
+from draftwood.given import (
+    Array,
+    LimitsLike,
+    MethodLike,
+    Prompt,
+    SamplingLike,
+    Singles,
+    method_of,
+    prompt_of,
+    prompts_of,
+    tokenized,
+)
 from draftwood.loading import (
     LoadOptions,
-    check_path,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -38,7 +50,7 @@ def load(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     *,
-    options: LoadOptions | None = None,
+    options: LoadOptions | Mapping[str, Any] | None = None,
 ) -> Pair:
     """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
 
@@ -47,11 +59,11 @@ def load(
     says when) are compiled copies: whoever trains ``pair.target.model`` on wants ``options.backend`` ``torch``.
 
     Raises:
-        ConfigError: an unknown device or dtype, a draft without a target, a profile that was named and does not fit.
+        ConfigError: an unknown option, device or dtype, a draft without a target, a profile that was named and does not fit.
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: two models that do not speak the same tokens.
     """
-    options = options or LoadOptions()
+    options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     target, draft = named_or_bundled("language", target, draft)
     for name in (target, draft):
         if name is not None:
@@ -112,7 +124,7 @@ class Pair:
         self.subject = subject
         self.profile = profile
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer)
+        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
         self.remarks = remarks(model)
         self.final_token = final_token(model)
@@ -120,7 +132,7 @@ class Pair:
     @cached_property
     def sampling(self) -> Sampling:
         """What the target's generation config asks for; raises what :meth:`own_sampling` raises."""
-        return self.own_sampling()
+        return own_sampling(self.target.model, self.eos)
 
     def own_sampling(self, given: Mapping[str, Any] | None = None) -> Sampling:
         """What the target's generation config asks for, where settings of a :class:`Sampling` are not given by name.
@@ -129,7 +141,7 @@ class Pair:
             ConfigError: a setting of the config that cannot be honoured, such as beam search without a given temperature; or
                 a given truncation without effect.
         """
-        return own_sampling(self.target.model, self.eos, given)
+        return own_sampling(self.target.model, self.eos, given) if given else self.sampling
 
     def __repr__(self) -> str:
         def told(runner: ModelRunner | None) -> str:
@@ -141,30 +153,33 @@ class Pair:
 
         return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
 
-    def method(self, method: Method | None = None, *, temperature: float = 1.0) -> Method:
+    def method(self, method: MethodLike | None = None, *, temperature: float = 1.0) -> Method:
         """What is drafted and how it is verified at a temperature, every ``auto`` replaced.
 
         Where nothing at all is asked for, the profile decides, if there is one, for the whole text.
         """
-        method = method or Method()
-        if method == Method() and self.profile is not None:
-            method = self.profile.choose(temperature)
-        return self._decoders.resolve(method, greedy=temperature == 0)
+        wanted = method_of(method)
+        if wanted == Method() and self.profile is not None:
+            wanted = self.profile.choose(temperature)
+        return self._decoders.resolve(wanted, greedy=temperature == 0)
 
-    def decoder(self, method: Method | None = None, *, temperature: float = 1.0) -> Decoder:
+    def decoder(self, method: MethodLike | None = None, *, temperature: float = 1.0) -> Decoder:
         """A decoder for token ids, for texts of this temperature; the pair's models serve one stream at a time.
 
         Decoders of the same method share what their drafter has learnt about the pair and the machine.
         """
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
-    def encode(self, prompt: str | Sequence[int]) -> list[int]:
-        """Token ids of a prompt; an empty text becomes the beginning-of-text token if there is one.
+    def encode(self, prompt: Prompt | Array) -> list[int]:
+        """Token ids of a prompt, those of token ids as they are; an empty prompt becomes the beginning-of-text token.
+
+        A text that begins with that token already, as chat templates write it, does not get another one.
 
         Raises:
-            ConfigError: an empty prompt for a tokenizer without a beginning-of-text token.
+            ConfigError: an empty prompt for a tokenizer without a beginning-of-text token, or neither text nor token ids.
         """
-        ids = list(self.tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) else list(prompt)
+        given = prompt_of("prompt", prompt)
+        ids = tokenized(self.tokenizer, given) if isinstance(given, str) else given
         if not ids and self.tokenizer.bos_token_id is not None:
             ids = [int(self.tokenizer.bos_token_id)]
         if not ids:
@@ -172,7 +187,7 @@ class Pair:
         return ids
 
     def requests(
-        self, prompts: Sequence[str | Sequence[int]], limits: Limits | None, seeds: Sequence[int | None]
+        self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
     ) -> list[Request]:
         """Encoded requests; a seed that is None is drawn.
 
@@ -180,70 +195,93 @@ class Pair:
             ConfigError: an empty prompt.
             CacheError: prompt and ``max_new_tokens`` do not fit the target's sliding window.
         """
-        limits = limits or Limits()
+        wanted = Singles().limits(limits, Limits())
         encoded = [self.encode(prompt) for prompt in prompts]
         for prompt in encoded:
-            check_window(self.target.model, len(prompt) + limits.max_new_tokens)
+            check_window(self.target.model, len(prompt) + wanted.max_new_tokens)
         return [
-            Request(prompt=prompt, seed=drawn(seed), limits=limits, final=self.final_token)
+            Request(prompt=prompt, seed=drawn(seed), limits=wanted, final=self.final_token)
             for prompt, seed in zip(encoded, seeds, strict=True)
         ]
 
     def stream(
-        self,
-        prompt: str,
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | None = None,
-    ) -> Iterator[Piece]:
-        """One prompt, round by round; raises what :meth:`Decoder.stream` raises."""
-        sampling = sampling or self.sampling
-        decoder = self.decoder(method, temperature=sampling.temperature)
-        for pieces in decoder.stream(self.requests([prompt], limits, [seed]), sampling):
-            yield from pieces
+        self, prompt: Prompt | Array, *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Iterator[Piece]:  # fmt: skip
+        """One prompt, round by round; arguments as for :meth:`generate`.
+
+        Raises:
+            ConfigError: what :meth:`generate` refuses; the errors of :meth:`Decoder.stream` come with the first piece.
+        """
+        singles = Singles(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repetition_penalty=repetition_penalty, stop=stop,
+        )  # fmt: skip
+        sampling, limits = singles.sampling(sampling, self.own_sampling), singles.limits(limits, Limits())
+        requests = self.requests([prompt], limits, [seed])
+        rounds = self.decoder(method, temperature=sampling.temperature).stream(requests, sampling)
+        return (piece for pieces in rounds for piece in pieces)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
-        self,
-        prompt: str,
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | None = None,
-    ) -> Result: ...
+        self, prompt: str | Sequence[int], *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result: ...  # fmt: skip
 
     @overload
     def generate(
-        self,
-        prompt: Sequence[str],
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | Sequence[int] | None = None,
-    ) -> list[Result]: ...
+        self, prompt: Sequence[str] | Sequence[Sequence[int]], *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> list[Result]: ...  # fmt: skip
+
+    @overload
+    def generate(
+        self, prompt: Array, *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result | list[Result]: ...  # fmt: skip
 
     def generate(
-        self,
-        prompt: str | Sequence[str],
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | Sequence[int] | None = None,
-    ) -> Result | list[Result]:
-        """One prompt, or several at once; with several, one seed counts up from row to row.
+        self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result | list[Result]:  # fmt: skip
+        """One prompt, or several at once.
+
+        Args:
+            prompt: a text or its token ids, or a list of these; an array or tensor of one dimension is one prompt, of two
+                several. Token ids are taken as they are, without padding.
+            method: what is drafted and how it is verified, or the name of a method; ``auto`` without it.
+            sampling: how tokens are drawn, as a whole.
+            limits: when a text ends, as a whole.
+            seed: the same seed gives the same text; with several prompts, one seed counts up from row to row. Drawn without
+                it.
+            max_new_tokens, stop: replace these fields of the default limits; ``stop`` may be one text.
+            temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
 
         Raises:
-            ConfigError: as many seeds as prompts are wanted; else what :meth:`Decoder.stream` raises.
+            ConfigError: values that are refused, a setting given both singly and as a part of a whole, as many seeds as
+                prompts are wanted; else what :meth:`Decoder.stream` raises.
         """
-        single = isinstance(prompt, str)
-        prompts = [prompt] if isinstance(prompt, str) else list(several("prompt", prompt, str, "texts"))
-        seeds = seeds_for(len(prompts), seed, "prompts")
-        sampling = sampling or self.sampling
-        decoder = self.decoder(method, temperature=sampling.temperature)
-        results = decoder.generate(self.requests(prompts, limits, seeds), sampling)
-        return results[0] if single else results
+        singles = Singles(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repetition_penalty=repetition_penalty, stop=stop,
+        )  # fmt: skip
+        sampling, limits = singles.sampling(sampling, self.own_sampling), singles.limits(limits, Limits())
+        prompts, alone = prompts_of("prompt", prompt)
+        requests = self.requests(prompts, limits, seeds_for(len(prompts), seed, "prompts"))
+        results = self.decoder(method, temperature=sampling.temperature).generate(requests, sampling)
+        return results[0] if alone else results

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from draftwood.draft.none import NoDraft
 from draftwood.errors import CacheError, ConfigError, PairingError
 from draftwood.machine import threads_beside, torch_threads
 from draftwood.models import Runner
-from draftwood.noise import Choices, Noise
+from draftwood.noise import Noise, NoiseSource
 from draftwood.output import FinishReason, Limits, RowOutput
 from draftwood.processors import asked_for, try_processors
 from draftwood.rounds import STAGES, Clock, Round, Stats
@@ -24,15 +24,6 @@ from draftwood.sampling import Law, Sampling
 from draftwood.target import Target
 from draftwood.verify import Verifier
 from draftwood.verify.union import verify
-
-
-@runtime_checkable
-class NoiseSource(Protocol):
-    """Where the random choices of a batch come from; :class:`draftwood.Noise`, or a test's exhaustive enumeration."""
-
-    def at(self, positions: Sequence[int]) -> Choices: ...
-
-    def select(self, rows: Sequence[int]) -> NoiseSource: ...
 
 
 @final
@@ -221,6 +212,8 @@ class Decoder:
             )
         if bad := [t for t in prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
         if self.max_length is not None and len(prompt) >= self.max_length:
             raise CacheError(
                 f"prompt {index} has {len(prompt)} tokens, but the models' context is {self.max_length} and the text needs "

@@ -12,6 +12,11 @@
 
 from __future__ import annotations
 
+import errno
+import re
+
+_NO_MEMORY = re.compile(r"can.?t allocate|(cannot|failed to) allocate|not enough memory|out of memory|bad_alloc", re.I)
+
 
 class DraftwoodError(Exception):
     """Base of every error that Draftwood raises on purpose."""
@@ -35,3 +40,12 @@ class CacheError(DraftwoodError):
 
 class NumericsError(DraftwoodError, ArithmeticError):
     """Scores that are NaN, or laws without any possible token."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of any library says that memory ran out; each has a class or a sentence of its own for that."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None

@@ -141,5 +141,5 @@ def name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -
         if bool(nan.any()):
             raise NumericsError(
                 f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-                "check logit_bias and logits processors"
+                "check logit_bias, penalties and logits processors"
             )

@@ -7,10 +7,12 @@ import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 
+from draftwood.checkpoint import cannot_load, refuse_gaps
+from draftwood.checks import choice, flag, shown
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.models import Weights
 from draftwood.models.auto import BackendName
@@ -23,7 +25,11 @@ _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "flo
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where and how models are loaded."""
+    """Where and how models are loaded.
+
+    Raises:
+        ConfigError: a value of another type, or an unknown one.
+    """
 
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(
@@ -42,6 +48,14 @@ class LoadOptions:
         default="auto",
         metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
     )
+
+    def __post_init__(self) -> None:
+        for name, kind in (("dtype", DTypeName), ("backend", BackendName), ("weights", Weights)):
+            choice(name, getattr(self, name), get_args(kind))
+        for name in ("device", "profile"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
+        flag("trust_remote_code", self.trust_remote_code)
 
 
 def bundled_pairs() -> dict[str, dict[str, Path]]:
@@ -109,16 +123,22 @@ def load_model(
     """A model in evaluation mode: of a class that has ``from_pretrained``, or a causal language model.
 
     Raises:
-        ModelError: it cannot be loaded; says from where and why.
+        ModelError: it cannot be loaded, or its files do not hold exactly its tensors; says from where and why.
     """
     from transformers import AutoModelForCausalLM
 
     try:
-        model = (cls or AutoModelForCausalLM).from_pretrained(
-            str(name), dtype=dtype, use_safetensors=True, trust_remote_code=options.trust_remote_code
+        model, found = (cls or AutoModelForCausalLM).from_pretrained(
+            str(name),
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named and refused below
         )
     except Exception as error:
-        raise ModelError(_cannot_load("model", name, error)) from error
+        raise ModelError(cannot_load("model", name, error)) from error
+    refuse_gaps(name, found)
     return model.eval().to(device)
 
 
@@ -133,7 +153,7 @@ def model_type(name: str | Path, options: LoadOptions) -> str:
     try:
         found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
     except Exception as error:
-        raise ModelError(_cannot_load("configuration", name, error)) from error
+        raise ModelError(cannot_load("configuration", name, error)) from error
     return str(found.get("model_type", ""))
 
 
@@ -148,7 +168,7 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
     try:
         return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
     except Exception as error:
-        raise ModelError(_cannot_load("configuration", name, error)) from error
+        raise ModelError(cannot_load("configuration", name, error)) from error
 
 
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
@@ -163,22 +183,13 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
         return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
     except ImportError as error:
         if "sentencepiece" not in str(error).lower():
-            raise ModelError(_cannot_load("tokenizer", name, error)) from error
+            raise ModelError(cannot_load("tokenizer", name, error)) from error
         raise ModelError(
             f"the tokenizer of {str(name)!r} needs the package sentencepiece; install it with: "
             'pip install "draftwood[translate]"'
         ) from error
     except Exception as error:
-        raise ModelError(_cannot_load("tokenizer", name, error)) from error
-
-
-def check_path(name: str | Path) -> None:
-    """A path that does not exist would be taken for a hub name."""
-    text = str(name)
-    if text.startswith("~"):
-        raise ModelError(f"{text!r} begins with ~, which only a shell expands: write the whole path")
-    if (isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1) and not Path(text).is_dir():
-        raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
+        raise ModelError(cannot_load("tokenizer", name, error)) from error
 
 
 @final
@@ -205,14 +216,6 @@ def quiet_loading() -> None:
     enable_progress_bars()
 
 
-def _cannot_load(what: str, name: str | Path, error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return (
-        f"the {what} of {str(name)!r} cannot be loaded: {lines[0]} Give a folder made by save_pretrained (config.json, "
-        "model.safetensors, tokenizer.json) or the name of a hub model with safetensors weights"
-    )
-
-
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
     """Both models must mean the same by every token id.
 
@@ -228,10 +231,23 @@ def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str)
             )
 
 
-def eos_of(model: Any, tokenizer: Any) -> list[int]:
-    """End-of-text tokens: the generation config's, else the model's, else the tokenizer's."""
+def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
+    """End-of-text tokens: the generation config's, else the model's, else the tokenizer's.
+
+    Args:
+        vocab: tokens that the model knows.
+
+    Raises:
+        ModelError: one that the model does not know, so that no text would end by it.
+    """
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         found = getattr(source, "eos_token_id", None)
         if found is not None:
-            return [int(found)] if isinstance(found, int) else [int(t) for t in found]
+            ends = [int(found)] if isinstance(found, int) else [int(t) for t in found]
+            if bad := [token for token in ends if not 0 <= token < vocab]:
+                raise ModelError(
+                    f"the {type(source).__name__} of the target names end-of-text token {bad[0]}, but the target knows "
+                    f"tokens 0 to {vocab - 1}: correct eos_token_id there"
+                )
+            return ends
     return []

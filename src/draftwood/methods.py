@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast, final, get_args
 
-from draftwood.checks import number
+from draftwood.checks import choice, number, shown, whole
 from draftwood.draft import Drafter
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.block import BlockChain
@@ -104,9 +104,10 @@ class Method:
 
     def __post_init__(self) -> None:
         for name, value, kind in (("method", self.method, MethodName), ("verifier", self.verifier, VerifierName)):
-            if value not in get_args(kind):
-                raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(get_args(kind))}")
-        if self.nodes is not None and not 1 <= self.nodes <= MAX_NODES:
+            choice(name, value, get_args(kind))
+        if self.shape is not None and not isinstance(self.shape, str):
+            raise ConfigError(f"shape is {shown(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
+        if self.nodes is not None and not 1 <= whole("nodes", self.nodes) <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
         if self.nodes is not None and self.method not in ("auto", "dynamic", "shared-noise"):
             raise ConfigError(

@@ -110,6 +110,15 @@ def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1
     return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
 
 
+@runtime_checkable
+class NoiseSource(Protocol):
+    """Where the random choices of a batch come from; :class:`Noise`, or a test's exhaustive enumeration."""
+
+    def at(self, positions: Sequence[int]) -> Choices: ...
+
+    def select(self, rows: Sequence[int]) -> NoiseSource: ...
+
+
 @final
 class Noise:
     """The noise of a batch of requests, one seed per row.

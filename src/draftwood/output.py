@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from draftwood.checks import several, whole
+from draftwood.checks import flag, several, whole
 from draftwood.errors import ConfigError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -34,6 +34,9 @@ class Limits:
         several("stop_token_ids", self.stop_token_ids, int, "token ids")
         if whole("max_new_tokens", self.max_new_tokens) < 1:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more")
+        if bad := [token for token in self.stop_token_ids if token < 0]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, and token ids begin at 0: leave it out")
+        flag("ignore_eos", self.ignore_eos)
         if any(not text for text in self.stop):
             raise ConfigError("stop holds an empty text: it would end everything at once; leave it out")
 

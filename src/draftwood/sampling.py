@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 import torch
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.asking import permits, processed
-from draftwood.checks import number, whole
+from draftwood.checks import LARGEST, factor, number, shown, whole
 from draftwood.errors import ConfigError
 from draftwood.laws import Laws, best_tokens, name_the_trouble, sound
 from draftwood.processors import asked_for, check_processors
@@ -62,9 +62,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         whole("top_k", self.top_k)
-        for f in fields(self):
-            if f.name not in ("top_k", "logit_bias", "processors", "warpers"):
-                number(f.name, getattr(self, f.name))
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            factor(name, getattr(self, name))
+        for name in ("presence_penalty", "frequency_penalty"):
+            number(name, getattr(self, name))
         checks = [
             ("temperature", self.temperature >= 0, "0 or more"),
             ("temperature", self.temperature == 0 or self.temperature >= 1e-6, "that is 0, or 0.000001 or more"),
@@ -76,14 +77,25 @@ class Sampling:
         for name, good, wanted in checks:
             if not good:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number {wanted}")
-        for token, value in dict(self.logit_bias or {}).items():
-            whole("a token of logit_bias", token)
-            if value != -float("inf"):
-                number(f"logit_bias of token {token}", value)
+        self._check_bias()
         for name, found in (("processors", self.processors), ("warpers", self.warpers)):
             if found is not None and not isinstance(found, list | tuple):
                 raise ConfigError(f"{name} is {found!r}: give a list of logits processors")
             check_processors(found)
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            raise ConfigError(f"logit_bias is {shown(self.logit_bias)}: map token ids to numbers, as in {{42: -5.0}}")
+        for token, value in (self.logit_bias or {}).items():
+            whole("a token of logit_bias", token)
+            if value == -math.inf:
+                continue
+            name = f"logit_bias of token {token}"
+            if abs(number(name, value)) > LARGEST * (self.temperature or 1):
+                raise ConfigError(
+                    f"{name} is {value}, and temperature {self.temperature} makes it more than 32-bit floating point can "
+                    "hold: give a smaller one, or -inf to forbid the token"
+                )
 
     @property
     def greedy(self) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final, overload
 
-from draftwood.checks import several
+from draftwood.checkpoint import check_path
+from draftwood.checks import settings
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import CacheError, ConfigError, ModelError
 from draftwood.generation import asked
+from draftwood.given import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompt_of, prompts_of
 from draftwood.loading import (
     LoadOptions,
-    check_path,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -31,9 +32,7 @@ from draftwood.models.backend import TranslationRunners, make_translation_runner
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import with_layers
 from draftwood.models.masked_block import MaskedBlockDrafter
-from draftwood.output import Limits
 from draftwood.profile import Subject, subject_of
-from draftwood.sampling import Sampling
 
 _OWN = "target:"  # begins a draft that is made of layers of the target
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # options, and what is fine
@@ -43,7 +42,7 @@ def load_translator(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     *,
-    options: LoadOptions | None = None,
+    options: LoadOptions | Mapping[str, Any] | None = None,
 ) -> Translator:
     """Load an encoder-decoder model and, optionally, a drafter: hub names or local folders, safetensors only.
 
@@ -62,7 +61,7 @@ def load_translator(
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: a drafter that was trained for another target, or has another tokenizer.
     """
-    options = options or LoadOptions()
+    options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     _check_options(options)
     target, draft = named_or_bundled("translation", target, draft)
     own = draft is not None and str(draft).startswith(_OWN)
@@ -158,7 +157,7 @@ class Translator:
         self.tokenizer = tokenizer
         self.subject = subject
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer)
+        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         wanted = asked(model, self.eos, self.target.max_length)
         self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
         self.remarks = wanted.remarks
@@ -173,32 +172,33 @@ class Translator:
         where = f"{dtype} on {self.model.device} by {self.target.engine}"
         return f"Translator(target=<{name}, {size:.1f} M, {where}>, draft={draft})"
 
-    def method(self, method: Method | None = None, *, temperature: float = 0.0) -> Method:
-        """What is drafted and how it is verified at a temperature, every ``auto`` replaced."""
-        return self._decoders.resolve(method or Method(), greedy=temperature == 0)
+    def _own(self, given: Mapping[str, Any]) -> Sampling:
+        return replace(self.sampling, **given)
 
-    def decoder(self, method: Method | None = None, *, temperature: float = 0.0) -> Decoder:
+    def method(self, method: MethodLike | None = None, *, temperature: float = 0.0) -> Method:
+        """What is drafted and how it is verified at a temperature, every ``auto`` replaced."""
+        return self._decoders.resolve(method_of(method), greedy=temperature == 0)
+
+    def decoder(self, method: MethodLike | None = None, *, temperature: float = 0.0) -> Decoder:
         """A decoder for token ids, for texts of this temperature; the models serve one stream at a time.
 
         Decoders of the same method share what their drafter has learnt about the pair and the machine.
         """
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
-    def encode(self, sentence: str) -> list[int]:
-        """Token ids of a sentence, as the encoder reads them.
+    def encode(self, sentence: Prompt | Array) -> list[int]:
+        """Token ids of a sentence, as the encoder reads them; token ids stay as they are.
 
         Raises:
-            ConfigError: text that is no Unicode, or of which the tokenizer makes nothing.
+            ConfigError: text that is no Unicode, or of which the tokenizer makes nothing; token ids that the encoder does
+                not know; neither text nor token ids.
             CacheError: a sentence longer than the encoder reads.
         """
-        try:
-            sentence.encode("utf-8")
-        except UnicodeEncodeError:
-            raise ConfigError(
-                "the sentence is no Unicode text (it holds bytes of another encoding, or half of a surrogate pair): convert "
-                "it to UTF-8"
-            ) from None
-        ids = list(self.tokenizer(sentence)["input_ids"])
+        given = prompt_of("sentence", sentence)
+        ids = list(self.tokenizer(given)["input_ids"]) if isinstance(given, str) else given
+        known = int(self.model.get_input_embeddings().weight.shape[0])
+        if bad := [token for token in ids if not 0 <= token < known]:
+            raise ConfigError(f"the sentence holds token {bad[0]}, but the target's encoder knows 0 to {known - 1}")
         if not ids:
             raise ConfigError("the sentence is empty, and the tokenizer adds nothing to it: give some text")
         if self.max_source is not None and len(ids) > self.max_source:
@@ -207,7 +207,9 @@ class Translator:
             )
         return ids
 
-    def requests(self, sentences: Sequence[str], limits: Limits | None, seeds: Sequence[int | None]) -> list[Request]:
+    def requests(
+        self, sentences: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
+    ) -> list[Request]:
         """Encoded requests; a seed that is None is drawn.
 
         Raises:
@@ -218,13 +220,13 @@ class Translator:
             for i, seed in zip(range(len(sentences)), seeds, strict=True)
         ]
 
-    def request(self, source: Sequence[int], limits: Limits | None = None, seed: int | None = None) -> Request:
+    def request(self, source: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
         """A request for a sentence that is encoded already; a seed that is None is drawn.
 
         Raises:
             ConfigError: limits that end a text before the target has a say.
         """
-        limits = limits or self.limits
+        limits = Singles().limits(limits, self.limits)
         forced = len(self.prompt) - 1
         if limits.max_new_tokens <= forced:
             raise ConfigError(
@@ -239,7 +241,7 @@ class Translator:
             final=self._final,
         )
 
-    def _encode(self, sentences: Sequence[str], index: int) -> list[int]:
+    def _encode(self, sentences: Sequence[Prompt | Array], index: int) -> list[int]:
         try:
             return self.encode(sentences[index])
         except (ConfigError, CacheError) as error:
@@ -248,60 +250,69 @@ class Translator:
             raise type(error)(f"sentence {index}: {error}") from error
 
     def stream(
-        self,
-        text: str,
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | None = None,
-    ) -> Iterator[Piece]:
-        """One text, round by round; raises what :meth:`requests` and :meth:`Decoder.stream` raise."""
-        sampling = sampling or self.sampling
-        decoder = self.decoder(method, temperature=sampling.temperature)
-        for pieces in decoder.stream(self.requests([text], limits, [seed]), sampling):
-            yield from pieces
+        self, text: Prompt | Array, *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Iterator[Piece]:  # fmt: skip
+        """One text, round by round; arguments as for :meth:`translate`.
+
+        Raises:
+            ConfigError, CacheError: what :meth:`translate` refuses; others come with the first piece.
+        """
+        singles = Singles(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repetition_penalty=repetition_penalty, stop=stop,
+        )  # fmt: skip
+        sampling, limits = singles.sampling(sampling, self._own), singles.limits(limits, self.limits)
+        requests = self.requests([text], limits, [seed])
+        rounds = self.decoder(method, temperature=sampling.temperature).stream(requests, sampling)
+        return (piece for pieces in rounds for piece in pieces)
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
-        self,
-        text: str,
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | None = None,
-    ) -> Result: ...
+        self, text: str | Sequence[int], *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result: ...  # fmt: skip
 
     @overload
     def translate(
-        self,
-        text: Sequence[str],
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | Sequence[int] | None = None,
-    ) -> list[Result]: ...
+        self, text: Sequence[str] | Sequence[Sequence[int]], *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> list[Result]: ...  # fmt: skip
 
     def translate(
-        self,
-        text: str | Sequence[str],
-        *,
-        method: Method | None = None,
-        sampling: Sampling | None = None,
-        limits: Limits | None = None,
-        seed: int | Sequence[int] | None = None,
-    ) -> Result | list[Result]:
+        self, text: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once; each is translated in one piece, and sentences work best.
 
+        Args:
+            text: a text or the token ids that the encoder reads, or a list of these.
+            method, sampling, limits, seed: as for :meth:`draftwood.Pair.generate`.
+            max_new_tokens, stop, temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of
+                ``self.limits`` and ``self.sampling``; ``stop`` may be one text.
+
         Raises:
-            ConfigError: as many seeds as texts are wanted; else what :meth:`requests` and :meth:`Decoder.stream` raise.
+            ConfigError: values that are refused, a setting given both singly and as a part of a whole, as many seeds as
+                texts are wanted; else what :meth:`requests` and :meth:`Decoder.stream` raise.
         """
-        single = isinstance(text, str)
-        texts = [text] if isinstance(text, str) else list(several("text", text, str, "texts"))
-        sampling = sampling or self.sampling
-        decoder = self.decoder(method, temperature=sampling.temperature)
+        singles = Singles(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repetition_penalty=repetition_penalty, stop=stop,
+        )  # fmt: skip
+        sampling, limits = singles.sampling(sampling, self._own), singles.limits(limits, self.limits)
+        texts, alone = prompts_of("text", text)
         requests = self.requests(texts, limits, seeds_for(len(texts), seed, "texts"))
-        results = decoder.generate(requests, sampling)
-        return results[0] if single else results
+        results = self.decoder(method, temperature=sampling.temperature).generate(requests, sampling)
+        return results[0] if alone else results

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from draftwood.bench.config import InflateConfig
+from draftwood.checkpoint import check_path
 from draftwood.errors import ConfigError, ModelError
 from draftwood.loading import (
     LoadOptions,
-    check_path,
     load_model,
     load_tokenizer,
     named_or_bundled,

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import click
 
-from draftwood.errors import ConfigError, DraftwoodError
+from draftwood.errors import ConfigError, DraftwoodError, is_out_of_memory
 
 
 class Failure(click.ClickException):
@@ -101,13 +101,13 @@ def as_failure(error: Exception) -> Failure | None:
         return None
     if isinstance(error, DraftwoodError):
         return Misuse(str(error)) if isinstance(error, ConfigError) else Failure(str(error))
+    if is_out_of_memory(error):
+        return Failure("out of memory: lower --batch-size or --max-new-tokens, or take a smaller model")
     if isinstance(error, OSError):
         if error.errno == errno.EPIPE:
             return None
         return Failure(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
-    kind = type(error).__name__
-    if isinstance(error, MemoryError) or kind == "OutOfMemoryError":
-        return Failure("out of memory: lower --batch-size or --max-new-tokens, or take a smaller model")
     return Failure(
-        f"unexpected {kind}: {error}. This is a fault in Draftwood or in a library it uses; DRAFTWOOD_DEBUG=1 shows where"
+        f"unexpected {type(error).__name__}: {error}. This is a fault in Draftwood or in a library it uses; "
+        "DRAFTWOOD_DEBUG=1 shows where"
     )

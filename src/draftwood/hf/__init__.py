@@ -31,6 +31,7 @@ from draftwood.decode import Decoder, Request
 from draftwood.decoders import Learnt
 from draftwood.draft import Drafter
 from draftwood.errors import CacheError, ConfigError
+from draftwood.given import MethodLike, method_of
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.methods import Method, build
 from draftwood.models import Runner
@@ -52,7 +53,7 @@ _LEARNT = Learnt()
 def recipe(
     draft: Any = None,
     *,
-    method: Method | None = None,
+    method: MethodLike | None = None,
     tokenizer: Any = None,
     streamer: Any = None,
     seed: int | Sequence[int] | None = None,
@@ -63,13 +64,13 @@ def recipe(
 
     Args:
         draft: the draft model; without one the text itself is looked up for drafts (method ``ngram``).
-        method: what is drafted and how it is verified.
+        method: what is drafted and how it is verified, or the name of a method.
         tokenizer: the model's, for the ``stop_strings`` of ``generate``.
         streamer: as for ``generate``: gets the prompt, then every token, then ``end()``; one text at a time.
         seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several; without one, seeds are drawn from
             torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
     """
-    return Recipe(draft, method or Method(), tokenizer, streamer, seed)
+    return Recipe(draft, method_of(method), tokenizer, streamer, seed)
 
 
 @final

@@ -23,8 +23,9 @@ from draftwood.bench.prompts import BUILT_IN
 from draftwood.bench.report import spread_cell, table
 from draftwood.bench.start.config import StartConfig
 from draftwood.bench.summary import spread
+from draftwood.checkpoint import check_path
 from draftwood.errors import ConfigError
-from draftwood.loading import check_path, choose_dtype, named_or_bundled
+from draftwood.loading import choose_dtype, named_or_bundled
 
 PROMPT: Final = BUILT_IN["stories"][0]
 BASE: Final = "transformers"

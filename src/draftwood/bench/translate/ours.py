@@ -8,9 +8,10 @@ from typing import Any, final
 
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.systems import Output, System
+from draftwood.checkpoint import check_path
 from draftwood.decode import Decoder
 from draftwood.errors import PairingError
-from draftwood.loading import LoadOptions, check_path, load_model
+from draftwood.loading import LoadOptions, load_model
 from draftwood.methods import BLOCK, Method, build
 from draftwood.models import BlockRunner
 from draftwood.models.backend import make_translation_runners

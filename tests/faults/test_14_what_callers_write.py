@@ -1,0 +1,295 @@
+"""What has one meaning is accepted from Python as people write it; everything else is refused in a sentence."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood import (
+    ConfigError,
+    Decoder,
+    Limits,
+    LoadOptions,
+    Method,
+    Pair,
+    Request,
+    Sampling,
+    Translator,
+    hf,
+    load,
+    load_translator,
+)
+from tests.cli.conftest import environment as environment
+from tests.faults.folders import save_tiny
+
+ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
+SHORT = Limits(max_new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    target, draft = save_tiny(folder / "target", seed=1), save_tiny(folder / "draft", layers=1, seed=2)
+    loaded = load(target, draft, options=ON_CPU)
+    loaded.target.model.generation_config.update(do_sample=True, temperature=0.8, min_p=0.02, repetition_penalty=1.2)
+    return Pair(loaded.target.model, loaded.draft.model, loaded.tokenizer)  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def translator(translation: Path) -> Translator:
+    return load_translator(translation / "target", translation / "block", options=ON_CPU)
+
+
+# One meaning ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"method": "rsd-s"}, {"method": Method(method="rsd-s")}),
+        ({"method": {"method": "rsd-s", "shape": "2x2"}}, {"method": Method(method="rsd-s", shape="2x2")}),
+        ({"sampling": {"temperature": 0.7}}, {"sampling": Sampling(temperature=0.7)}),
+        ({"limits": {"max_new_tokens": 5}}, {"limits": Limits(max_new_tokens=5)}),
+        ({"max_new_tokens": 5}, {"limits": Limits(max_new_tokens=5)}),
+        ({"stop": "e", "max_new_tokens": 40}, {"limits": Limits(stop=("e",), max_new_tokens=40)}),
+        ({"stop": ["a", "e"]}, {"limits": Limits(stop=("a", "e"))}),
+    ],
+    ids=str,
+)
+def test_names_mappings_and_single_settings_stand_for_what_they_mean(
+    pair: Pair, written: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    default = {"limits": SHORT} if not {"limits", "max_new_tokens", "stop"} & written.keys() else {}
+    wanted = pair.generate("the fox ran", seed=3, **{**default, **meant})
+    assert pair.generate("the fox ran", seed=3, **{**default, **written}).token_ids == wanted.token_ids
+    pieces = pair.stream("the fox ran", seed=3, **{**default, **written})
+    assert [token for piece in pieces for token in piece.tokens] == wanted.token_ids
+
+
+def test_single_settings_replace_those_of_the_pairs_own_sampling(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, seen = pair.sampling, []
+    assert (own.temperature, own.min_p, own.repetition_penalty) == (0.8, 0.02, 1.2)
+
+    def note(self: Decoder, requests: list[Request], sampling: Sampling) -> list[Any]:
+        seen.append(sampling)
+        return [None]
+
+    monkeypatch.setattr(Decoder, "generate", note)
+    pair.generate("the fox", temperature=0.5, top_p=0.9)
+    pair.generate("the fox", top_k=3, repetition_penalty=1.0)
+    pair.generate("the fox", min_p=0.5, temperature=0.0)
+    pair.generate("the fox")
+    assert seen == [
+        replace(own, temperature=0.5, top_p=0.9),
+        replace(own, top_k=3, repetition_penalty=1.0),
+        replace(own, temperature=0.0, min_p=0.5),
+        own,
+    ]
+
+
+def test_options_of_loading_may_be_a_mapping(tmp_path: Path, translation: Path) -> None:
+    save_tiny(tmp_path)
+    assert load(tmp_path, options={"dtype": "float64", "device": "cpu"}).target.model.dtype == torch.float64
+    options = {"dtype": "float64", "device": "cpu"}
+    assert load_translator(translation / "target", options=options).target.model.dtype == torch.float64
+
+
+def test_the_recipe_for_transformers_takes_a_name_too() -> None:
+    assert hf.recipe(method="ngram").method == Method(method="ngram")
+
+
+IDS = [3, 1, 4]
+
+
+@pytest.mark.parametrize("one", [IDS, tuple(IDS), np.array(IDS), torch.tensor(IDS), [np.int64(i) for i in IDS]], ids=repr)
+def test_token_ids_are_a_prompt(pair: Pair, one: Any) -> None:
+    assert pair.encode(one) == IDS
+    wanted = pair.generate(pair.tokenizer.decode(IDS), seed=1, limits=SHORT)
+    assert pair.encode(pair.tokenizer.decode(IDS)) == IDS, "else the comparison says nothing"
+    found = pair.generate(one, seed=1, limits=SHORT)
+    assert (found.token_ids, found.text) == (wanted.token_ids, wanted.text)
+    assert [token for piece in pair.stream(one, seed=1, limits=SHORT) for token in piece.tokens] == wanted.token_ids
+
+
+@pytest.mark.parametrize(
+    "several", [[[3, 1, 4], [1, 5, 9]], np.array([[3, 1, 4], [1, 5, 9]]), [torch.tensor([3, 1, 4]), (1, 5, 9)]], ids=repr
+)
+def test_lists_of_token_ids_are_several_prompts(pair: Pair, several: Any) -> None:
+    alone = [pair.generate(ids, seed=1 + i, limits=SHORT).token_ids for i, ids in enumerate([[3, 1, 4], [1, 5, 9]])]
+    assert [result.token_ids for result in pair.generate(several, seed=1, limits=SHORT)] == alone
+    assert pair.generate([], limits=SHORT) == []
+    assert len(pair.generate(torch.tensor([[1, 2]]), limits=SHORT)) == 1
+
+
+def test_translations_take_the_same(translator: Translator) -> None:
+    text = "ein rotes Haus"
+    ids = translator.tokenizer(text)["input_ids"]
+    wanted = translator.translate(text).token_ids
+    assert len(wanted) > 2
+    assert translator.translate(ids).token_ids == wanted
+    assert [result.token_ids for result in translator.translate([ids, text])] == [wanted, wanted]
+    assert translator.translate(text, max_new_tokens=2).token_ids == wanted[:2]
+    assert translator.translate(text, limits={"max_new_tokens": 2}, method="ngram").token_ids == wanted[:2]
+    drawn = [translator.translate(text, seed=1, **way) for way in ({"temperature": 9.0}, {"sampling": {"temperature": 9.0}})]
+    assert drawn[0].token_ids == drawn[1].token_ids != wanted
+    assert [token for piece in translator.stream(ids, max_new_tokens=2) for token in piece.tokens] == wanted[:2]
+
+
+# Refused ----------------------------------------------------------------------------------------------------------------
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"sampling": 0.7}, "sampling is 0.7: give a Sampling, or a mapping of its settings"),
+    ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is none of its settings: temperature, top_k, "),
+    ({"limits": 5}, "limits is 5: give a Limits, or a mapping"),
+    ({"limits": {"max_tokens": 5}}, "limits holds 'max_tokens', which is none of its settings: max_new_tokens, stop, "),
+    ({"limits": {"max_new_tokens": "x"}}, "max_new_tokens is 'x': give a whole number"),
+    ({"method": "magic"}, "method is 'magic': choose one of auto, ar, chain"),
+    ({"method": 3}, "method is 3: give a Method, or a mapping"),
+    ({"method": {"tree": 3}}, "method holds 'tree', which is none of its settings: method, verifier, "),
+    (
+        {"sampling": Sampling(), "temperature": 0.5},
+        "both sampling and temperature were given: put temperature into",
+    ),
+    ({"limits": Limits(), "max_new_tokens": 5}, "both limits and max_new_tokens were given"),
+    ({"limits": {}, "stop": "x"}, "both limits and stop were given"),
+    ({"temperature": -1.0}, "temperature is -1.0"),
+    ({"max_new_tokens": 0}, "max_new_tokens is 0: give 1 or more"),
+    ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5: give a whole number"),
+    ({"stop": 5}, "stop is 5: give a list or tuple of texts"),
+    ({"stop": ""}, "stop holds an empty text"),
+    ({"seed": "x"}, "seed is 'x': give a whole number"),
+    ({"seed": -1}, "seed -1 is out of range"),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), REFUSED, ids=[said[:40] for _, said in REFUSED])
+def test_wrong_settings_are_refused_in_a_sentence(
+    pair: Pair, translator: Translator, settings: dict[str, Any], said: str
+) -> None:
+    calls = [
+        lambda: pair.generate("the fox", **settings),
+        lambda: list(pair.stream("the fox", **settings)),
+        lambda: translator.translate("ein Haus", **settings),
+        lambda: list(translator.stream("ein Haus", **settings)),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        5,
+        None,
+        0.5,
+        b"the",
+        {"the": 1},
+        [1, "a"],
+        [1.0, 2.0],
+        [True],
+        [[[1]]],
+        np.array([0.5]),
+        torch.zeros(1, 1, 1),
+        {"a", "b"},
+    ],
+    ids=repr,
+)
+def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt: Any) -> None:
+    for call in (pair.generate, translator.translate):
+        with pytest.raises(ConfigError, match=r"(prompt|text) is .*: give a text, its token ids, or a list of several"):
+            call(prompt)
+    for call in (pair.encode, translator.encode):
+        with pytest.raises(ConfigError, match="give a text, its token ids, or a list of several"):
+            call(prompt)
+
+
+def test_what_a_tokenizer_made_is_refused_with_a_hint(pair: Pair) -> None:
+    with pytest.raises(ConfigError, match=r"its token ids \(of what a tokenizer made, its input_ids\)"):
+        pair.generate(pair.tokenizer("the fox"))
+
+
+def test_half_a_character_is_refused(pair: Pair, translator: Translator) -> None:
+    for call in (pair.generate, translator.translate):
+        with pytest.raises(ConfigError, match="is no Unicode text"):
+            call("\udcff")
+
+
+@pytest.mark.parametrize("token", [280, -1, 10**30])
+def test_token_ids_out_of_range_are_refused(pair: Pair, token: int) -> None:
+    with pytest.raises(ConfigError, match=f"holds token {token}, but the target knows 0 to 279"):
+        pair.generate([1, token])
+
+
+def test_token_ids_that_an_encoder_does_not_know_are_refused(translator: Translator) -> None:
+    with pytest.raises(ConfigError, match="the sentence holds token 99999, but the target's encoder knows 0 to"):
+        translator.translate([1, 99999])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        (Method, {"nodes": "x"}, "nodes is 'x': give a whole number"),
+        (Method, {"nodes": True}, "nodes is True: give a whole number"),
+        (Method, {"method": None}, "method is None: choose one of"),
+        (Method, {"method": "chain", "shape": 4}, "shape is 4: give a text such as '4'"),
+        (Method, {"method": "chain", "least": "x"}, "least is 'x': give a finite number"),
+        (Limits, {"ignore_eos": "no"}, "ignore_eos is 'no': give True or False"),
+        (Limits, {"stop": "END"}, "stop is 'END': give a list or tuple of texts"),
+        (LoadOptions, {"dtype": torch.float32}, "dtype is torch.float32: choose one of auto, float32"),
+        (LoadOptions, {"dtype": "int3"}, "dtype is 'int3': choose one of"),
+        (LoadOptions, {"backend": "jax"}, "backend is 'jax': choose one of auto, torch, openvino"),
+        (LoadOptions, {"weights": 8}, "weights is 8: choose one of same, int8"),
+        (LoadOptions, {"device": 0}, "device is 0: give a text such as 'auto'"),
+        (LoadOptions, {"profile": None}, "profile is None: give a text"),
+        (LoadOptions, {"trust_remote_code": "no"}, "trust_remote_code is 'no': give True or False"),
+    ],
+)
+def test_wrong_types_in_settings_are_refused(kind: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        kind(**settings)
+
+
+def test_wrong_options_of_loading_are_refused(tmp_path: Path) -> None:
+    for how in (load, load_translator):
+        with pytest.raises(ConfigError, match="options holds 'dytpe', which is none of its settings: dtype, device"):
+            how(options={"dytpe": "float32"})
+        with pytest.raises(ConfigError, match="options is 'float32': give a LoadOptions, or a mapping"):
+            how(options="float32")  # type: ignore[arg-type]
+
+
+UNHOOKED = """
+from draftwood import ConfigError, Method, Sampling
+wrong = [("logit_bias", 1.0), ("logit_bias", [(1, 2.0)]), ("logit_bias", {"5": 1.0}), ("logit_bias", {5: "x"}),
+         ("temperature", "x"), ("temperature", None), ("temperature", True), ("temperature", 10**400), ("top_k", 2.5),
+         ("top_k", "x"), ("top_p", [0.5]), ("min_p", 1j), ("processors", 5), ("processors", "ab"), ("presence_penalty", {})]
+for name, value in [*wrong, ("beta", "x"), ("beta", 2.5), ("tau", [1]), ("tau", True)]:
+    try:
+        (Method if name in ("beta", "tau") else Sampling)(**{name: value})
+    except ConfigError as error:
+        assert name in str(error) and len(str(error)) < 200, error
+    else:
+        raise SystemExit(f"{name}={value!r} was accepted")
+"""
+
+
+def test_wrong_types_in_a_sampling_and_a_tolerance_are_refused(environment: dict[str, str]) -> None:
+    """In a process of its own, without the checks that tests put in front of both."""
+    child = subprocess.run([sys.executable, "-c", UNHOOKED], env=environment, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+
+
+def test_no_public_call_takes_any_keyword() -> None:
+    for call in (load, load_translator, Pair.generate, Pair.stream, Translator.translate, Translator.stream, hf.recipe):
+        kinds = [parameter.kind for parameter in inspect.signature(call).parameters.values()]
+        assert inspect.Parameter.VAR_KEYWORD not in kinds

@@ -1,0 +1,235 @@
+"""What cannot be loaded, reached, held or honoured is said with the file, the option or the value that would mend it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood import ConfigError, Limits, LoadOptions, ModelError, Pair, load, load_translator
+from tests.cli.conftest import Run
+from tests.cli.conftest import run as run
+from tests.faults.folders import save_tiny
+
+ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_tiny(tmp_path / "model")
+
+
+# Files ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [load, load_translator])
+def test_an_empty_folder_is_refused_by_the_file_that_it_lacks(tmp_path: Path, how: Any) -> None:
+    with pytest.raises(ModelError, match=f"the folder '{tmp_path}' holds no config.json: give a folder"):
+        how(tmp_path, options=ON_CPU)
+
+
+def test_a_file_instead_of_a_folder_is_refused(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.safetensors' is a file: give a folder"):
+        load(folder / "model.safetensors", options=ON_CPU)
+
+
+def test_a_truncated_shard_is_named(folder: Path, tmp_path: Path) -> None:
+    model = load(folder, options=ON_CPU).target.model
+    model.save_pretrained(folder, max_shard_size="10KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    shards[1].write_bytes(shards[1].read_bytes()[:-100])
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    with pytest.raises(ModelError, match=rf"its file '.*{shards[1].name}' cannot be read .*copy or download that file"):
+        load(folder, options=ON_CPU)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_truncated_json_file_is_named(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ModelError, match=f"its file '{path}' cannot be read"):
+        load(folder, options=ON_CPU)
+
+
+def test_refused_remote_code_names_the_option(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own_kind", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text("raise SystemExit('this must not run')\n")
+    with pytest.raises(ModelError, match=r"give --trust-remote-code, in Python LoadOptions\(trust_remote_code=True\)"):
+        load(folder, options=ON_CPU)
+
+
+@pytest.mark.parametrize("given", [5, "", None, torch.nn.Linear(1, 1)])
+def test_what_is_no_name_is_refused(folder: Path, given: Any) -> None:
+    target, draft = (folder, given) if given is not None else (None, folder)
+    with pytest.raises((ModelError, ConfigError), match=r"give the name of a hub model or a folder|name the target too"):
+        load(target, draft, options=ON_CPU)
+
+
+# The hub ----------------------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """Stands for the hub: answers every request with the same status, or not at all."""
+
+    def __init__(self, status: int | None) -> None:
+        self.status = status
+        self.asked: list[str] = []
+
+    def client(self) -> Any:
+        from huggingface_hub.utils import _http as theirs
+
+        http = vars(theirs).get("httpx2") or vars(theirs)["httpx"]  # the name depends on its version
+
+        def answer(request: Any) -> Any:
+            if "no-model" in str(request.url):  # not what the library asks on its own account
+                self.asked.append(str(request.url))
+            if self.status is None:
+                raise http.ConnectError("Name or service not known")
+            return http.Response(self.status, headers={"X-Error-Code": "RepoNotFound"})
+
+        return http.Client(transport=http.MockTransport(answer))
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A way to set up a hub; nobody sleeps between attempts."""
+    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub.utils._http import close_session, default_client_factory
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"waited {seconds} s to ask again")
+
+    def set_up(status: int | None) -> Hub:
+        hub = Hub(status)
+        set_client_factory(hub.client)
+        return hub
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", sleep)
+    yield set_up
+    set_client_factory(default_client_factory)
+    close_session()
+
+
+@pytest.mark.parametrize("how", [load, load_translator])
+def test_a_hub_that_cannot_be_reached_is_asked_once(online: Any, how: Any) -> None:
+    hub = online(None)
+    with pytest.raises(ModelError, match=r"'nobody/no-model'.* could not be reached \(Name or service not known\); check"):
+        how("nobody/no-model", options=ON_CPU)
+    assert len(hub.asked) == 1
+
+
+def test_a_name_that_the_hub_does_not_know_is_said(online: Any) -> None:
+    hub = online(404)
+    with pytest.raises(ModelError, match="the hub knows no such model; check the name"):
+        load("nobody/no-model", options=ON_CPU)
+    assert len(hub.asked) == 1
+
+
+def test_offline_mode_is_named() -> None:
+    with pytest.raises(ModelError, match="it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the hub"):
+        load("nobody/no-model", options=ON_CPU)
+
+
+def test_a_name_that_cannot_be_one_is_refused_without_asking(online: Any) -> None:
+    hub = online(None)
+    with pytest.raises(ModelError, match="neither a folder nor a possible name on the hub"):
+        load("no model", options=ON_CPU)
+    assert hub.asked == []
+
+
+def test_a_model_in_the_cache_needs_no_hub(
+    online: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    kept = cache / "models--someone--tiny"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
+    for name in ("huggingface_hub.constants.HF_HUB_CACHE", "huggingface_hub.file_download.constants.HF_HUB_CACHE"):
+        monkeypatch.setattr(name, str(cache))
+    from draftwood.checkpoint import check_path
+
+    hub = online(None)
+    check_path("someone/tiny")
+    assert hub.asked == []
+
+
+# Memory -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 99 bytes."),
+        RuntimeError("Check 'false' failed at src/core/src/runtime/allocator.cpp:\nstd::bad_alloc"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"),
+    ],
+)
+def test_too_little_memory_is_no_fault_of_draftwood(error: Exception) -> None:
+    from draftwood.cli.group import as_failure
+
+    failure = as_failure(error)
+    assert failure is not None
+    assert failure.message.startswith("out of memory: lower --batch-size or --max-new-tokens")
+
+
+def test_a_real_allocation_that_fails_is_recognised() -> None:
+    from draftwood.errors import is_out_of_memory
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shape mismatch"))
+
+
+def test_a_model_that_does_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000000000 bytes")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
+    with pytest.raises(ModelError, match=r"model' cannot be loaded: it needs more memory than there is; take"):
+        load(folder, options=ON_CPU)
+
+
+# Ends -------------------------------------------------------------------------------------------------------------------
+
+
+def test_stop_tokens_that_the_target_does_not_know_are_refused(folder: Path, run: Run) -> None:
+    pair = load(folder, options=ON_CPU)
+    with pytest.raises(ConfigError, match=r"stop_token_ids holds 999999, but the target knows tokens 0 to 279"):
+        pair.generate("the fox", limits=Limits(stop_token_ids=(5, 999999)))
+    with pytest.raises(ConfigError, match=r"stop_token_ids holds -1, and token ids begin at 0"):
+        Limits(stop_token_ids=(-1,))
+    result = run("generate", "--target", folder, "--stop-token-ids", "999999", "the fox")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "stop_token_ids holds 999999" in result.stderr
+
+
+@pytest.mark.parametrize("eos", [999999, [0, 280], -1])
+def test_an_end_of_text_that_the_target_does_not_know_is_refused(folder: Path, eos: Any) -> None:
+    loaded = load(folder, options=ON_CPU)
+    model = loaded.target.model
+    model.generation_config.eos_token_id = eos
+    worst = eos if isinstance(eos, int) else 280
+    with pytest.raises(ModelError, match=rf"end-of-text token {worst}, but the target knows tokens 0 to 279: correct"):
+        Pair(model, None, loaded.tokenizer)
+
+
+def test_an_end_of_text_of_a_translation_model_is_looked_at_too(translation: Path, tmp_path: Path) -> None:
+    shutil.copytree(translation / "target", tmp_path / "target")
+    path = tmp_path / "target" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": 99999}))
+    with pytest.raises(ModelError, match="end-of-text token 99999, but the target knows tokens 0 to"):
+        load_translator(tmp_path / "target", options=ON_CPU)
