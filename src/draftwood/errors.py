@@ -12,6 +12,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class DraftwoodError(Exception):
     """Base of every error that Draftwood raises on purpose."""
@@ -35,3 +39,18 @@ class CacheError(DraftwoodError):
 
 class NumericsError(DraftwoodError, ArithmeticError):
     """Scores that are NaN, or laws without any possible token."""
+
+
+@contextmanager
+def named(file: str | Path) -> Iterator[None]:
+    """Name the file in errors of the system that name none, such as that of a full disk.
+
+    Raises:
+        OSError: what came, with a file name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
