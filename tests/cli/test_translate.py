@@ -277,7 +277,7 @@ def test_another_run_is_not_taken_up(
     before = partial.read_bytes()
     other = ["--target", translation / "other", "--draft", translation / "its-block"]
     for options, said in (
-        ([*pair, *LOOSE], f"{partial} was begun with verifier 'greedy', which is now 'tolerance'; beta None, which is now 300; "),
+        ([*pair, *LOOSE], f"{partial} was begun with verifier 'greedy', which is now 'tolerance'; beta None, which"),
         ([*pair, "--k", "3"], "was begun with shape None, which is now '3'"),
         ([*pair, "--max-new-tokens", "5"], "was begun with max_new_tokens 39, which is now 5"),
         (other, "; draft "),

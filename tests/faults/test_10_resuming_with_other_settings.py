@@ -66,9 +66,7 @@ def test_other_settings_are_refused_and_the_difference_is_named(
     assert out.read_bytes() == before
 
 
-def test_another_model_is_refused_under_its_old_name_too(
-    run: Run, models: Path, few: Path, tmp_path: Path
-) -> None:
+def test_another_model_is_refused_under_its_old_name_too(run: Run, models: Path, few: Path, tmp_path: Path) -> None:
     target, out = tmp_path / "target", tmp_path / "out.jsonl"
     shutil.copytree(models / "target", target)
     command = ["generate", "--target", target, *SHORT, "--seed", "5", "--input", few, "--output", out]
@@ -173,7 +171,7 @@ def test_a_stopped_translation_of_an_earlier_version_is_refused_in_a_sentence(
     assert result.stderr.count("\n") == 1
 
 
-def test_control_a_stopped_run_goes_on(
+def test_control_a_stopped_run_goes_on_with_the_seed_that_was_drawn(
     run: Run, pair: list[str], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.jsonl"
@@ -189,4 +187,4 @@ def test_control_a_stopped_run_goes_on(
     monkeypatch.setattr(file, "results", real)
     assert run(*command).exit_code == 0
     assert [found["index"] for found in sorted(objects(out), key=lambda found: found["index"])] == [0, 1, 2, 3]
-    assert {found["seed"] - found["index"] for found in objects(out)} == {objects(out)[0]["settings"]["seed"]}
+    assert {found["seed"] - found["index"] for found in objects(out)} == {objects(out)[0]["seed"]}

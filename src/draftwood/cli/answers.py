@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, final
 
 from draftwood.cli.journal import Journal, line_of
+from draftwood.cli.lines import standard_output
 from draftwood.cli.prompts import Line, seed_of
 from draftwood.cli.resume import Facts, difference
-from draftwood.errors import ConfigError, named
+from draftwood.errors import ConfigError
 
 _ANSWER = {"prompt": str, "text": str, "seed": int}
 _ERROR = {"source": str, "error": str}
@@ -76,7 +77,13 @@ class Answers:
         asked = {line.index: line for line in lines}
         for i, answer in enumerate(self.found):
             line = asked.get(answer["index"])
-            if line is None or not _is_about(answer, line):
+            if "error" in answer and line is not None and line.source != answer["source"]:
+                raise self._wrong(
+                    i,
+                    f"this is the error of another line than line {line.index + 1} of the input is now; remove it, and "
+                    "the line is answered",
+                )
+            if line is None or answer.get("prompt", line.prompt) != line.prompt:
                 raise self._wrong(
                     i, f"this answers another prompt than line {answer['index'] + 1} of the input has; {_ADVICE}"
                 )
@@ -113,7 +120,7 @@ class Answers:
         if self._journal is not None:
             self._journal.append(new)
         else:
-            with named("standard output"):
+            with standard_output():
                 sys.stdout.writelines(map(line_of, new))
                 sys.stdout.flush()
             self._printed += len(new)
@@ -121,13 +128,6 @@ class Answers:
 
     def _wrong(self, index: int, what: str) -> ConfigError:
         return ConfigError(f"{self.path}, line {index + 1}: {what}")
-
-
-def _is_about(answer: dict[str, Any], line: Line) -> bool:
-    """Whether it belongs to this line of the input, which a later version of the file may have changed."""
-    if "error" in answer:
-        return bool(answer["source"] == line.source)
-    return line.error is None and bool(answer["prompt"] == line.prompt)
 
 
 def _is_answer(index: int, found: dict[str, Any]) -> bool:

@@ -1,14 +1,17 @@
-"""Lines of an input file, and text as it was typed."""
+"""Text on its way in and out: lines of an input file, what was typed, standard output."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 
-from draftwood.errors import ConfigError
+from draftwood.errors import ConfigError, named
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
 _MARK = b"\xef\xbb\xbf"  # what some editors put in front of UTF-8
@@ -56,3 +59,20 @@ def typed(text: str) -> str:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError:
         return text
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Write to standard output; where that fails, what it still holds is dropped, so that nothing fails again at the end.
+
+    Raises:
+        OSError: what came; it names standard output.
+    """
+    try:
+        with named("standard output"):
+            yield
+    except OSError as error:
+        if error.errno != errno.EPIPE:  # click sees to a reader that went away
+            with suppress(OSError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise

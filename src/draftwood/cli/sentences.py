@@ -11,9 +11,9 @@ from typing import Any, final
 
 from draftwood.bench.document import replace_file
 from draftwood.cli.journal import Journal, check_output, line_of
-from draftwood.cli.lines import NOT_UTF8, read_lines
+from draftwood.cli.lines import NOT_UTF8, read_lines, standard_output
 from draftwood.cli.resume import difference
-from draftwood.errors import ConfigError, named
+from draftwood.errors import ConfigError
 
 _KIND = "a translation that 'draftwood translate' keeps"
 _PARTIAL = ".partial"
@@ -146,7 +146,7 @@ class Translations:
         if self._journal is not None:
             self._journal.append(new)
             return
-        with named("standard output"):
+        with standard_output():
             while self._printed in self._records:
                 sys.stdout.write(self._line(self._records[self._printed]))
                 self._printed += 1
