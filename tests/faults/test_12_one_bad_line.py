@@ -29,6 +29,7 @@ BAD: list[tuple[str | bytes, str]] = [
     ('{"prompt": "a", "seed": 9223372036854775808}', "seed is 9223372036854775808; give an integer"),
     ('{"prompt": "\\ud83d"}', "half of a surrogate pair"),
     ('{"prompt": "a", "temperature": 0}', "'temperature' is set for the whole run, with --temperature"),
+    ('{"prompt": "a", "id": ' + "[" * 200 + "]" * 200 + "}", "the id is nested 100 levels deep or more"),
     (b"\xff", "this is not UTF-8"),
     (b'{"prompt": "\xff"}', "this is not UTF-8"),
     (LONG, "tokens, but the models' context is 96"),
@@ -150,3 +151,10 @@ def test_an_id_that_utf8_cannot_say_comes_back_as_it_was(run: Run, pair: list[st
     result = run("generate", *pair, *SHORT, "--input", path, "--output", out)
     assert result.exit_code == 0, result.output
     assert objects(out.read_bytes())[0]["id"] == "\ud83d"
+
+
+def test_tuning_measures_no_text_that_nobody_gave(run: Run, pair: list[str], tmp_path: Path) -> None:
+    path = written(tmp_path / "prompts.jsonl", '{"prompt": "the"}', "bad")
+    result = run("tune", *pair, "--input", path)
+    assert result.exit_code == 2
+    assert f"{path}, line 2: this is not JSON" in result.stderr

@@ -17,6 +17,7 @@ from draftwood.noise import MAX_SEED
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
+_LEVELS = 100  # of an id, at most
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}
 
 
@@ -64,6 +65,19 @@ def read_prompts(path: Path) -> list[Line]:
     return lines
 
 
+def read_texts(path: Path) -> list[str]:
+    """All prompts of a file of which every line is one.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a line that is no prompt; names file and line.
+    """
+    lines = read_prompts(path)
+    for line in lines:
+        if line.error is not None:
+            raise ConfigError(f"{name_of_input(path)}, line {line.index + 1}: {line.error}")
+    return [line.prompt for line in lines]
+
+
 def _line(index: int, data: bytes) -> Line | None:
     source = data.removesuffix(b"\r").decode("utf-8", errors="replace")
     if not source.strip():
@@ -71,8 +85,7 @@ def _line(index: int, data: bytes) -> Line | None:
     line, found = Line(index=index, source=source), None
     try:
         found = json.loads(data.decode("utf-8"))
-        if isinstance(found, dict) and "id" in found:
-            line = replace(line, carried={"id": found["id"]})
+        line = replace(line, carried=_carried(found))
         return replace(line, prompt=_prompt(found, source), seed=_seed(found))
     except UnicodeDecodeError:
         return replace(line, error=NOT_UTF8)
@@ -80,6 +93,18 @@ def _line(index: int, data: bytes) -> Line | None:
         return replace(line, error=str(error))
     except (ValueError, RecursionError) as error:
         return replace(line, error=f'this is not JSON ({error}); write {{"prompt": "..."}}')
+
+
+def _carried(found: Any) -> dict[str, Any]:
+    """Keys that are copied to the answer."""
+    if not isinstance(found, dict) or "id" not in found:
+        return {}
+    inside = [found["id"]]
+    for _ in range(_LEVELS):
+        inside = [e for v in inside if isinstance(v, list | dict) for e in (v.values() if isinstance(v, dict) else v)]
+    if inside:  # what can just be read could not be written
+        raise ConfigError(f"the id is nested {_LEVELS} levels deep or more; give a number or a text")
+    return {"id": found["id"]}
 
 
 def _prompt(found: Any, source: str) -> str:
