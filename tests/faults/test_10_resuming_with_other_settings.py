@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from draftwood import Limits, Method, Sampling
 from draftwood.cli import file
+from draftwood.cli.resume import difference, text_facts
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
@@ -188,3 +190,19 @@ def test_control_a_stopped_run_goes_on_with_the_seed_that_was_drawn(
     assert run(*command).exit_code == 0
     assert [found["index"] for found in sorted(objects(out), key=lambda found: found["index"])] == [0, 1, 2, 3]
     assert {found["seed"] - found["index"] for found in objects(out)} == {objects(out)[0]["seed"]}
+
+
+def test_processors_that_a_generation_config_asks_for_count_with_their_settings() -> None:
+    from transformers import NoRepeatNGramLogitsProcessor, SuppressTokensLogitsProcessor
+
+    def facts(*processors: Any) -> dict[str, Any]:
+        return text_facts(Method(), Sampling(processors=list(processors)), Limits())
+
+    two, three = NoRepeatNGramLogitsProcessor(2), NoRepeatNGramLogitsProcessor(3)
+    assert difference(facts(two), facts(NoRepeatNGramLogitsProcessor(2))) is None
+    name = "NoRepeatNGramLogitsProcessor"
+    said = f"processors ['{name}(ngram_size=2)'], which is now ['{name}(ngram_size=3)']"
+    assert difference(facts(two), facts(three)) == said
+    assert difference(facts(two), facts(two, SuppressTokensLogitsProcessor([1]))) is not None
+    assert difference(facts(SuppressTokensLogitsProcessor([2])), facts(SuppressTokensLogitsProcessor([1]))) is not None
+    assert json.loads(json.dumps(facts(two))) == facts(two)

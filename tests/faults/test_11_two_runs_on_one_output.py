@@ -191,6 +191,14 @@ def test_a_folder_that_takes_no_lock_is_named(out: Path, tmp_path: Path) -> None
         tmp_path.chmod(0o755)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_in_a_circle_are_named(run: Run, pair: list[str], prompts: Path, out: Path) -> None:
+    out.symlink_to(out)
+    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {out}: Too many levels of symbolic links\n"
+
+
 def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Path) -> None:
     began = time.monotonic()
     with locked(out), locked(tmp_path / "another.jsonl"), locked(None):

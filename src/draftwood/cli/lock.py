@@ -31,7 +31,7 @@ def locked(output: Path | None) -> Iterator[None]:
         yield
         return
     check_output(output)
-    place = output.resolve()
+    place = Path(os.path.realpath(output))  # not resolve(), which raises another error for links in a circle
     place = place.with_name(place.name + ".lock")
     lock = FileLock(place, thread_local=False)
     try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
 
 from draftwood.methods import Method
 from draftwood.output import Limits
@@ -15,6 +18,7 @@ from draftwood.sampling import Sampling
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name: values that JSON keeps as they are."""
 _DIGITS = 16  # of a fingerprint
+_LONG = 80  # characters of a processor's settings
 
 
 def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, 
     """How texts are drafted, drawn and ended."""
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
-    drawn["processors"] = [type(processor).__name__ for processor in sampling.processors or ()]
+    drawn["processors"] = [_described(processor) for processor in sampling.processors or ()]
     return plain({**asdict(method), **drawn, **asdict(limits)})
 
 
@@ -54,6 +58,23 @@ def difference(before: Facts, now: Facts) -> str | None:
 def _fingerprint(model: str | Path) -> str | None:
     found = identity(model)
     return None if found is None else found["fingerprint"][:_DIGITS]
+
+
+def _described(processor: Any) -> str:
+    """Its class and its plain settings; long ones as a digest."""
+    values = getattr(processor, "__dict__", {}).items()
+    found = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in values}
+    found = {name: value for name, value in found.items() if _is_plain(value)}
+    told = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
+    if len(told) > _LONG:
+        told = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+    return f"{type(processor).__name__}({told})"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(entry) for entry in value)
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _plain(value: Any) -> Any:

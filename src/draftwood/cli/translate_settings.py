@@ -10,7 +10,6 @@ from typing import Any, TypeVar, final
 
 import click
 
-from draftwood.cli.resume import model_facts, text_facts
 from draftwood.cli.settings import Looks
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
@@ -111,6 +110,8 @@ class Opened:
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
+        from draftwood.cli.resume import model_facts, text_facts
+
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
         return {
