@@ -46,7 +46,7 @@ def draft_runner(seed=2, **settings):
 class Words:
     """Just enough of a tokenizer."""
 
-    bos_token_id = None
+    bos_token = bos_token_id = None
 
     def __call__(self, text):
         return {"input_ids": [ord(c) % VOCAB for c in text]}
@@ -202,9 +202,10 @@ def test_prompts_that_cannot_be(prompt, message):
         (lambda: Limits(stop=("",)), "empty text"),
         (lambda: Limits(stop_token_ids=5), "stop_token_ids is 5"),
         (lambda: Limits(max_new_tokens=20.5), "max_new_tokens is 20.5: give a whole number"),
-        (lambda: Sampling(temperature=1e-320), "0.000001 or more"),
+        (lambda: Sampling(temperature=1e-320), "32-bit floating point cannot hold"),
+        (lambda: Sampling(temperature=1e-10), "0.000001 or more"),
         (lambda: Sampling(logit_bias={5: float("inf")}), "logit_bias of token 5"),
-        (lambda: pair().generate([1, 2, 3]), "give a list or tuple of texts"),
+        (lambda: pair().generate([1.5, 2.5]), "give a text, its token ids, or a list of several of these"),
         (lambda: pair().generate("a", seed=1.5), "seed is 1.5"),
         (lambda: pair().generate(["a", "b"], seed=[1]), "1 seeds came for 2 prompts"),
         (lambda: pair().generate(""), "empty"),

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 _NO_MEMORY = re.compile(r"can.?t allocate|(cannot|failed to) allocate|not enough memory|out of memory|bad_alloc", re.I)
 
@@ -49,3 +52,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+@contextmanager
+def named(file: str | Path) -> Iterator[None]:
+    """Name the file in errors of the system that name none, such as that of a full disk.
+
+    Raises:
+        OSError: what came, with a file name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error

@@ -58,7 +58,7 @@ def subject_of(
         target, draft: folders, or names of hub models that have been downloaded.
         engine: what runs them (:class:`draftwood.models.ModelRunner`).
     """
-    models = {"target": _model(target), "draft": None if draft is None else _model(draft)}
+    models = {"target": identity(target), "draft": None if draft is None else identity(draft)}
     if models["target"] is None or (draft is not None and models["draft"] is None):
         return None
     return {
@@ -198,7 +198,12 @@ def _shown(subject: Subject, name: str) -> str:
     return repr(value["name"] if isinstance(value, Mapping) else value)
 
 
-def _model(name: str | Path) -> dict[str, str] | None:
+def identity(name: str | Path) -> dict[str, str] | None:
+    """Name and fingerprint of a model by its files; None where they cannot be found.
+
+    Args:
+        name: a folder, or the name of a hub model that has been downloaded.
+    """
     if Path(name).is_dir():
         return {"name": str(Path(name).resolve()), "fingerprint": folder_digest(Path(name))}
     folder = _downloaded(str(name))

@@ -277,13 +277,14 @@ def test_another_run_is_not_taken_up(
     before = partial.read_bytes()
     other = ["--target", translation / "other", "--draft", translation / "its-block"]
     for options, said in (
-        ([*pair, *LOOSE], f"{partial} was begun with beta None, which is now 300: give the same options"),
+        ([*pair, *LOOSE], f"{partial} was begun with verifier 'greedy', which is now 'tolerance'; beta None, which"),
         ([*pair, "--k", "3"], "was begun with shape None, which is now '3'"),
         ([*pair, "--max-new-tokens", "5"], "was begun with max_new_tokens 39, which is now 5"),
-        (other, "was begun with draft"),
+        (other, "; draft "),
     ):
         result = run(*command, *options)
         assert (result.exit_code, said in result.stderr) == (2, True), result.output
+        assert ": give the same options as before, or " in result.stderr
         assert result.stderr.count("\n") == 1
         assert partial.read_bytes() == before
     german.write_text("\n".join(["ein Boot", *LINES]), encoding="utf-8")

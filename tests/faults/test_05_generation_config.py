@@ -55,7 +55,7 @@ WARPERS: dict[str, dict[str, Any]] = {
 
 
 class Words:
-    bos_token_id = None
+    bos_token = bos_token_id = None
     eos_token_id = None
 
     def __call__(self, text: str) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ TEXT = "5 6 7 8 9 10"
 
 
 class Words:
-    bos_token_id, eos_token_id, all_special_ids = None, EOS, []
+    bos_token, bos_token_id, eos_token_id, all_special_ids = None, None, EOS, []
 
     def __call__(self, text):
         return {"input_ids": [int(word) for word in text.split()]}

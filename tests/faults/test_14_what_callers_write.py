@@ -90,7 +90,7 @@ def test_single_settings_replace_those_of_the_pairs_own_sampling(pair: Pair, mon
     assert seen == [
         replace(own, temperature=0.5, top_p=0.9),
         replace(own, top_k=3, repetition_penalty=1.0),
-        replace(own, temperature=0.0, min_p=0.5),
+        Sampling(temperature=0.0, repetition_penalty=own.repetition_penalty),  # truncation has no effect there
         own,
     ]
 

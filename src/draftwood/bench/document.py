@@ -20,6 +20,7 @@ from draftwood.bench.report import markdown
 from draftwood.bench.run import Log, seed_of
 from draftwood.bench.settings import PACKAGES, rank
 from draftwood.bench.summary import columns, figures, ratio
+from draftwood.errors import named
 
 FORMAT = 1
 BASES = ("ar", "generate")
@@ -152,5 +153,10 @@ def text_of(document: dict[str, Any]) -> str:
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that an interrupt leaves the old one or the new one, not half of either."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    try:
+        with named(part):
+            part.write_text(text, encoding="utf-8")
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
     part.replace(path)

@@ -8,18 +8,27 @@ from pathlib import Path
 from typing import Any, final
 
 from draftwood.cli.journal import Journal, line_of
+from draftwood.cli.lines import standard_output
 from draftwood.cli.prompts import Line, seed_of
+from draftwood.cli.resume import Facts, difference
 from draftwood.errors import ConfigError
 
-_KINDS = {"index": int, "prompt": str, "text": str, "seed": int}
+_ANSWER = {"prompt": str, "text": str, "seed": int}
+_ERROR = {"source": str, "error": str}
+_ADVICE = "name another --output, or remove the file to start again"
+_GIVEN = "given"
 
 
 @final
 class Answers:
-    """JSON lines in a file, or on standard output.
+    """JSON lines in a file, or on standard output. Each says with which settings it was written.
 
     Args:
         path: the file, which may hold answers of an earlier run; None for standard output.
+
+    Attributes:
+        path: the file.
+        found: answers of the earlier run, and lines that it could not answer.
 
     Raises:
         ConfigError: a file that cannot be written, or holds something else.
@@ -28,6 +37,7 @@ class Answers:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._printed = 0
+        self._errors = 0
         self._journal = None if path is None else Journal(
             path, good=_is_answer, kind="an answer of 'draftwood generate'", beginnings=('{"index": ',)
         )  # fmt: skip
@@ -35,16 +45,31 @@ class Answers:
 
     @property
     def written(self) -> int:
-        """How many answers this run has written."""
+        """How many lines this run has written."""
         return self._printed if self._journal is None else self._journal.written
 
-    def first_seed(self, lines: Sequence[Line]) -> int | None:
-        """The seed of line 0 in the run that wrote the file, if that can be told."""
-        own = {line.index for line in lines if line.seed is not None}
-        return next((a["seed"] - a["index"] for a in self.found if a["index"] not in own and a["seed"] >= a["index"]), None)
+    @property
+    def errors(self) -> int:
+        """Lines that could not be answered, in all runs."""
+        return self._errors + sum("error" in answer for answer in self.found)
 
-    def done(self, lines: Sequence[Line], first_seed: int) -> set[int]:
-        """Indices answered already.
+    @property
+    def first_seed(self) -> int | None:
+        """The seed of line 0 in the run that wrote the file, if the file says so."""
+        return next((answer["settings"]["seed"] for answer in self.found if "settings" in answer), None)
+
+    @property
+    def settled(self) -> bool:
+        """The file says with which settings it was written."""
+        return all("settings" in answer for answer in self.found)
+
+    def made_with(self, known: Facts) -> bool:
+        """Whether these settings are among those of every answer, written alike."""
+        settings = [answer["settings"] for answer in self.found] if self.settled else [{}]
+        return all(found.get(name) == value for found in settings for name, value in known.items())
+
+    def done(self, lines: Sequence[Line]) -> set[int]:
+        """Indices that are answered already, or cannot be answered.
 
         Raises:
             ConfigError: the file answers other prompts, or was made with other seeds.
@@ -52,29 +77,61 @@ class Answers:
         asked = {line.index: line for line in lines}
         for i, answer in enumerate(self.found):
             line = asked.get(answer["index"])
-            advice = "name another --output, or remove the file to start again"
-            if line is None or line.prompt != answer["prompt"]:
-                raise ConfigError(
-                    f"{self.path}, line {i + 1}: this answers another prompt than line {answer['index'] + 1} of the input "
-                    f"has; {advice}"
+            if "error" in answer and line is not None and line.source != answer["source"]:
+                raise self._wrong(
+                    i,
+                    f"this is the error of another line than line {line.index + 1} of the input is now; remove it, and "
+                    "the line is answered",
                 )
-            if answer["seed"] != seed_of(line, first_seed):
-                raise ConfigError(
-                    f"{self.path}, line {i + 1}: this was made with seed {answer['seed']}, but the line's seed is now "
-                    f"{seed_of(line, first_seed)}; give the same --seed as before, or {advice}"
+            if line is None or answer.get("prompt", line.prompt) != line.prompt:
+                raise self._wrong(
+                    i, f"this answers another prompt than line {answer['index'] + 1} of the input has; {_ADVICE}"
+                )
+            if "seed" not in answer or "settings" not in answer:
+                continue
+            seed = seed_of(line, answer["settings"]["seed"])
+            if answer["seed"] != seed:
+                raise self._wrong(
+                    i, f"this was made with seed {answer['seed']}, but the line's seed is now {seed}; {_ADVICE}"
                 )
         return {answer["index"] for answer in self.found}
 
+    def begin(self, settings: Facts) -> None:
+        """Compare what the answers depend on with what the earlier run noted.
+
+        Raises:
+            ConfigError: something has changed, or nothing was noted.
+        """
+        now = {name: value for name, value in settings.items() if name != _GIVEN}
+        for i, answer in enumerate(self.found):
+            if "settings" not in answer:
+                raise self._wrong(
+                    i,
+                    "this does not say with which settings it was made, as an earlier version of Draftwood wrote it, so the "
+                    f"rest cannot be made alike; {_ADVICE}",
+                )
+            before = {name: value for name, value in answer["settings"].items() if name != _GIVEN}
+            if before != now and (unlike := difference(before, now)):
+                raise self._wrong(i, f"this was made with {unlike}: give the same options as before, or {_ADVICE}")
+
     def write(self, answers: Iterable[dict[str, Any]]) -> None:
         """Append answers; those in a file are on the disk when this returns."""
+        new = list(answers)
         if self._journal is not None:
-            self._journal.append(answers)
-            return
-        lines = [line_of(answer) for answer in answers]
-        sys.stdout.writelines(lines)
-        sys.stdout.flush()
-        self._printed += len(lines)
+            self._journal.append(new)
+        else:
+            with standard_output():
+                sys.stdout.writelines(map(line_of, new))
+                sys.stdout.flush()
+            self._printed += len(new)
+        self._errors += sum("error" in answer for answer in new)
+
+    def _wrong(self, index: int, what: str) -> ConfigError:
+        return ConfigError(f"{self.path}, line {index + 1}: {what}")
 
 
 def _is_answer(index: int, found: dict[str, Any]) -> bool:
-    return all(type(found.get(key)) is kind for key, kind in _KINDS.items())
+    kinds = _ERROR if "error" in found else _ANSWER
+    known = all(type(found.get(key)) is kind for key, kind in kinds.items()) and type(found.get("index")) is int
+    settings = found.get("settings", {"seed": 0})
+    return known and isinstance(settings, dict) and type(settings.get("seed")) is int

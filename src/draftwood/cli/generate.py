@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from draftwood.cli.lines import typed
 from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_looks, generate_options
 from draftwood.errors import ConfigError
 
@@ -25,15 +26,19 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
 
     With --input, each line of the file is a JSON object, {"prompt": "Once", "seed": 7, "id": "a"}, of which seed and id may
     be left out; other keys are not read. A line without a seed has --seed plus its line number, counted from 0. The
-    answers are JSON lines in --output or on standard output. If a run is stopped, the same command goes on where it was.
+    answers are JSON lines in --output or on standard output. A line that is no prompt, or too long a one, is named on
+    standard error, its answer says why ("error"), and the exit status is 1. If a run is stopped, the same command goes on
+    where it was; with other settings it is refused.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    options["stop"] = tuple(map(typed, options["stop"]))
     settings = Settings.of(options, given)
     _check_together(ctx, settings, prompt)
     if prompt is None:
         from draftwood.cli.file import run_file
 
-        run_file(settings)
+        if run_file(settings):
+            ctx.exit(1)
     else:
         from draftwood.cli.single import run_single
 
@@ -64,6 +69,7 @@ def _text(prompt: str) -> str:
     try:
         if prompt == "-":
             return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").removesuffix("\r")
+        prompt = typed(prompt)
         prompt.encode("utf-8")
     except UnicodeError:
         where = "on standard input" if prompt == "-" else "given"

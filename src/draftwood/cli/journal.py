@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.errors import ConfigError
+from draftwood.errors import ConfigError, named
 
 
 @final
@@ -72,7 +72,7 @@ class Journal:
     def append(self, objects: Iterable[dict[str, Any]]) -> None:
         """Add lines; they are on the disk when this returns, and Ctrl-C waits for that."""
         lines = [line_of(found) for found in objects]
-        with _uninterrupted():
+        with _uninterrupted(), named(self.path):
             self._append("".join(lines).encode("utf-8"))
             self.written += len(lines)
 
@@ -87,8 +87,13 @@ class Journal:
 
 
 def line_of(found: dict[str, Any]) -> str:
-    """An object as a line."""
-    return json.dumps(found, ensure_ascii=False) + "\n"
+    """An object as a line; half a surrogate pair, which UTF-8 cannot say, is escaped."""
+    text = json.dumps(found, ensure_ascii=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(found)
+    return text + "\n"
 
 
 def check_output(path: Path) -> None:

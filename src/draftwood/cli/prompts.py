@@ -1,15 +1,15 @@
-"""A file of prompts: JSON lines, checked to the last before anything is generated."""
+"""A file of prompts: JSON lines. A line of which nothing can be made says why, and the others are answered."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from draftwood.api import Pair
+from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, tell_error
 from draftwood.decode import Decoder, Request
 from draftwood.errors import CacheError, ConfigError
 from draftwood.methods import Method
@@ -17,91 +17,149 @@ from draftwood.noise import MAX_SEED
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
+_LEVELS = 100  # of an id, at most
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One prompt of the file.
+    """One line of the file.
 
     Attributes:
         index: line number, from 0.
-        prompt, seed: as in the file.
+        source: the line as it stands; U+FFFD stands for what is no UTF-8.
+        prompt, seed: as in the line.
         carried: keys that are copied to the answer.
+        error: why it cannot be answered.
     """
 
     index: int
-    prompt: str
-    seed: int | None
-    carried: dict[str, Any]
+    source: str
+    prompt: str = ""
+    seed: int | None = None
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+    def told(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        """What is written about the line."""
+        asked = {"prompt": self.prompt} if self.error is None else {"source": self.source, "error": self.error}
+        return {"index": self.index, **self.carried, **asked, **more}
+
+
+Asked: TypeAlias = tuple[Line, Request | None]
+"""A line and what the decoder is asked for; None for a line with an error."""
 
 
 def read_prompts(path: Path) -> list[Line]:
     """All lines of a file, or of standard input if the path is ``-``; blank lines count but are skipped.
 
     Raises:
-        ConfigError: a file that cannot be read, or a line that is not a prompt; names file and line.
+        ConfigError: a file that cannot be read, or holds nothing.
     """
-    name = "standard input" if str(path) == "-" else str(path)
-    try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{name}, line {line}: this is not UTF-8 text; convert the file, for example with iconv") from None
-    except OSError as error:
-        raise ConfigError(f"input file {name} cannot be read: {error.strerror}") from error
-    # Not splitlines(): JSON may hold U+2028 and its like unescaped.
-    lines = [_line(name, i, line) for i, line in enumerate(text.split("\n")) if line.strip()]
+    lines = [line for i, data in enumerate(read_lines(path)) if (line := _line(i, data)) is not None]
     if not lines:
-        raise ConfigError(f'{name} holds no prompts: give one JSON object a line, such as {{"prompt": "Once upon a time"}}')
+        raise ConfigError(
+            f'{name_of_input(path)} holds no prompts: give one JSON object a line, such as {{"prompt": "Once upon a time"}}'
+        )
     return lines
 
 
-def _line(name: str, index: int, text: str) -> Line:
-    def wrong(what: str) -> ConfigError:
-        return ConfigError(f"{name}, line {index + 1}: {what}")
-
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise wrong(f'this is not JSON ({error}); write {{"prompt": "..."}}') from None
-    if not isinstance(found, dict):
-        raise wrong(f'this is not a JSON object but {text.strip()[:40]}; write {{"prompt": "..."}}')
-    prompt, seed = found.get("prompt"), found.get("seed")
-    if not isinstance(prompt, str):
-        came = f"prompt is {json.dumps(prompt)[:40]}, not text" if "prompt" in found else "there is no prompt"
-        raise wrong(f'{came}; write {{"prompt": "..."}}')
-    if any("\ud800" <= c <= "\udfff" for c in prompt):
-        raise wrong("the prompt holds half of a surrogate pair, which is no character; write \\ud83d\\ude00 or 😀 in full")
-    if seed is not None and (type(seed) is not int or not 0 <= seed <= MAX_SEED):
-        raise wrong(f"seed is {json.dumps(seed)[:40]}; give an integer from 0 to {MAX_SEED}, or leave it out")
-    if refused := sorted(_PER_RUN & found.keys()):
-        raise wrong(f"{refused[0]!r} is set for the whole run, with --{refused[0].replace('_', '-')}, not line by line")
-    return Line(index=index, prompt=prompt, seed=seed, carried={"id": found["id"]} if "id" in found else {})
-
-
-def encode(lines: Sequence[Line], name: str, pair: Pair, decoder: Decoder, limits: Limits, first_seed: int) -> list[Request]:
-    """Requests for the lines; a line without a seed has the first seed plus its index.
+def read_texts(path: Path) -> list[str]:
+    """All prompts of a file of which every line is one.
 
     Raises:
-        ConfigError: an empty prompt for a tokenizer without a beginning-of-text token.
-        CacheError: a prompt that leaves no room in the models' context.
+        ConfigError: a file that cannot be read, or a line that is no prompt; names file and line.
     """
-    requests = []
+    lines = read_prompts(path)
     for line in lines:
-        try:
-            ids = pair.encode(line.prompt)
-        except ConfigError as error:
-            raise ConfigError(f"{name}, line {line.index + 1}: {error}") from error
-        if decoder.max_length is not None and len(ids) >= decoder.max_length:
+        if line.error is not None:
+            raise ConfigError(f"{name_of_input(path)}, line {line.index + 1}: {line.error}")
+    return [line.prompt for line in lines]
+
+
+def _line(index: int, data: bytes) -> Line | None:
+    source = data.removesuffix(b"\r").decode("utf-8", errors="replace")
+    if not source.strip():
+        return None
+    line, found = Line(index=index, source=source), None
+    try:
+        found = json.loads(data.decode("utf-8"))
+        line = replace(line, carried=_carried(found))
+        return replace(line, prompt=_prompt(found, source), seed=_seed(found))
+    except UnicodeDecodeError:
+        return replace(line, error=NOT_UTF8)
+    except ConfigError as error:
+        return replace(line, error=str(error))
+    except (ValueError, RecursionError) as error:
+        return replace(line, error=f'this is not JSON ({error}); write {{"prompt": "..."}}')
+
+
+def _carried(found: Any) -> dict[str, Any]:
+    """Keys that are copied to the answer."""
+    if not isinstance(found, dict) or "id" not in found:
+        return {}
+    inside = [found["id"]]
+    for _ in range(_LEVELS):
+        inside = [e for v in inside if isinstance(v, list | dict) for e in (v.values() if isinstance(v, dict) else v)]
+    if inside:  # what can just be read could not be written
+        raise ConfigError(f"the id is nested {_LEVELS} levels deep or more; give a number or a text")
+    return {"id": found["id"]}
+
+
+def _prompt(found: Any, source: str) -> str:
+    """The prompt in a line, which has no key that is set for the whole run."""
+    if not isinstance(found, dict):
+        raise ConfigError(f'this is not a JSON object but {source.strip()[:40]}; write {{"prompt": "..."}}')
+    prompt = found.get("prompt")
+    if not isinstance(prompt, str):
+        came = f"prompt is {json.dumps(prompt)[:40]}, not text" if "prompt" in found else "there is no prompt"
+        raise ConfigError(f'{came}; write {{"prompt": "..."}}')
+    if any("\ud800" <= c <= "\udfff" for c in prompt):
+        raise ConfigError("the prompt holds half of a surrogate pair, no character; write \\ud83d\\ude00 or 😀 in full")
+    if refused := sorted(_PER_RUN & found.keys()):
+        option = "--" + refused[0].replace("_", "-")
+        raise ConfigError(f"{refused[0]!r} is set for the whole run, with {option}, not line by line")
+    return prompt
+
+
+def _seed(found: Mapping[str, Any]) -> int | None:
+    seed = found.get("seed")
+    if seed is not None and (type(seed) is not int or not 0 <= seed <= MAX_SEED):
+        raise ConfigError(f"seed is {json.dumps(seed)[:40]}; give an integer from 0 to {MAX_SEED}, or leave it out")
+    return seed
+
+
+def encode(lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, first_seed: int) -> list[Asked]:
+    """Requests for the lines that can be answered; the others are named on standard error.
+
+    A line without a seed has the first seed plus its index.
+
+    Raises:
+        ConfigError: a first seed that leaves no room for the line numbers.
+    """
+    asked = [_encoded(line, pair, decoder, limits, first_seed) for line in lines]
+    for line, _ in asked:
+        if line.error is not None:
+            tell_error(line.index, line.error)
+    return asked
+
+
+def _encoded(line: Line, pair: Pair, decoder: Decoder, limits: Limits, first_seed: int) -> Asked:
+    if line.error is not None:
+        return line, None
+    seed = seed_of(line, first_seed)
+    try:
+        (request,) = pair.requests([line.prompt], limits, [seed])
+        length = len(request.prompt)
+        if decoder.max_length is not None and length >= decoder.max_length:
             raise CacheError(
-                f"{name}, line {line.index + 1}: the prompt has {len(ids)} tokens, but the models' context is "
-                f"{decoder.max_length} and the text needs room; shorten it, or remove the line"
+                f"the prompt has {length} tokens, but the models' context is {decoder.max_length} and the text needs room: "
+                "shorten it"
             )
-        requests.append(Request(prompt=ids, seed=seed_of(line, first_seed), limits=limits, final=pair.final_token))
-    return requests
+    except (CacheError, ConfigError) as error:
+        return replace(line, error=str(error)), None
+    return line, request
 
 
 def seed_of(line: Line, first_seed: int) -> int:

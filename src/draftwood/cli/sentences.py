@@ -11,6 +11,8 @@ from typing import Any, final
 
 from draftwood.bench.document import replace_file
 from draftwood.cli.journal import Journal, check_output, line_of
+from draftwood.cli.lines import NOT_UTF8, read_lines, standard_output
+from draftwood.cli.resume import difference
 from draftwood.errors import ConfigError
 
 _KIND = "a translation that 'draftwood translate' keeps"
@@ -43,12 +45,7 @@ def read_sentences(path: Path) -> list[Sentence]:
     Raises:
         ConfigError: a file that cannot be read.
     """
-    try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"input file {path} cannot be read: {error.strerror}") from error
-    *lines, last = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return [_sentence(i, line.removesuffix(b"\r")) for i, line in enumerate([*lines, last] if last else lines)]
+    return [_sentence(i, line.removesuffix(b"\r")) for i, line in enumerate(read_lines(path))]
 
 
 def _sentence(index: int, line: bytes) -> Sentence:
@@ -56,7 +53,7 @@ def _sentence(index: int, line: bytes) -> Sentence:
         return Sentence(index=index, text=line.decode("utf-8"))
     except UnicodeDecodeError:
         text = line.decode("utf-8", errors="replace")
-        return Sentence(index=index, text=text, error="this is not UTF-8 text: convert the file, for example with iconv")
+        return Sentence(index=index, text=text, error=NOT_UTF8)
 
 
 @final
@@ -137,13 +134,10 @@ class Translations:
         if not self._journal.found:
             self._journal.append([{"settings": dict(settings)}])
             return
-        before = self._journal.found[0]["settings"]
-        for name in sorted(before.keys() | settings.keys()):
-            if before.get(name) != settings.get(name):
-                raise ConfigError(
-                    f"{self.where} was begun with {name} {before.get(name)!r}, which is now {settings.get(name)!r}: give "
-                    f"the same options as before, or {_advice(self._journal.path)}"
-                )
+        if unlike := difference(self._journal.found[0]["settings"], settings):
+            raise ConfigError(
+                f"{self.where} was begun with {unlike}: give the same options as before, or {_advice(self._journal.path)}"
+            )
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Take what became of some sentences; in a file it is on the disk when this returns."""
@@ -152,10 +146,11 @@ class Translations:
         if self._journal is not None:
             self._journal.append(new)
             return
-        while self._printed in self._records:
-            sys.stdout.write(self._line(self._records[self._printed]))
-            self._printed += 1
-        sys.stdout.flush()
+        with standard_output():
+            while self._printed in self._records:
+                sys.stdout.write(self._line(self._records[self._printed]))
+                self._printed += 1
+            sys.stdout.flush()
 
     def finish(self) -> None:
         """Write the file, now that all sentences are done, and remove FILE.partial.

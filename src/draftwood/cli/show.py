@@ -9,6 +9,7 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.lines import standard_output
 from draftwood.decode import Piece
 from draftwood.output import Detokenizer
 
@@ -35,7 +36,8 @@ class Screen:
     def write(self, text: str, **style: Any) -> None:
         if self.terminal:
             text = text.translate(_UNSAFE)
-        click.echo(click.style(text, **style) if self.coloured and style else text, nl=False, color=True)
+        with standard_output():
+            click.echo(click.style(text, **style) if self.coloured and style else text, nl=False, color=True)
 
     def remark(self, text: str) -> None:
         """A line beside the text: on the terminal if that is where the text goes, else on standard error."""

@@ -10,6 +10,7 @@ from typing import Any, final
 import click
 
 from draftwood.cli.group import Interrupted
+from draftwood.cli.lines import standard_output
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import Looks, Settings
 from draftwood.cli.show import Painter, Screen
@@ -82,7 +83,8 @@ def write_one(one: OneText) -> None:
         result = _decode(one.decoder, one)
         extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
         found = {**one.told, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
-        click.echo(json.dumps(found, ensure_ascii=False))
+        with standard_output():
+            click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
     painter = Painter(screen, one.decoder.tokenizer) if one.looks.show else None

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from draftwood.cli.lines import typed
 from draftwood.cli.settings import Sectioned, check_looks
 from draftwood.cli.single import OneText, write_one
 from draftwood.cli.translate_lines import run_lines
@@ -31,6 +32,7 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     file appears when all is done; if a run is stopped, the same command goes on where it was.
     """
     settings = Settings.of(options)
+    text = None if text is None else typed(text)
     _check_together(ctx, settings, text)
     if text is not None and text != "-":
         run_one(settings, text)

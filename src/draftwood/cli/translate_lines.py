@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from draftwood.cli.group import Interrupted
+from draftwood.cli.lines import check_two_files, tell_error
+from draftwood.cli.lock import locked
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.sentences import Sentence, Translations, read_sentences
@@ -27,16 +29,20 @@ def run_lines(settings: Settings) -> int:
     """
     files = settings.files
     source = Path("-") if files.input is None else files.input
-    if files.output is not None and files.output.exists() and source.exists() and files.output.samefile(source):
-        raise ConfigError(f"--input and --output are the same file, {source}: name another --output")
-    sentences = read_sentences(source)
+    check_two_files(source, files.output)
+    with locked(files.output):
+        return _complete(settings, read_sentences(source))
+
+
+def _complete(settings: Settings, sentences: Sequence[Sentence]) -> int:
+    files = settings.files
     out = Translations(files.output, sentences, as_json=settings.looks.json)
+    opened = settings.open()
+    out.begin(opened.facts(settings))
     if out.complete:
         out.finish()
         click.echo(f"All {len(sentences)} lines are translated in {files.output} already.", err=True)
         return out.errors
-    opened = settings.open()
-    out.begin(opened.facts(settings))
     if out.done:
         click.echo(f"{len(out.done)} of {len(sentences)} lines are translated in {out.where} already.", err=True)
     todo = _encoded([s for s in sentences if s.index not in out.done], opened, settings, out)
@@ -72,7 +78,7 @@ def _encoded(
             except (CacheError, ConfigError) as trouble:
                 error = str(trouble)
         if error is not None:
-            click.echo(f"Line {sentence.index + 1}: {error}.", err=True)
+            tell_error(sentence.index, error)
             settled.append(sentence.told({"error": error}))
     out.write(settled)
     return requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -13,7 +13,7 @@ import click
 from draftwood.cli.settings import Looks
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, quiet_loading
+from draftwood.loading import LoadOptions, named_or_bundled, quiet_loading
 from draftwood.methods import MAX_NODES, NEEDS_BLOCK, Method, build
 from draftwood.models.table import toy
 from draftwood.options import dataclass_options, pick
@@ -110,15 +110,16 @@ class Opened:
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
-        subject = self.translator.subject or {}
-        names = {"target": settings.models.target, "draft": settings.models.draft}
-        models = {name: (subject.get(name) or {}).get("fingerprint", given) for name, given in names.items()}
-        rest = {
+        from draftwood.cli.resume import model_facts, text_facts
+
+        models = settings.models
+        target, draft = named_or_bundled("translation", models.target, models.draft)
+        return {
+            **model_facts(target, draft, (models.target, models.draft)),
             "dtype": str(self.translator.model.dtype).removeprefix("torch."),
             "engine": self.translator.target.engine,
-            "max_new_tokens": self.limits(settings).max_new_tokens,
+            **text_facts(self.method, self.translator.sampling, self.limits(settings)),
         }
-        return {**models, **rest, **asdict(self.method)}
 
 
 @final

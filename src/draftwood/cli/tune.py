@@ -15,7 +15,7 @@ import click
 from draftwood.api import load
 from draftwood.bench.document import replace_file, text_of
 from draftwood.bench.prompts import BUILT_IN
-from draftwood.cli.prompts import read_prompts
+from draftwood.cli.prompts import read_texts
 from draftwood.cli.results import name_of
 from draftwood.cli.settings import Models
 from draftwood.errors import ConfigError
@@ -75,7 +75,7 @@ def command(**options: Any) -> None:
 def _prompts(path: Path | None, most: int) -> list[str]:
     """The first prompts of the file, or the built-in ones, the sources in turn."""
     if path is not None:
-        return [line.prompt for line in read_prompts(path)][:most]
+        return read_texts(path)[:most]
     return [text for text in chain.from_iterable(zip_longest(*BUILT_IN.values())) if text][:most]
 
 

@@ -1,0 +1,97 @@
+"""What a run was asked for, as plain values, and how that differs from what another run is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from draftwood.methods import Method
+from draftwood.output import Limits
+from draftwood.profile import identity
+from draftwood.sampling import Sampling
+
+Facts: TypeAlias = Mapping[str, Any]
+"""Settings that the texts depend on, by name: values that JSON keeps as they are."""
+_DIGITS = 16  # of a fingerprint
+_LONG = 80  # characters of a processor's settings
+
+
+def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
+    """Both models: what the user calls them, and a fingerprint of their files where these can be found.
+
+    Args:
+        target, draft: folders, or names of hub models.
+        names: what stands on the command line; None for a bundled model.
+    """
+    return {
+        role: None if model is None else {"name": name or "bundled", "fingerprint": _fingerprint(model)}
+        for role, model, name in zip(("target", "draft"), (target, draft), names, strict=True)
+    }
+
+
+def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, Any]:
+    """How texts are drafted, drawn and ended."""
+    drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
+    drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
+    drawn["processors"] = [_described(processor) for processor in sampling.processors or ()]
+    return plain({**asdict(method), **drawn, **asdict(limits)})
+
+
+def plain(facts: Facts) -> dict[str, Any]:
+    """As JSON gives them back."""
+    return {name: _plain(value) for name, value in facts.items()}
+
+
+def difference(before: Facts, now: Facts) -> str | None:
+    """All settings that differ, such as ``max_new_tokens 48, which is now 64``; None where they agree."""
+    found = [f"{name} {_shown(before[name], now.get(name))}" for name in before if _unlike(before[name], now.get(name))]
+    if unnamed := [name for name in now if name not in before]:
+        found.append(f"settings that it does not name ({', '.join(unnamed)})")
+    return "; ".join(found) or None
+
+
+def _fingerprint(model: str | Path) -> str | None:
+    found = identity(model)
+    return None if found is None else found["fingerprint"][:_DIGITS]
+
+
+def _described(processor: Any) -> str:
+    """Its class and its plain settings; long ones as a digest."""
+    values = getattr(processor, "__dict__", {}).items()
+    found = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in values}
+    found = {name: value for name, value in found.items() if _is_plain(value)}
+    told = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
+    if len(told) > _LONG:
+        told = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+    return f"{type(processor).__name__}({told})"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(entry) for entry in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(entry) for entry in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _unlike(before: Any, now: Any) -> bool:
+    """A model is the same under another name."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.get("fingerprint") and now.get("fingerprint"):
+        return bool(before["fingerprint"] != now["fingerprint"])
+    return bool(before != now)
+
+
+def _shown(before: Any, now: Any) -> str:
+    old, new = (value.get("name") if isinstance(value, Mapping) else value for value in (before, now))
+    return f"{old!r}, whose files have changed since" if old == new else f"{old!r}, which is now {new!r}"

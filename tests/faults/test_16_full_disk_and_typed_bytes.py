@@ -1,0 +1,112 @@
+"""A disk that is full is named by its file; UTF-8 typed under a locale that knows none is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftwood.bench.document import replace_file
+from draftwood.cli import sentences
+from tests.cli.conftest import Run
+
+SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
+
+
+def full(number: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_named_by_the_output(
+    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    monkeypatch.setattr(os, "fsync", full)
+    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {out}: No space left on device\n"
+
+
+def test_a_full_disk_is_named_by_the_partial_translation(
+    run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "german.txt", tmp_path / "english.txt"
+    path.write_text("ein Haus\n", encoding="utf-8")
+    command = ["translate", "--target", translation / "target", "--input", path, "--output", out]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        result = run(*command)
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {out}.partial: No space left on device\n"
+    monkeypatch.setattr(sentences, "replace_file", lambda path, text: full(0))
+    assert run(*command).exit_code == 1
+    monkeypatch.undo()
+    assert run(*command).exit_code == 0
+
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+from pathlib import Path
+from draftwood.bench.document import replace_file
+try:
+    replace_file(Path(sys.argv[1]), "x" * 5000)
+except OSError as error:
+    print(error.filename)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such limits")
+def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path: Path, environment: dict[str, str]) -> None:
+    path = tmp_path / "report.json"
+    replace_file(path, "before")
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout == f"{path}.part\n", done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+    assert path.read_text(encoding="utf-8") == "before"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(
+    ("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1"), (["--json", "the fox"], "")]
+)
+def test_a_full_standard_output_is_named(
+    pair: list[str], prompts: Path, environment: dict[str, str], options: list[str], unbuffered: str
+) -> None:
+    with open("/dev/full", "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-m", "draftwood.cli", "generate", *pair, *SHORT, *options],
+            cwd=prompts.parent, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+            env={**environment, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == "Error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="arguments are no bytes there")
+def test_utf8_is_read_under_a_locale_that_knows_none(
+    pair: list[str], translation: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    plain = {**environment, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    source = tmp_path / "Wörter.jsonl"
+    source.write_text('{"prompt": "Wörld"}\n', encoding="utf-8")
+    commands = (
+        ["generate", *pair, *SHORT, "--json", "--stop", "ö", "Wörld"],
+        ["generate", *pair, *SHORT, "--input", str(source)],
+        ["translate", "--target", str(translation / "target"), "--json", "Wörld"],
+    )
+    for command in commands:
+        done = subprocess.run([sys.executable, "-m", "draftwood.cli", *command], capture_output=True, env=plain, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Wörld".encode() in done.stdout
+    broken = [sys.executable, "-m", "draftwood.cli", "generate", *pair, b"W\xff"]
+    done = subprocess.run(broken, capture_output=True, env=plain, check=False)
+    assert done.returncode == 2
+    assert b"the prompt given is not UTF-8 text" in done.stderr

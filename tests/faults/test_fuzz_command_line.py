@@ -1,0 +1,258 @@
+"""The command line under random options, values and files: whatever comes, it ends with a sentence and no traceback.
+
+Options are read off the commands, so a new one takes part by itself. Examples are drawn from a fixed seed, and after a time
+limit the rest of them is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from draftwood.cli import main
+
+EXAMPLES, SECONDS = 200, 40.0
+FEW = ["--max-new-tokens", "4"]
+LEFT_OUT = {
+    "backend": ["auto", "torch", "cuda", ""],  # OpenVINO compiles each model for some seconds
+    "weights": ["same", "int4"],
+    "samples": ["0", "-1", "1", "3"],  # as large as is asked for, the work is
+    "new_tokens": ["0", "1", "5", "9" * 30],
+    "enumerate": ["0", "1", "2"],
+}
+"""Values of options whose other values are good, but take long."""
+
+INTEGERS = ["0", "1", "2", "3", "7", "-1", "-7", "64", "512", "513", "999999", str(2**31), str(2**63 - 1), str(2**63)]
+INTEGERS += [str(2**64), "9" * 40, "1.5", "1e3", "", "nan", "seven", "٣", "1_0", " 4", "0x10"]
+FLOATS = ["0", "1", "0.5", "-0.0", "-1", "1e-50", "1e-7", "1e-320", "1e38", "1e39", "1e300", "1e999", "inf", "-inf", "nan"]
+FLOATS += ["0.999999999", "", "half", "1,5", "2", "1_0.5"]
+SHAPES = ["4", "1", "0", "2-2", "1-1-1", "2x3", "3x3", "0x0", "1x1", "x", "-", "2-", "-1", "9" * 50, "2-2-2-2-2-2-2-2-2-2"]
+SHAPES += ["1000", "600x2", "2x3x4", "٣x٤", "²", "2.5", "", "1-0"]
+TEXTS = [
+    "the fox",
+    "",
+    " ",
+    "-",
+    "Wörld",
+    "W\udcc3\udcb6rld",
+    "\udcff",
+    "\ufeff",
+    "😀",
+    "\x1b[31m",
+    "a\nb",
+    "the fox ran " * 99,
+]
+TEXTS += ["--", "{}", "%s{0}", "\u2028", "ein Haus steht hier"]
+DEVICES = ["auto", "cpu", "cpu:0", "cpu:9", "meta", "mps", "cuda", "cuda:99", "abacus", "", "openvino:ABACUS", ":", "cpu:x"]
+BIASES = ["7=1", "7=-inf", "7=inf", "7=1e300", "7=1e39", "7=nan", "=", "7", "-1=2", "70000=1", "7=1=2", f"{2**64}=1", "٣=1"]
+GOOD_LINE = '{"prompt": "the fox"}'
+LINES = [GOOD_LINE, '{"prompt": "", "id": [{}]}', '{"prompt": "a", "seed": 3}', "", " ", "[]", "nul", '{"prompt": 1}']
+LINES += [
+    '{"prompt": "\\ud83d", "id": "\\ud83d"}',
+    '{"prompt": "a", "seed": 1e99}',
+    '{"prompt": "a", "top_k": 1}',
+    "[" * 9999,
+]
+LINES += [
+    '{"prompt": "a", "id": NaN}',
+    '{"prompt": "a", "id": ' + "[" * 400 + "]" * 400 + "}",
+    "ein Haus steht hier",
+    "\x00",
+]
+LINES += [json.dumps({"prompt": "the fox ran " * 99}), "ein altes Haus " * 60, f'{{"prompt": "a", "seed": {2**63 - 1}}}']
+ANSWERS = ['{"index": 0, "prompt": "the fox", "text": "", "seed": 0, "settings": {"seed": 0}}', '{"index": 0']
+ANSWERS += [
+    '{"index": -1, "prompt": "the fox", "text": "", "seed": 0}',
+    '{"settings": {}}',
+    '{"index": 0, "source": "", "error": ""}',
+]
+
+
+HERE, MODELS, TRANSLATION, ODD = "@here@", "@models@", "@translation@", "@odd@"
+"""Folders, for which their paths are put in when a command runs: what is drawn depends on nothing but the seed."""
+
+PAIR = {
+    "generate": ["--target", f"{MODELS}/target", "--draft", f"{MODELS}/draft"],
+    "translate": ["--target", f"{TRANSLATION}/target", "--draft", f"{TRANSLATION}/block"],
+}
+BEGIN = {
+    "generate": [*PAIR["generate"], *FEW],
+    "translate": [*PAIR["translate"], *FEW],
+    "check": [*PAIR["generate"], "--temperature", "0", "--samples", "2", "--new-tokens", "5", "--prompt", "the fox"],
+    "info": [],
+}
+NAMES = [f"{ODD}/empty", f"{ODD}/half", f"{ODD}/none", "", "no/such/model", "../x", "a b", "\u2028", "x" * 300, "target:"]
+NAMES += [f"{MODELS}/stranger", f"{MODELS}/bare", f"{TRANSLATION}/target", f"{TRANSLATION}/block", "target:0", "target:9"]
+NAMES += [f"{MODELS}/target", f"{MODELS}/draft"]
+FILES: dict[str, Callable[[Path], object]] = {
+    f"{HERE}/new.jsonl": lambda path: None,
+    f"{HERE}/folder": Path.mkdir,
+    f"{HERE}/no/x": lambda path: None,
+    f"{HERE}/{'n' * 300}": lambda path: None,
+    f"{HERE}/{'n' * 250}": lambda path: None,
+    f"{HERE}/loop": lambda path: path.symlink_to(path),
+    f"{HERE}/old.jsonl": lambda path: path.write_text(ANSWERS[0] + "\n", encoding="utf-8"),
+    "/dev/null": lambda path: None,
+    "": lambda path: None,
+    "-": lambda path: None,
+}
+"""What may stand at a path that an option names; made when it is chosen."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command line, and what it finds.
+
+    Attributes:
+        args: options, with marks for folders.
+        lines: the input file.
+        before: the output file; None for none.
+        stdin: standard input.
+    """
+
+    args: list[str]
+    lines: bytes
+    before: str | None
+    stdin: bytes
+
+
+@pytest.fixture(scope="module")
+def folders(models: Path, translation: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The folders that the marks stand for."""
+    odd = tmp_path_factory.mktemp("odd")
+    (odd / "empty").mkdir()
+    (odd / "half").mkdir()
+    (odd / "half" / "config.json").write_text("{", encoding="utf-8")
+    return {MODELS: str(models), TRANSLATION: str(translation), ODD: str(odd)}
+
+
+def texts(listed: list[str]) -> st.SearchStrategy[str]:
+    free = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)
+    return st.one_of(st.sampled_from(listed), st.sampled_from(listed), free)
+
+
+def values(option: click.Option) -> st.SearchStrategy[str]:
+    """What may be given to an option."""
+    name, kind = str(option.name), option.type
+    if name in LEFT_OUT:
+        return st.sampled_from(LEFT_OUT[name])
+    if name in ("target", "draft"):
+        return st.sampled_from(NAMES)
+    if name in ("input", "output", "profile"):
+        return st.sampled_from([*FILES, f"{HERE}/lines", f"{HERE}/lines", f"{HERE}/output"])
+    by_name = {"shape": SHAPES, "device": DEVICES, "logit_bias": BIASES, "stop": TEXTS, "prompt": TEXTS}
+    if name in by_name:
+        return texts(by_name[name])
+    if isinstance(kind, click.Choice):
+        return st.sampled_from([*map(str, kind.choices), "magic", ""])
+    if kind is click.INT:
+        return st.sampled_from(INTEGERS)
+    return st.sampled_from(FLOATS) if kind is click.FLOAT else texts(TEXTS)
+
+
+def options_of(name: str) -> list[click.Option]:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return [p for p in command.params if isinstance(p, click.Option)]
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    """A command with options, of which most are good."""
+    name = draw(st.sampled_from(["generate", "generate", "generate", "translate", "translate", "check", "info"]))
+    args = [name, *BEGIN[name]]
+    if name in ("generate", "translate"):
+        way = draw(st.sampled_from(["text", "text", "file", "file", "both", "neither"]))
+        if way in ("file", "both"):
+            args += ["--input", f"{HERE}/lines", *draw(st.sampled_from([[], ["--output", f"{HERE}/output"]]))]
+        if way in ("text", "both"):
+            args.append(draw(texts(TEXTS)))
+    for option in draw(st.lists(st.sampled_from(options_of(name)), max_size=4)):
+        args += [option.opts[0], *([] if option.is_flag else [draw(values(option))])]
+    lines = draw(st.lists(st.one_of(st.sampled_from(LINES).map(str.encode), st.binary(max_size=20)), max_size=5))
+    before = draw(st.lists(st.sampled_from([*ANSWERS, *LINES]), max_size=2))
+    return Call(
+        args=args,
+        lines=b"\n".join(lines),
+        before="\n".join(before) + draw(st.sampled_from(["", "\n"])) if before else None,
+        stdin=draw(st.sampled_from([b"the fox", b"\xff", b"", GOOD_LINE.encode()])),
+    )
+
+
+def check(result: Result, args: list[str]) -> None:
+    """A good end, or one sentence."""
+    told = result.stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit), (args, result.exc_info)
+    assert result.exit_code in (0, 1, 2), (args, result.exit_code, told)
+    assert "Traceback" not in result.output, args
+    assert "This is a fault in Draftwood" not in result.output, (args, told)
+    if result.exit_code == 2:
+        assert told.count("Error: ") == 1, (args, told)
+    if result.exit_code == 1:
+        assert told.count("Error: ") == 1 or "could not be " in told or args[0] == "check", (args, told)
+
+
+def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
+    """The command, among its files."""
+    (folder / "lines").write_bytes(call.lines)
+    if call.before is not None:
+        (folder / "output").write_text(call.before, encoding="utf-8")
+    for path in FILES.keys() & set(call.args):
+        FILES[path](Path(path.replace(HERE, str(folder))))
+    args = call.args
+    for mark, place in {**folders, HERE: str(folder)}.items():
+        args = [arg.replace(mark, place) for arg in args]
+    return CliRunner().invoke(main, args, input=call.stdin, prog_name="draftwood")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files have other rules there")
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_given_the_end_is_a_sentence(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
+    asked = os.environ.get("DRAFTWOOD_FUZZ_SECONDS")  # then longer than usual, from another seed each time
+    end = time.monotonic() + float(asked or SECONDS)
+    ended: Counter[int] = Counter()
+
+    @settings(
+        max_examples=100_000 if asked else EXAMPLES, derandomize=not asked, deadline=None, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(calls())
+    def fuzz(call: Call) -> None:
+        if time.monotonic() > end:
+            return
+        with tempfile.TemporaryDirectory() as name:
+            result = run_in(Path(name), call, folders)
+        check(result, call.args)
+        ended[result.exit_code] += 1
+
+    fuzz()
+    assert ended.keys() == {0, 1, 2}, ended
+
+
+def test_control_an_unexpected_error_is_seen(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from draftwood.cli import settings as cli_settings
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
+    monkeypatch.setattr(cli_settings, "load", fail)
+    call = Call(args=["generate", *BEGIN["generate"], "the fox"], lines=b"", before=None, stdin=b"")
+    with pytest.raises(AssertionError, match="fault in Draftwood"):
+        check(run_in(tmp_path, call, folders), call.args)
