@@ -48,11 +48,9 @@ def folded(fold):
 
         def shared(offset, count, vocab, tokens=None):
             bases = token_bases(vocab, inner.device)
-            each = [
-                inner._gumbel([fold(p + 1 + offset + i) for p in positions], 0, 1, bases if tokens is None else bases[tokens])
-                for i in range(count)
-            ]
-            return torch.cat(each, dim=1)
+            bases = bases if tokens is None else bases[tokens]
+            ahead = range(1 + offset, 1 + offset + count)
+            return torch.cat([inner._gumbel([fold(p + a) for p in positions], 0, 1, bases) for a in ahead], dim=1)
 
         choices.shared = shared
         return choices
@@ -108,8 +106,9 @@ def sorted_siblings(tree):
     place = torch.empty_like(order).scatter_(1, order, torch.arange(tree.size).expand_as(order))
     draft = tree.draft_laws
     if draft is not None:
-        inner = draft.logp.shape[1]
-        draft = Laws(logp=draft.dense().gather(1, order.clamp(max=inner - 1).unsqueeze(-1).expand(-1, -1, draft.vocab)), vocab=draft.vocab)
+        logp = draft.dense()
+        at = order.clamp(max=logp.shape[1] - 1).unsqueeze(-1)  # any law stands at nodes without children
+        draft = Laws(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
     return replace(
         tree,
         tokens=tree.tokens.gather(1, order),
@@ -125,7 +124,7 @@ def sorted_siblings(tree):
 
 
 def _order(tree, row):
-    """Old numbers of nodes, level by level, siblings by token; places without a node keep their order at the end of a level."""
+    """Old numbers of nodes, level by level, siblings by token; places without a node stand at the end of a level."""
     tokens, parents, valid = (part[row] for part in tree.lists)
     depths, new = tree.depths[row].tolist(), {0: 0}
     order = [0]
@@ -135,7 +134,7 @@ def _order(tree, row):
         for i in level:
             new[i] = len(order)
             order.append(i)
-    return order
+    return order + sorted(set(range(tree.size)) - set(order))
 
 
 class Sorted:
@@ -177,9 +176,13 @@ def easy(engine, factor):
     return Sourced(engine, lambda seeds: Source(seeds, easier(factor)))
 
 
+def refolded(fold):
+    return lambda engine: Sourced(engine, lambda seeds: Source(seeds, folded(fold)))
+
+
 BREAKS = {
-    "the same noise at every position": lambda engine: Sourced(engine, lambda seeds: Source(seeds, folded(lambda p: 0))),
-    "noise reused over four positions": lambda engine: Sourced(engine, lambda seeds: Source(seeds, folded(lambda p: p // 4))),
+    "the same noise at every position": refolded(lambda position: 0),
+    "noise reused over four positions": refolded(lambda position: position // 4),
     "siblings sorted by number": lambda engine: Decoder(engine.target.runner, Sorted(engine.drafter), engine.verifier),
     "acceptance 15 % too easy": lambda engine: easy(engine, EASE),
     "every draft accepted": lambda engine: easy(engine, 1e9),

@@ -19,7 +19,7 @@ from draftwood.judging import BINS, Report, judged, judged_greedy, places_in, ro
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
 
-BATCH = 16  # texts
+BATCH = 16  # texts; the first ones are made one by one, since drafters draft more for a single text, and otherwise
 
 
 def check(
@@ -39,7 +39,8 @@ def check(
         chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
         limits = Limits(max_new_tokens=new_tokens, ignore_eos=True)
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
-        judge.add(requests, _texts(decoder, requests, sampling, judge.rounds))
+        together = [[request] for request in requests] if first == 0 else [requests]
+        judge.add(requests, [text for part in together for text in _texts(decoder, part, sampling, judge.rounds)])
     return judge.report()
 
 

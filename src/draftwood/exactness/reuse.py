@@ -1,12 +1,12 @@
 """How much likelier a token is if it was picked with the same Gumbel noise as an earlier one.
 
-With exponential noises ``E``, a pick is the first arrival: ``argmin E[z] / p[z]``. Let ``x`` be picked from ``then``; its
-arrival ``m = E[x] / then[x]`` is exponential with rate 1, and every other token still has ``E[z] > m then[z]``. With the same
-noise, the arrivals from ``now`` are therefore ``m r[x]`` for ``x`` and ``m r[z] + Exp(now[z])`` for the others, where ``r = then /
-now``. With ``H(s) = sum over z != x of relu(s now[z] - then[z])`` and ``m`` integrated out, ``x`` is picked again with
-probability ``1 / (1 + H(r[x]))``, and another ``y`` with ``now[y]`` times the integral of ``1 / (1 + H(s))^2`` over ``s`` from
-``r[y]`` to ``r[x]`` (none if ``r[y]`` is larger). ``H`` is piecewise linear, and on a piece from ``a`` to ``b`` the integral is
-``(b - a) / ((1 + H(a)) (1 + H(b)))``.
+With exponential noises ``E``, a pick is the first arrival: ``argmin E[z] / p[z]``. Let ``x`` be picked from ``then``. Its
+arrival ``m = E[x] / then[x]`` is exponential with rate 1, and every other token still has ``E[z] > m then[z]``. With the
+same noise, the arrivals from ``now`` are therefore ``m r[x]`` for ``x`` and ``m r[z] + Exp(now[z])`` for the others, where
+``r = then / now``. Let ``H(s)`` be the sum of ``relu(s now[z] - then[z])`` over ``z != x``. With ``m`` integrated out, ``x``
+is picked again with probability ``1 / (1 + H(r[x]))``, and another ``y`` with ``now[y]`` times the integral of ``1 / (1 +
+H(s))^2`` over ``s`` from ``r[y]`` to ``r[x]`` (0 if ``r[y]`` is larger). ``H`` is piecewise linear, and on a piece from
+``a`` to ``b`` the integral is ``(b - a) / ((1 + H(a)) (1 + H(b)))``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def ratios(
     return torch.where(before > 0, found, torch.ones_like(found))  # impossible before by rounding: nothing follows
 
 
-def _others(
-    part: Float[Tensor, "pair likely"], picked: Tensor, own: Float[Tensor, "pair"]
-) -> Float[Tensor, "pair other"]:
+def _others(part: Float[Tensor, "pair likely"], picked: Tensor, own: Float[Tensor, "pair"]) -> Float[Tensor, "pair other"]:
     """Probabilities of the tokens but the one that was picked before, and of the rest together."""
     likely = part.double().masked_fill(picked, 0.0)
     rest = (1 - own.double() - likely.sum(1)).clamp(min=0.0)

@@ -63,7 +63,9 @@ class Decided:
     after_rejection: bool
 
 
-Rule: TypeAlias = Callable[[DraftTree, Float[Tensor, "row node n"], Sequence[list[int]]], tuple[list[list[Trial]], list[Tensor]]]
+Rule: TypeAlias = Callable[
+    [DraftTree, Float[Tensor, "row node n"], Sequence[list[int]]], tuple[list[list[Trial]], list[Tensor]]
+]
 """Each row's trials, and what was left of the target's distribution at the end of its path."""
 
 
@@ -71,16 +73,14 @@ def _recursive(
     tree: DraftTree, target_logp: Float[Tensor, "row node n"], paths: Sequence[list[int]]
 ) -> tuple[list[list[Trial]], list[Tensor]]:
     """Children of the nodes on the path, each up to the accepted one."""
-    asked = [
-        (row, node) for row, path in enumerate(paths) for node in (0, *path) if tree.children[row][node]
-    ]
+    asked = [(row, node) for row, path in enumerate(paths) for node in (0, *path) if tree.children[row][node]]
     left: dict[tuple[int, int], Tensor] = {}
     chances = torch.ones(tree.rows, tree.size, tree.branching + 1, dtype=torch.float64, device=target_logp.device)
     if asked:
         parents = parents_of(tree, asked)
         rest = pass_down(tree, parents, torch.ones_like(chances[..., 0]), target_logp, chances)
         left.update(zip(zip(parents.rows, parents.nodes, strict=True), rest, strict=True))
-    trials = []
+    trials: list[list[Trial]] = []
     for row, (path, chance) in enumerate(zip(paths, chances[..., 0].tolist(), strict=True)):
         trials.append([])
         for depth, (node, kept) in enumerate(zip((0, *path), (*path, 0), strict=True), 1):
@@ -293,6 +293,6 @@ def _of_trials(trials: Sequence[Trial]) -> float:
 
 
 def _same_noise(law: Tensor, token: int, law_before: Tensor, before: int) -> Tensor:
-    likely = law.topk(min(LIKELY, len(law))).indices.unsqueeze(0)
+    likely: Tensor = law.topk(min(LIKELY, len(law))).indices.unsqueeze(0)
     one, other = torch.tensor([token]), torch.tensor([before])
     return ratios(law[likely], law_before[likely], likely, law[other], law_before[other], other, one)
