@@ -18,6 +18,8 @@ from torch import Tensor
 
 STAKES: Final = (0.05, 0.2, 0.5, 0.9)  # shares of the gambler's money that are put on a likelihood ratio
 TILTS: Final = (-1.0, -0.3, -0.1, 0.1, 0.3, 1.0)  # changes of the log-odds of an event
+FACTORS: Final = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)  # and of its probability
+_ODDS: Final = 8.0  # by which such a factor changes the odds at most, so that no single event decides by rounding
 FEW: Final = 30  # places; their mean or their products are not judged if there are fewer
 
 
@@ -33,11 +35,17 @@ def of_wealth(logs: Float[Tensor, "bet"]) -> float:
 
 
 def of_events(chances: Sequence[float], happened: Sequence[bool]) -> float:
-    """The p-value of events with these probabilities, each given those before it, against all odds changed by one factor."""
+    """The p-value of events with these probabilities, each given those before it, against all odds changed by one amount,
+    and against all probabilities changed by one factor."""
     chance = torch.tensor(chances, dtype=torch.float64).clamp(0.0, 1.0)
+    event = torch.tensor(happened)
     tilts = torch.tensor(TILTS, dtype=torch.float64).unsqueeze(1)
-    logs = tilts * torch.tensor(happened, dtype=torch.float64) - torch.log1p(chance * torch.expm1(tilts))
-    return of_wealth(logs.sum(dim=1))
+    tilted = tilts * event - torch.log1p(chance * torch.expm1(tilts))
+    other = torch.tensor(FACTORS, dtype=torch.float64).unsqueeze(1) * chance
+    other = torch.minimum(torch.maximum(other, 1 - _ODDS * (1 - chance)), 1 - (1 - chance) / _ODDS)
+    ratio = torch.where(event, other / chance, (1 - other) / (1 - chance))  # NaN where neither can be
+    scaled = ratio.nan_to_num(nan=1.0, posinf=_ODDS).log()
+    return of_wealth(torch.cat([tilted.sum(dim=1), scaled.sum(dim=1)]))
 
 
 def of_mean(places: Sequence[float]) -> float | None:

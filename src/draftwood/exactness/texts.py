@@ -56,7 +56,8 @@ def by_number(law: Float[Tensor, "token vocab"], tokens: Int[Tensor, "token"], g
     below = law.double().cumsum(1)
     own, end = law.double().gather(1, token).squeeze(1), below.gather(1, token).squeeze(1)
     share = torch.rand(len(tokens), generator=generator, dtype=torch.float64)
-    return ((end - (1 - share) * own) / below[:, -1]).clamp(0.0, 1.0)
+    places: Tensor = ((end - (1 - share) * own) / below[:, -1]).clamp(0.0, 1.0)
+    return places
 
 
 def pair_ratios(now: Text, then: Text, at: Sequence[int], before: Sequence[int]) -> Float[Tensor, "pair"]:
