@@ -48,12 +48,10 @@ def found(pair, method, broken=lambda engine: engine, sampling=None):
 
 
 @pytest.mark.parametrize(("method", "name", "test"), [
-    (DEFAULT, SAME, "serial, lag 1, noise"), (DRAWN, SAME, "next round, drafted"), (CHAIN, SAME, "next round, drafted"),
-    (LEAVES, SAME, "next round, extra token"),
+    (DEFAULT, SAME, "serial, lag 1, noise"), (LEAVES, SAME, "next round, extra token"),
     (DEFAULT, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
-    (LEAVES, REUSED, "next round, drafted"),
     (DRAWN, SORTED, "drafted, sibling 1"), (LEAVES, SORTED, "drafted, sibling 2"),
-    (DEFAULT, EASY, "choice"), (DRAWN, EASY, "accepted"), (LEAVES, EASY, "accepted"), (CHAIN, EASY, "accepted"),
+    (DEFAULT, EASY, "choice"), (DRAWN, EASY, "accepted"), (LEAVES, EASY, "accepted"),
 ])  # fmt: skip
 def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name, test):
     report = found(pair, method, BREAKS[name])
@@ -73,8 +71,8 @@ def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
 
 
 @pytest.mark.parametrize("method", [
-    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="iid"), Method(method="hybrid"), Method(method="dynamic"),
-    Method(method="ngram"), Method(method="ngram", verifier="traversal"), Method(method="shared-noise", shape="2-2"),
+    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="hybrid"), Method(method="dynamic"), Method(method="ngram"),
+    Method(method="shared-noise", shape="2-2"),
 ], ids=lambda m: f"{m.method}-{m.verifier}")  # fmt: skip
 def test_sound_engines_are_called_exact(pair, method):
     report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))

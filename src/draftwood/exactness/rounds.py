@@ -295,4 +295,5 @@ def _of_trials(trials: Sequence[Trial]) -> float:
 def _same_noise(law: Tensor, token: int, law_before: Tensor, before: int) -> Tensor:
     likely: Tensor = law.topk(min(LIKELY, len(law))).indices.unsqueeze(0)
     one, other = torch.tensor([token]), torch.tensor([before])
-    return ratios(law[likely], law_before[likely], likely, law[other], law_before[other], other, one)
+    found: Tensor = ratios(law[likely], law_before[likely], likely, law[other], law_before[other], other, one)
+    return found
