@@ -22,7 +22,7 @@ from draftwood.sampling import Law, Sampling
 
 BINS = 32
 SIGNIFICANCE = 1e-4
-MARGINAL = 0.5  # of the significance, the share of this test where there are others
+SHARES = {"marginal": 0.5, "accepted": 0.1}  # of the significance, where there are several tests
 MOST_OTHERS = 50  # tests that share the rest equally; fewer use less, so that no level depends on what came out
 
 
@@ -109,15 +109,17 @@ def judged(places: Float[Tensor, "token"], others: Sequence[tuple[str, float]] =
     """The report on places that should be uniform in (0, 1).
 
     Args:
-        others: names and p-values of further tests of the same texts; they share what :data:`MARGINAL` leaves of the level.
+        others: names and p-values of further tests of the same texts; the level is split by :data:`SHARES`.
     """
     n = len(places)
     counts = torch.histc(places.double(), BINS, 0.0, 1.0)
     chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
     p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
-    tests = [Evidence(name="marginal", p_value=p_value, level=SIGNIFICANCE * (MARGINAL if others else 1))]
-    level = SIGNIFICANCE * (1 - MARGINAL) / max(MOST_OTHERS, len(others))
-    tests += [Evidence(name=name, p_value=p, level=level) for name, p in others]
+    rest = (1 - sum(SHARES.values())) / max(MOST_OTHERS, len(others))
+    tests = [
+        Evidence(name=name, p_value=p, level=SIGNIFICANCE * (SHARES.get(name, rest) if others else 1))
+        for name, p in (("marginal", p_value), *others)
+    ]
     # Nine times in ten a shift of this noncentrality is significant with 31 degrees of freedom. Of all shifts of one total
     # variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
     noncentrality = 63 if others else 60

@@ -16,7 +16,8 @@ def test_a_sound_method_is_called_exact(run, pair, options):
 
 
 def test_json_names_every_test_with_its_p_value(run, pair):
-    result = run("check", *pair, "--prompt", "the fox", "--samples", "40", "--new-tokens", "16", "--method", "chain", "--json")
+    size = ("--samples", "40", "--new-tokens", "16")
+    result = run("check", *pair, "--prompt", "the fox", *size, "--method", "chain", "--json")
     found = json.loads(result.stdout)
     tests = {test["name"]: test for test in found["tests"]}
     assert tests["marginal"]["p_value"] == found["p_value"]

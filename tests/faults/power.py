@@ -1,4 +1,4 @@
-"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power [repeats]``."""
+"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power [repeats [part of a line]]``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ METHODS = (
 )  # fmt: skip
 
 
-def main(repeats: int) -> None:
+def main(repeats: int, only: str) -> None:
     pair = draftwood.load(options=LoadOptions(backend="torch"))
     for method in METHODS:
         for name, broken in {"none": lambda engine: engine, **BREAKS}.items():
+            line = f"{method.method} {method.verifier} | {name}"
+            if only not in line:
+                continue
             found, first = 0, Counter()
             for repeat in range(repeats):
                 engine = Decoder(pair.target, *build(method, pair.draft, greedy=False))  # has learnt nothing yet
@@ -35,8 +38,8 @@ def main(repeats: int) -> None:
                 found += not report.exact
                 worst = min(report.tests, key=lambda test: test.p_value / test.level)
                 first[f"{worst.name} ({worst.p_value:.0e})"] += 1
-            print(f"{method.method} {method.verifier} | {name} | {found} of {repeats} | {dict(first)}", flush=True)
+            print(f"{line} | {found} of {repeats} | {dict(first)}", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2] if len(sys.argv) > 2 else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_p_values_are_no_smaller_than_chance_makes_them():
     bets = [of_events(c, e) for c, e in zip(chances.tolist(), events.tolist(), strict=True)]
     places = torch.rand(runs, 60, generator=generator).tolist()
     means = [of_mean(row) for row in places]
-    pairs = [of_pairs(list(zip(row, row[1:], strict=False))) for row in places]
+    pairs = [of_pairs(list(pairwise(row))) for row in places]
     for values in (bets, means, pairs):
         for level in (0.1, 0.01):
             assert sum(p <= level for p in values) <= runs * level + 4 * (runs * level) ** 0.5
