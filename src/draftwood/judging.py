@@ -9,6 +9,7 @@ draft's law over the target's, so that a text that leans towards the draft piles
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -21,6 +22,29 @@ from draftwood.sampling import Law, Sampling
 
 BINS = 32
 SIGNIFICANCE = 1e-4
+SHARES = {"marginal": 0.5, "accepted": 0.1}  # of the significance, where there are several tests
+MOST_OTHERS = 50  # tests that share the rest equally; fewer use less, so that no level depends on what came out
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One test of several.
+
+    Attributes:
+        name: what is tested.
+        p_value: how often chance alone gives as much, at most.
+        level: below it the test fails. The levels of all tests add up to :data:`SIGNIFICANCE` at most (weighted Bonferroni).
+    """
+
+    name: str
+    p_value: float
+    level: float
+
+    @property
+    def fails(self) -> bool:
+        """Chance does not explain it."""
+        return self.p_value <= self.level
 
 
 @final
@@ -37,7 +61,8 @@ class Report:
         expected: what chance alone gives for it.
         detectable: the distance that would be found nine times in ten.
         p_value: how often chance alone gives as much (chi-squared).
-        exact: nothing speaks against it at the level of significance.
+        exact: nothing speaks against it at the level of significance: no test fails.
+        tests: all tests that were made, this one first; none at temperature 0.
     """
 
     tokens: int
@@ -49,6 +74,7 @@ class Report:
     detectable: float | None
     p_value: float | None
     exact: bool
+    tests: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -65,17 +91,38 @@ class Report:
         return (
             f"{verdict}. {self.tokens} tokens in the target's own law: total variation {self.total_variation:.4f}, by "
             f"chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
+            f"{self._others()}"
         )
 
+    def _others(self) -> str:
+        """The test that fails first, by its p-value over its level; without failures, the one that comes nearest to it."""
+        if len(self.tests) < 2:
+            return ""
+        first, failing = min(self.tests, key=lambda t: t.p_value / t.level), sum(test.fails for test in self.tests)
+        told = f"{first.name!r} (p = {first.p_value:.2g}, level {first.level:.2g})"
+        if failing:
+            return f". {failing} of {len(self.tests)} tests fail, first {told}"
+        return f". {len(self.tests)} tests, the nearest to failing is {told}"
 
-def judged(places: Float[Tensor, "token"]) -> Report:
-    """The report on places that should be uniform in (0, 1)."""
+
+def judged(places: Float[Tensor, "token"], others: Sequence[tuple[str, float]] = ()) -> Report:
+    """The report on places that should be uniform in (0, 1).
+
+    Args:
+        others: names and p-values of further tests of the same texts; the level is split by :data:`SHARES`.
+    """
     n = len(places)
     counts = torch.histc(places.double(), BINS, 0.0, 1.0)
     chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
     p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
-    # Nine times in ten a shift of noncentrality 60 is significant at 1e-4 with 31 degrees of freedom. Of all shifts of one
-    # total variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
+    rest = (1 - sum(SHARES.values())) / max(MOST_OTHERS, len(others))
+    tests = [
+        Evidence(name=name, p_value=p, level=SIGNIFICANCE * (SHARES.get(name, rest) if others else 1))
+        for name, p in (("marginal", p_value), *others)
+    ]
+    # Nine times in ten a shift of this noncentrality is significant with 31 degrees of freedom. Of all shifts of one total
+    # variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
+    noncentrality = 63 if others else 60
     return Report(
         tokens=n,
         differing=None,
@@ -83,15 +130,21 @@ def judged(places: Float[Tensor, "token"]) -> Report:
         allowed=None,
         total_variation=float((counts / n - 1 / BINS).abs().sum() / 2),
         expected=math.sqrt(BINS / (2 * math.pi * n)),
-        detectable=math.sqrt(60 / n) / 2,
+        detectable=math.sqrt(noncentrality / n) / 2,
         p_value=p_value,
-        exact=p_value > SIGNIFICANCE,
+        exact=not any(test.fails for test in tests),
+        tests=tuple(tests),
     )
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """How far two forwards of different shape may differ in a log-probability."""
+    return max(1e-3, 64 * torch.finfo(dtype).eps)
 
 
 def judged_greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
     """At temperature 0 every token must be the best one, up to the rounding of two forwards of different shape."""
-    worst, allowed = float(gaps.max()), max(1e-3, 64 * torch.finfo(dtype).eps)
+    worst, allowed = float(gaps.max()), rounding(dtype)
     return Report(
         tokens=len(gaps),
         differing=int((gaps > 0).sum()),
@@ -140,6 +193,19 @@ def places_of(
         generator: of the place within a token's own share.
     """
     law = target_law(target, prompt, ids, sampling)
+    return places_in(law, target, draft, prompt, ids, sampling, generator)
+
+
+def places_in(
+    law: Float[Tensor, "token vocab"],
+    target: ModelRunner,
+    draft: ModelRunner | None,
+    prompt: list[int],
+    ids: list[int],
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> Float[Tensor, "token"]:
+    """As :func:`places_of`, where the target's log-probabilities are known."""
     return _places(law.exp(), _order(target, draft, prompt, ids, sampling, law), ids, generator)
 
 

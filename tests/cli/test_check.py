@@ -12,6 +12,17 @@ def test_a_sound_method_is_called_exact(run, pair, options):
     result = run("check", *pair, "--prompt", "the fox", "--samples", "40", "--new-tokens", "16", *options)
     assert result.exit_code == 0, result.output
     assert ": exact. 640 tokens in the target's own law" in result.stdout
+    assert " tests, the nearest to failing is '" in result.stdout
+
+
+def test_json_names_every_test_with_its_p_value(run, pair):
+    size = ("--samples", "40", "--new-tokens", "16")
+    result = run("check", *pair, "--prompt", "the fox", *size, "--method", "chain", "--json")
+    found = json.loads(result.stdout)
+    tests = {test["name"]: test for test in found["tests"]}
+    assert tests["marginal"]["p_value"] == found["p_value"]
+    assert {"serial, lag 8, order", "rows, next seed, noise", "accepted, depth 1", "drafted, sibling 1"} <= tests.keys()
+    assert all(0 <= test["p_value"] <= 1 and 0 < test["level"] < 1e-4 for test in tests.values())
 
 
 def test_json_and_temperature_0(run, pair):

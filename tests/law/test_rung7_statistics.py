@@ -59,10 +59,11 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
 
 def test_control_texts_of_another_temperature_are_seen(pair):
     class Warmer:
-        drafter, verifier = None, None
+        engine = pair.decoder(Method(method="ar"))
+        drafter, verifier = engine.drafter, engine.verifier
 
-        def generate(self, requests, sampling):
-            return pair.decoder(Method(method="ar")).generate(requests, replace(sampling, temperature=1.3))
+        def stream(self, requests, sampling):
+            return self.engine.stream(requests, replace(sampling, temperature=1.3))
 
     assert not check(pair, Warmer(), Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
 

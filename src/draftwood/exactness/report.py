@@ -1,9 +1,11 @@
-"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.judging`)."""
+"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.judging`), and its rounds, judged
+by what they recorded (:mod:`draftwood.exactness.rounds`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,15 +13,19 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
-from draftwood.judging import BINS, Report, judged, judged_greedy, places_of, target_law
+from draftwood.exactness.rounds import Rounds
+from draftwood.exactness.texts import Choice, Text, Texts, by_number
+from draftwood.judging import BINS, Report, judged, judged_greedy, places_in, rounding, target_law
 from draftwood.output import Limits
 from draftwood.sampling import Sampling
+
+BATCH = 16  # texts; the first ones are made one by one, since drafters draft more for a single text, and otherwise
 
 
 def check(
     pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, samples: int, new_tokens: int, seed: int
 ) -> Report:
-    """Generate ``samples`` texts over the prompts in batches and judge every new token.
+    """Generate ``samples`` texts over the prompts in batches and judge every new token, and every round.
 
     Raises:
         ConfigError: fewer samples or tokens than can say anything.
@@ -28,21 +34,88 @@ def check(
         raise ConfigError(
             f"{samples} samples of {new_tokens} tokens say nothing: give {20 * BINS} tokens or more altogether"
         )
-    # At temperature 0 the law is a point mass; how far a token lies below the best one is seen at temperature 1.
-    flat = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    judge = flat if sampling.greedy else sampling
-    generator = torch.Generator().manual_seed(seed)
-    places: list[Tensor] = []
-    gaps: list[Tensor] = []
-    for first in range(0, samples, 16):
-        chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + 16))]
+    judge = Greedy(pair, sampling) if sampling.greedy else Drawn(pair, decoder, sampling, seed)
+    for first in range(0, samples, BATCH):
+        chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
         limits = Limits(max_new_tokens=new_tokens, ignore_eos=True)
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
-        for prompt, result in zip(chosen, decoder.generate(requests, sampling), strict=True):
-            ids = result.token_ids
-            if sampling.greedy:
-                law = target_law(pair.target, prompt, ids, judge)
-                gaps.append(law.amax(-1) - law.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
-            else:
-                places.append(places_of(pair.target, pair.draft, prompt, ids, judge, generator))
-    return judged_greedy(torch.cat(gaps), pair.target.model.dtype) if sampling.greedy else judged(torch.cat(places))
+        together = [[request] for request in requests] if first == 0 else [requests]
+        judge.add(requests, [text for part in together for text in _texts(decoder, part, sampling, judge.rounds)])
+    return judge.report()
+
+
+def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, rounds: Rounds | None) -> list[list[int]]:
+    """The new tokens of a batch; its rounds are shown to ``rounds``."""
+    texts = [list[int]() for _ in requests]
+    if rounds is not None:
+        rounds.start()
+    for pieces in decoder.stream(requests, sampling):
+        for piece in pieces:
+            texts[piece.row] += piece.tokens
+        if rounds is not None and pieces:
+            rounds.add(pieces[0].round, [piece.row for piece in pieces])
+    return texts
+
+
+@final
+@dataclass(frozen=True)
+class Greedy:
+    """At temperature 0 the target's distribution is a point mass; how far a token lies below the best one is seen at
+    temperature 1."""
+
+    pair: Pair
+    sampling: Sampling
+    rounds: None = None
+    gaps: list[Tensor] = field(default_factory=list)
+
+    def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
+        """Judge a batch."""
+        flat = replace(self.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        for request, ids in zip(requests, texts, strict=True):
+            law = target_law(self.pair.target, list(request.prompt), ids, flat)
+            self.gaps.append(law.amax(-1) - law.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
+
+    def report(self) -> Report:
+        """What was found."""
+        return judged_greedy(torch.cat(self.gaps), self.pair.target.model.dtype)
+
+
+@final
+class Drawn:
+    """Above temperature 0: all tests."""
+
+    def __init__(self, pair: Pair, decoder: Decoder, sampling: Sampling, seed: int) -> None:
+        self._pair, self._sampling = pair, sampling
+        self._generator = torch.Generator().manual_seed(seed)
+        others = torch.Generator().manual_seed(seed + 1)  # so that the marginal test is what it would be alone
+        self._others = others
+        self._places: list[Tensor] = []
+        self._texts, self.rounds = Texts(), Rounds(decoder.verifier.name, others)
+        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.name == "coupled" else None
+
+    def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
+        """Judge a batch."""
+        batch = []
+        for request, ids in zip(requests, texts, strict=True):
+            text = self._judged(list(request.prompt), ids)
+            batch.append(text)
+            if self._choice is not None:
+                self._choice.add(text, request.seed)
+        self._texts.add(batch)
+
+    def _judged(self, prompt: list[int], ids: list[int]) -> Text:
+        target, tokens = self._pair.target, torch.tensor(ids)
+        logp = target_law(target, prompt, ids, self._sampling)
+        self._places.append(places_in(logp, target, self._pair.draft, prompt, ids, self._sampling, self._generator))
+        law = logp.exp()
+        return Text(prompt=prompt, tokens=tokens, law=law, places=by_number(law, tokens, self._others))
+
+    def _found(self) -> Iterator[tuple[str, float]]:
+        yield from self._texts.found()
+        if self._choice is not None:
+            yield from self._choice.found()
+        yield from self.rounds.found()
+
+    def report(self) -> Report:
+        """What was found."""
+        return judged(torch.cat(self._places), list(self._found()))

@@ -60,7 +60,7 @@ class Traversal:
                 laws = torch.where(own[parents.rows, 0, None] > 0, laws, laws_at(target_logp, parents.rows, parents.nodes))
             left.update(zip(zip(parents.rows, parents.nodes, strict=True), laws, strict=True))
         own[:, 0] = 1.0
-        orders = [_leaves_first(children) for children in tree.children]
+        orders = [leaves_first(children) for children in tree.children]
         longest = max(map(len, orders))
         order = torch.tensor([o + [0] * (longest - len(o)) for o in orders], device=own.device)
         asked = own.gather(1, order)
@@ -89,10 +89,11 @@ def inner_levels(tree: DraftTree) -> list[Parents]:
                 levels.append([])
             levels[depth] += [(row, node) for node in front]
             front = [child for node in front for child in children[node]]
-    return [_parents(tree, level) for level in levels]
+    return [parents_of(tree, level) for level in levels]
 
 
-def _parents(tree: DraftTree, level: list[tuple[int, int]]) -> Parents:
+def parents_of(tree: DraftTree, level: list[tuple[int, int]]) -> Parents:
+    """These nodes with children, each given by its row and its number."""
     level.sort(key=lambda at: -len(tree.children[at[0]][at[1]]))
     below = [[row * tree.size + child for child in tree.children[row][node]] for row, node in level]
     tries = [[children[j] for children in below if len(children) > j] for j in range(len(below[0]))]
@@ -146,7 +147,7 @@ def _take_away(left: Float[Tensor, "parent vocab"], weight: Float[Tensor, "paren
     torch.div(remains, either, out=weight)
 
 
-def _leaves_first(children: Sequence[Sequence[int]]) -> list[int]:
+def leaves_first(children: Sequence[Sequence[int]]) -> list[int]:
     """Nodes of one row, depth-first, children in draw order, each after its children."""
     out: list[int] = []
 

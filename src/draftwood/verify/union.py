@@ -27,8 +27,20 @@ def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) 
     matches = isinstance(verifier, Coupled | Greedy)
     if matches and target.certain is not None:
         return follow_table(tree, target.certain)
+    smaller, target_logp, tokens = reduced(tree, target, scores=matches)
+    if tokens is None:
+        return verifier.verify(smaller, target_logp, choices)
+    verdict = verifier.verify(smaller, target_logp, OnUnion(choices, tokens, target.vocab))
+    return replace(verdict, next_tokens=tokens[list(verdict.next_tokens)].tolist())
+
+
+def reduced(
+    tree: DraftTree, target: Laws, *, scores: bool = False
+) -> tuple[DraftTree, Float[Tensor, "row node n"], Int[Tensor, "n"] | None]:
+    """The tree and the target's log-probabilities on the tokens that are possible, and these tokens in rising order; all of
+    them, and None, where the target's laws do not name theirs. Then ``scores`` do, where asked for."""
     if target.tokens is None:
-        return verifier.verify(tree, target.scores if matches else target.logp, choices)
+        return tree, target.scores if scores else target.logp, None
     draft = tree.draft_laws
     supports = [target.support(), tree.tokens.flatten(), *([] if draft is None else [draft.support()])]
     tokens: Int[Tensor, "n"] = torch.unique(torch.cat(supports))
@@ -37,8 +49,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: Laws, choices: Choices) 
         tokens=torch.searchsorted(tokens, tree.tokens),
         draft_laws=None if draft is None else Laws(logp=draft.on(tokens), vocab=len(tokens)),
     )
-    verdict = verifier.verify(smaller, target.on(tokens), OnUnion(choices, tokens, target.vocab))
-    return replace(verdict, next_tokens=tokens[list(verdict.next_tokens)].tolist())
+    return smaller, target.on(tokens), tokens
 
 
 @final

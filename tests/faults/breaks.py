@@ -1,0 +1,189 @@
+"""Engines that are broken on purpose, as thin wrappers of sound ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from draftwood.counters import token_bases
+from draftwood.decode import Decoder
+from draftwood.laws import Laws
+from draftwood.noise import Noise, RoundNoise
+from draftwood.verify.coupled import Coupled, follow
+
+EASE = 1.15
+
+
+class Sourced:
+    """A decoder with another source of noise."""
+
+    def __init__(self, engine, source: Callable):
+        self.engine, self.source, self.drafter, self.verifier = engine, source, engine.drafter, engine.verifier
+
+    def stream(self, requests, sampling):
+        return self.engine.stream(requests, sampling, noise=self.source([request.seed for request in requests]))
+
+
+class Source:
+    """A source of noise whose choices are changed before use."""
+
+    def __init__(self, seeds, change):
+        self.inner, self.change = Noise(seeds), change
+
+    def select(self, rows):
+        return Source([self.inner.seeds[r] for r in rows], self.change)
+
+    def at(self, positions):
+        return self.change(self.inner, positions)
+
+
+def folded(fold):
+    """The noise of text position ``fold(t)`` at position ``t``."""
+
+    def change(inner, positions):
+        choices = RoundNoise(inner, [fold(p) for p in positions])
+
+        def shared(offset, count, vocab, tokens=None):
+            bases = token_bases(vocab, inner.device)
+            bases = bases if tokens is None else bases[tokens]
+            ahead = range(1 + offset, 1 + offset + count)
+            return torch.cat([inner._gumbel([fold(p + a) for p in positions], 0, 1, bases) for a in ahead], dim=1)
+
+        choices.shared = shared
+        return choices
+
+    return change
+
+
+def easier(factor):
+    """Every drafted child is accepted ``factor`` times as often as it should be, where that is possible."""
+
+    def change(inner, positions):
+        choices = RoundNoise(inner, positions)
+        accept, path = choices.accept, choices.path
+
+        def eager_path(stops):
+            going = (1 - stops.cumsum(1)).roll(1, dims=1).index_fill(1, torch.tensor([0]), 1.0).clamp(min=1e-12)
+            own = (stops / going * factor).clamp(max=1.0)
+            own = torch.where(stops / going > 1 - 1e-9, stops / going, own)
+            return path(own * (1 - own).cumprod(1).roll(1, dims=1).index_fill(1, torch.tensor([0]), 1.0))
+
+        choices.accept = lambda target, draft, node: accept([p * factor for p in target], draft, node)
+        choices.path = eager_path
+        return choices
+
+    return change
+
+
+class EasyCoupled(Coupled):
+    """A drafted child is kept if its perturbed probability comes within ``factor`` of the best."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def verify(self, tree, target_logp, choices):
+        noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
+        scores = target_logp.log_softmax(-1) + noise[torch.arange(tree.rows).unsqueeze(1), tree.depths]
+
+        def choose(row, node, depth):
+            best = int(scores[row, node].argmax())
+            tokens = [tree.lists[0][row][child] for child in tree.children[row][node]]
+            near = [t for t in tokens if scores[row, node, t] > scores[row, node, best] - math.log(self.factor)]
+            return near[0] if near else best
+
+        return follow(tree, choose)
+
+
+def sorted_siblings(tree):
+    """The same tree with siblings in the order of their numbers; their laws stay as recorded."""
+    if tree.size == 1:
+        return tree
+    orders = [_order(tree, row) for row in range(tree.rows)]
+    order = torch.tensor(orders)
+    place = torch.empty_like(order).scatter_(1, order, torch.arange(tree.size).expand_as(order))
+    draft = tree.draft_laws
+    if draft is not None:
+        logp = draft.dense()
+        at = order.clamp(max=logp.shape[1] - 1).unsqueeze(-1)  # any law stands at nodes without children
+        draft = Laws(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
+    return replace(
+        tree,
+        tokens=tree.tokens.gather(1, order),
+        parents=place.gather(1, tree.parents.gather(1, order)),
+        depths=tree.depths.gather(1, order),
+        valid=tree.valid.gather(1, order),
+        ancestors=tree.ancestors.gather(1, order.unsqueeze(2).expand(-1, -1, tree.size)).gather(
+            2, order.unsqueeze(1).expand(-1, tree.size, -1)
+        ),
+        drawn=None if tree.drawn is None else tree.drawn.gather(1, order),
+        draft_laws=draft,
+    )
+
+
+def _order(tree, row):
+    """Old numbers of nodes, level by level, siblings by token; places without a node stand at the end of a level."""
+    tokens, parents, valid = (part[row] for part in tree.lists)
+    depths, new = tree.depths[row].tolist(), {0: 0}
+    order = [0]
+    for depth in range(1, max(depths) + 1):
+        level = [i for i in range(1, tree.size) if depths[i] == depth]
+        level.sort(key=lambda i: (not valid[i], new.get(parents[i], tree.size), tokens[i]))
+        for i in level:
+            new[i] = len(order)
+            order.append(i)
+    return order + sorted(set(range(tree.size)) - set(order))
+
+
+class Sorted:
+    """A drafter whose siblings are sorted."""
+
+    def __init__(self, drafter):
+        self.drafter, self.name, self.draw, self.max_length = drafter, drafter.name, drafter.draw, drafter.max_length
+
+    @property
+    def forward_seconds(self):
+        return self.drafter.forward_seconds
+
+    def start(self, texts, sources=()):
+        self.drafter.start(texts, sources)
+
+    def draft(self, root, law, choices, limits):
+        self.tree = self.drafter.draft(root, law, choices, limits)
+        return sorted_siblings(self.tree)
+
+    def commit(self, this_round):
+        """In the numbers that the drafter knows: of the same tokens along the same path."""
+        paths = []
+        for row, path in enumerate(this_round.paths):
+            node, out = 0, []
+            for wanted in (this_round.tree.lists[0][row][i] for i in path):
+                node = next(c for c in self.tree.children[row][node] if self.tree.lists[0][row][c] == wanted)
+                out.append(node)
+            paths.append(out)
+        verdict = replace(this_round.verdict, paths=paths)
+        self.drafter.commit(replace(this_round, tree=self.tree, verdict=verdict))
+
+    def select(self, rows):
+        self.drafter.select(rows)
+
+
+def easy(engine, factor):
+    if engine.verifier.name == "coupled":
+        return Decoder(engine.target.runner, engine.drafter, EasyCoupled(factor))
+    return Sourced(engine, lambda seeds: Source(seeds, easier(factor)))
+
+
+def refolded(fold):
+    return lambda engine: Sourced(engine, lambda seeds: Source(seeds, folded(fold)))
+
+
+BREAKS = {
+    "the same noise at every position": refolded(lambda position: 0),
+    "noise reused over four positions": refolded(lambda position: position // 4),
+    "siblings sorted by number": lambda engine: Decoder(engine.target.runner, Sorted(engine.drafter), engine.verifier),
+    "acceptance 15 % too easy": lambda engine: easy(engine, EASE),
+    "every draft accepted": lambda engine: easy(engine, 1e9),
+}

@@ -1,0 +1,115 @@
+"""``draftwood check`` calls broken engines broken at its default budget, and sound ones exact."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from draftwood.api import Pair
+from draftwood.decode import Decoder
+from draftwood.exactness.commands import CheckConfig
+from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare
+from draftwood.exactness.report import check
+from draftwood.exactness.reuse import ratios
+from draftwood.judging import SIGNIFICANCE
+from draftwood.methods import Method, build
+from draftwood.sampling import Sampling
+from tests.faults.breaks import BREAKS
+from tests.helpers import tiny_gpt
+
+SAME, REUSED, SORTED, EASY, ALL = BREAKS
+DEFAULT, DRAWN = Method(), Method(method="rsd-s")
+LEAVES = Method(method="rsd-c", verifier="traversal", shape="2-2-1")
+CHAIN = Method(method="chain")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A tiny target, and a draft that is nearly as good."""
+    target = tiny_gpt(48, 1, dtype=torch.float32, spread=0.35)
+    draft = copy.deepcopy(target)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weights in draft.parameters():
+            weights += 0.25 * weights.std(correction=0) * torch.randn_like(weights)
+    return Pair(target, draft, None)
+
+
+def found(pair, method, broken=lambda engine: engine, sampling=None):
+    size = CheckConfig()
+    engine = broken(Decoder(pair.target, *build(method, pair.draft, greedy=False)))
+    prompts = [[1, 2], [3, 4, 5]]
+    return check(
+        pair, engine, sampling or Sampling(), prompts, samples=size.samples, new_tokens=size.new_tokens, seed=0
+    )
+
+
+@pytest.mark.parametrize(("method", "name", "test"), [
+    (DEFAULT, SAME, "serial, lag 1, noise"), (LEAVES, SAME, "next round, extra token"),
+    (DEFAULT, REUSED, "serial, lag 1, noise"), (DRAWN, REUSED, "next round, drafted"),
+    (DRAWN, SORTED, "drafted, sibling 1"), (LEAVES, SORTED, "drafted, sibling 2"),
+    (DEFAULT, EASY, "choice"), (DRAWN, EASY, "accepted"), (LEAVES, EASY, "accepted"),
+])  # fmt: skip
+def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name, test):
+    report = found(pair, method, BREAKS[name])
+    assert not report.exact
+    assert report.p_value > SIGNIFICANCE
+    assert test in {one.name for one in report.tests if one.fails}
+    assert "tests fail, first '" in report.told()
+
+
+@pytest.mark.parametrize("method", [DEFAULT, DRAWN], ids=lambda m: m.method)
+def test_a_gross_break_is_found(pair, method):
+    assert not found(pair, method, BREAKS[ALL]).exact
+
+
+def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
+    assert found(pair, DEFAULT, BREAKS[SORTED]).exact
+
+
+@pytest.mark.parametrize("method", [
+    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="hybrid"), Method(method="dynamic"), Method(method="ngram"),
+    Method(method="shared-noise", shape="2-2"),
+], ids=lambda m: f"{m.method}-{m.verifier}")  # fmt: skip
+def test_sound_engines_are_called_exact(pair, method):
+    report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))
+    assert report.exact, report.told()
+    assert sum(test.level for test in report.tests) <= SIGNIFICANCE * (1 + 1e-9)
+    json.dumps(report.to_json())
+
+
+def test_ratios_of_reused_noise_are_those_of_a_simulation():
+    torch.manual_seed(0)
+    vocab, draws = 5, 400_000
+    now, then = (torch.randn(2, vocab, dtype=torch.float64) * 1.5).softmax(-1)
+    waits = torch.rand(draws, vocab, dtype=torch.float64).log().neg()
+    first, second = (waits / then).argmin(1), (waits / now).argmin(1)
+    tokens = torch.arange(vocab)
+    for earlier in range(vocab):
+        row = [now.expand(vocab, -1), then.expand(vocab, -1), tokens.expand(vocab, -1)]
+        own = [now[earlier].expand(vocab), then[earlier].expand(vocab), torch.full((vocab,), earlier)]
+        law = ratios(*row, *own, tokens) * now
+        seen = second[first == earlier]
+        assert float(law.sum()) == pytest.approx(1)
+        share = torch.bincount(seen, minlength=vocab) / len(seen)
+        assert torch.allclose(share.double(), law, atol=4 / len(seen) ** 0.5)
+
+
+def test_p_values_are_no_smaller_than_chance_makes_them():
+    generator = torch.Generator().manual_seed(0)
+    runs = 2_000
+    chances = torch.rand(runs, 60, generator=generator) ** 3
+    events = torch.rand(runs, 60, generator=generator) < chances
+    bets = [of_events(c, e) for c, e in zip(chances.tolist(), events.tolist(), strict=True)]
+    places = torch.rand(runs, 60, generator=generator).tolist()
+    means = [of_mean(row) for row in places]
+    pairs = [of_pairs(list(pairwise(row))) for row in places]
+    for values in (bets, means, pairs):
+        for level in (0.1, 0.01):
+            assert sum(p <= level for p in values) <= runs * level + 4 * (runs * level) ** 0.5
+    assert of_rare(2, 4096, 0.0005) == 1.0
+    assert of_rare(40, 4096, 0.0005) < 1e-6
