@@ -16,7 +16,7 @@ FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
     [
         {
-            *("errors", "_version", "options", "checks", "checkpoint", "corpus", "machine"),
+            *("errors", "_version", "options", "checks", "checkpoint", "corpus", "cores", "machine"),
             *("laws", "tree", "counters", "noise", "sampling", "processors", "asking", "truncation", "rounds"),
         }
     ],
@@ -78,7 +78,7 @@ def test_public_names():
     assert draftwood.__all__ == [
         "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
         "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result", "Round", "Sampling",
-        "Stateless", "Stats", "Translator", "Verdict", "__version__", "load", "load_translator",
+        "Stateless", "Stats", "Translator", "Verdict", "__version__", "hf", "load", "load_translator",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

@@ -78,6 +78,7 @@ __all__ = [
     "Translator",
     "Verdict",
     "__version__",
+    "hf",
     "load",
     "load_translator",
 ]

@@ -34,7 +34,8 @@ def _quota() -> float | None:
         most, period = (_GROUP / "cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         try:
-            most, period = ((_GROUP / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period"))
+            files = (_GROUP / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+            most, period = (file.read_text(encoding="utf-8") for file in files)
         except OSError:
             return None
     try:
@@ -45,9 +46,9 @@ def _quota() -> float | None:
 
 @final
 class CoreMeter:
-    """What other processes take of the usable cores, from the moment this is made. Processes that give way (nice) do not count.
+    """What other processes take of the usable cores, from the moment this is made.
 
-    Outside Linux others cannot be seen, and all cores count as free.
+    Processes that give way (nice) do not count. Outside Linux others cannot be seen, and all cores count as free.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power [repeats [part of a line]]``."""
+"""How often ``draftwood check`` finds each break of the bundled pair.
+
+``python -m tests.faults.power [repeats [part of a line]]``
+"""
 
 from __future__ import annotations
 

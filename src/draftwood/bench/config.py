@@ -38,7 +38,7 @@ class Scale:
 
 
 SCALES: dict[PresetName, Scale] = {
-    "quick": Scale(repeats=3, prompts_per_source=2, max_new_tokens=32, temperatures=(0.0, 1.0)),
+    "quick": Scale(repeats=2, prompts_per_source=1, max_new_tokens=32, temperatures=(0.0, 1.0)),
     "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
     "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
     "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), judged=True),
@@ -57,7 +57,7 @@ class BenchConfig:
     preset: PresetName = field(
         default="quick",
         metadata={
-            "help": "quick: minutes; paper: fixed lengths and budgets in full; peers: best settings and transformers; "
+            "help": "quick: a minute; paper: fixed lengths and budgets in full; peers: best settings and transformers; "
             "all-peers: OpenVINO GenAI and llama.cpp too, and sampled texts judged by the target's law"
         },
     )

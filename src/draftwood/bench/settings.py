@@ -168,16 +168,12 @@ def paper() -> Iterator[Setting]:
 
 
 def quick() -> Iterator[Setting]:
-    """One draft length, six nodes for every tree, and one setting of each peer."""
+    """A minute's worth: plain decoding and assisted generation of both sides, the default, and two fixed trees."""
     yield from _references()
-    length, budget = ("length", 3), ("budget", 6)
-    yield from (_shaped(method, "3", length) for method in ("chain", "block"))
-    yield from (_shaped(method, "2x3", length, budget) for method in ("iid", "rsd-s", "hybrid", "shared-noise"))
-    yield _shaped("rsd-c", "2-1-1", length, budget)
-    yield Setting(method="shared-noise", nodes=6, places=(budget,))
     yield _shaped("assisted", "3")
-    yield _shaped("prompt-lookup", "5")
-    yield _shaped("ngram", "5")
+    yield from (_shaped(method, "3", ("length", 3)) for method in ("chain", "block"))
+    yield _shaped("rsd-s+traversal", "2x3", ("length", 3), ("budget", 6))
+    yield Setting(method="adaptive")
 
 
 PEER_SHAPES = {

@@ -1,0 +1,102 @@
+"""Every command in README and docs runs from a checkout as it stands; options are added that only make it shorter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from draftwood.bench.config import SCALES
+from draftwood.bench.prompts import BUILT_IN
+from draftwood.bench.settings import plan
+from draftwood.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"
+TRANSLATE = "--limit 2 --repeats 1 --max-new-tokens 3"
+TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
+SHORTER = {  # the longest beginning of a command -> options that make it shorter
+    "generate": "--max-new-tokens 3",
+    "translate": "--max-new-tokens 3",
+    "check": "--samples 64 --new-tokens 10",
+    "check --enumerate": "--top-k 2",
+    "tune": "--minutes 0.02 --max-new-tokens 24",
+    "info": "",
+    "bench": f"{BENCH} --methods ar,generate --prompts-per-source 1",
+    "bench --preset peers --batch": f"{BENCH} --methods ar",
+    "bench acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
+    "bench sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
+    "bench verify": "--repeats 1 --vocab 64",
+    "bench inflate": "--parameters 12M",
+    "bench cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
+    "bench start": "--repeats 1 --systems torch --max-new-tokens 2",
+    "bench plot": "",
+    "bench translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
+    "bench translate --data examples/pairs --ablation": f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0",
+    "bench translate --data examples/pairs --exact": "--limit 2 --methods ar --peers none --batch-size 1 --max-new-tokens 3",
+    "train lm": f"{TINY} --vocab 300",
+    "train draft": f"{TINY} --sampled 0",
+    "train draft --data examples/texts --target target --out block-draft": f"{TINY} --sampled 0 --cuts 1",
+    "train average": "",
+    "train translator": "--steps 1 --warmup 1 --vocab 320 --hidden 16 --heads 2 --encoder-layers 1 --decoder-layers 1 "
+    "--intermediate 16 --report-pairs 2 --batch 400",
+    "train spec-drafter": "--steps 1 --warmup 1 --block 4 --report-pairs 2 --batch 400 --outputs 8",
+}
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of its blocks that begin with ``draftwood``, in order, without comments."""
+    blocks = re.findall(r"```(?:\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
+    return [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith("draftwood ")]
+
+
+def shortened(command: str) -> list[str]:
+    """Its arguments and what makes it shorter: given twice, an option's last value counts."""
+    arguments = shlex.split(command)[1:]
+    line = " ".join(arguments)
+    longest = max((start for start in SHORTER if line.startswith(start)), key=len, default=None)
+    assert longest is not None, f"say in SHORTER what makes {command!r} shorter"
+    return [*arguments, *SHORTER[longest].split()]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds what a checkout holds, and may be written to."""
+    for name in ("src", "examples", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(page: Path, checkout: Path) -> None:
+    for command in commands(page):
+        run = CliRunner().invoke(main, shortened(command))
+        assert run.exit_code == 0, f"{command}\n{run.output}\n{run.exception!r}"
+
+
+def test_no_command_is_shortened_into_another_one() -> None:
+    for page in PAGES:
+        for command in commands(page):
+            arguments = shlex.split(command)[1:]
+            assert shortened(command)[: len(arguments)] == arguments
+
+
+def test_commands_name_no_model_or_file_that_a_checkout_lacks() -> None:
+    found = [command for page in PAGES for command in commands(page)]
+    assert len(found) > 40
+    for command in found:
+        assert not re.search(r"\b(TARGET|DRAFT|TEXTS|PAIRS|FILE|FOLDER)\b|\.\.\.|\bdata/", command), command
+
+
+def test_bench_alone_is_a_minutes_work() -> None:
+    scale = SCALES["quick"]
+    cases = len(plan("quick", None, has_draft=True)) * len(scale.temperatures)
+    texts = cases * len(BUILT_IN) * scale.prompts_per_source * (1 + scale.repeats)
+    assert texts * scale.max_new_tokens < 4000  # at some 100 tokens a second
