@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from draftwood.options import dataclass_options
-from draftwood.train.config import AverageConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
+from draftwood.train.config import AverageConfig, ChatsConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 
 
 @click.group(name="train")
@@ -68,3 +68,14 @@ def spec_drafter(**options: Any) -> None:
 
     quiet_loading()
     train_spec_drafter(SpecDrafterConfig(**options))
+
+
+@group.command(name="chats")
+@dataclass_options(ChatsConfig)
+def chats(**options: Any) -> None:
+    """Let a chat model write chats, user's turns and answers, to train a drafter for it on."""
+    from draftwood.loading import quiet_loading
+    from draftwood.train.chats import write_chats
+
+    quiet_loading()
+    write_chats(ChatsConfig(**options))

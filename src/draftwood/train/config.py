@@ -108,6 +108,22 @@ class DraftConfig(TextConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChatsConfig:
+    """Settings of the chats that a chat model writes for the training of its drafter."""
+
+    target: Path = field(metadata={"help": "folder of the chat model and its tokenizer"})
+    out: Path = field(metadata={"help": "folder for the chats; a stopped run in it goes on"})
+    data: Path | None = field(
+        default=None, metadata={"help": "folder with NAME.train.txt[.xz] that some of the user's turns are made from"}
+    )
+    tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
+    rows: int = field(default=96, metadata={"help": "chats that are written at the same time"})
+    longest: int = field(default=384, metadata={"help": "tokens of a chat at most"})
+    dtype: Literal["float32", "bfloat16"] = field(default="bfloat16", metadata={"help": "number format of the model"})
+    seed: int = field(default=0, metadata={"help": "of everything that is drawn"})
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpecDrafterConfig(PairsConfig):
     """Settings of a drafter for a translation model that drafts a block of tokens in one pass."""
 

@@ -1,0 +1,324 @@
+"""Chats that a chat model writes itself, both sides of them: what a drafter for it is trained on.
+
+The model is given the beginning of its own chat template and samples the user's turn, then the answer at temperature 1
+(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user's turns is made from training text instead.
+
+Rows of one batch are at different places of different chats: a finished chat makes room for the next one at once. Every step
+reads one token of every row, sampled or given by the template.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from draftwood.corpus import read_documents, read_lines
+from draftwood.errors import ConfigError
+from draftwood.loading import LoadOptions, choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.train.config import ChatsConfig
+
+_MARKS = ("\x01", "\x02", "\x03")
+_MIN_P = 0.05  # of the likeliest token's probability: less likely tokens are left out of the user's turns
+_USER_TEMPERATURE = 0.9
+_LONGEST_TURN = 64  # tokens of a sampled user's turn
+_PART = 256  # chats in one file
+_GIVEN = 0.3  # share of chats whose first turn is made from training text
+_AGAIN = 0.3  # chance of another turn behind an answer
+_WORDS = 90  # of a passage
+_TASKS = (
+    "Summarize the following text in two sentences.\n\n{}",
+    "Continue this story.\n\n{}",
+    "What is the main idea of this passage?\n\n{}",
+    "Write a question about the following text and answer it.\n\n{}",
+    "Rewrite the following text in simpler words.\n\n{}",
+    "Who are the characters in this text, and what do they do?\n\n{}",
+    "{}\n\nWhat happens next?",
+    "List the key facts in the text below.\n\n{}",
+)
+
+
+class Chat(NamedTuple):
+    """Token ids of a whole chat, and which of them the model wrote as an answer (its end-of-turn tokens among them)."""
+
+    tokens: list[int]
+    answered: list[bool]
+
+
+@final
+@dataclass(frozen=True)
+class Template:
+    """The fixed parts of a model's chat template, as token ids.
+
+    Attributes:
+        head: before the first user's turn.
+        to_answer: between a user's turn and the answer.
+        to_user: between an answer and the next user's turn.
+        ends: tokens that end a turn.
+    """
+
+    head: list[int]
+    to_answer: list[int]
+    to_user: list[int]
+    ends: frozenset[int]
+
+    @staticmethod
+    def of(tokenizer: Any, eos: Sequence[int]) -> Template:
+        """Taken apart from a chat of two turns.
+
+        Raises:
+            ConfigError: no chat template, or one that has no place for a message as it is.
+        """
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError("the target's tokenizer has no chat template: give a chat model")
+        roles = ("user", "assistant", "user")
+        messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        parts = re.split("|".join(_MARKS), text)
+        if len(parts) != 4:
+            raise ConfigError("the target's chat template does not hold every message once, so chats cannot be sampled")
+        head, to_answer, to_user, again = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts)
+        if not set(eos) & {to_user[0]} or to_answer != again:
+            raise ConfigError("the target's chat template does not end an answer with the end-of-text token of its config")
+        return Template(head, to_answer, to_user, frozenset(eos) | {to_answer[0]})
+
+
+@final
+class RowCache(Cache):  # type: ignore[misc]
+    """Keys and values ``[layer, row, head, slot, dim]`` of rows that are at different places.
+
+    Attributes:
+        at: int64 [row], the slot of each row's next token.
+    """
+
+    def __init__(self, layers: int, rows: int, slots: int) -> None:
+        super().__init__(layers=[])
+        self._shape = (layers, rows, slots)
+        self._rows = torch.arange(rows)
+        self._buffers: list[Tensor] = []
+        self.at: Int[Tensor, "row"] = torch.zeros(rows, dtype=torch.long)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        layers, rows, slots = self._shape
+        if not self._buffers:
+            self._buffers = [
+                states.new_zeros(layers, rows, states.shape[1], slots, states.shape[-1])
+                for states in (key_states, value_states)
+            ]
+        seen = int(self.at.max()) + 1
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[layer_idx, self._rows, :, self.at] = states[:, :, 0]
+        return self._buffers[0][layer_idx, :, :, :seen], self._buffers[1][layer_idx, :, :, :seen]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return int(self.at.max())
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+        return int(self.at.max()) + 1, 0
+
+
+@final
+class _Row:
+    """One chat as it is written: the tokens so far, those that the template gives next, and whose turn it is."""
+
+    def __init__(self, given: Sequence[int], *, answering: bool) -> None:
+        self.tokens: list[int] = []
+        self.answered: list[bool] = []
+        self.given = list(given)
+        self.answering = answering
+        self.turn = 0  # tokens sampled in this turn
+
+    @property
+    def user(self) -> bool:
+        """It is the user's turn."""
+        return not self.answering
+
+
+@final
+class Writer:
+    """Samples chats, one token of every row a step.
+
+    Args:
+        model: a causal language model.
+        template: its chat template.
+        turns: first turns made from text, as token ids; may be empty.
+        rows: chats that are written at the same time.
+        longest: tokens of a chat at most.
+        seed: of everything drawn.
+    """
+
+    def __init__(
+        self, model: Any, template: Template, turns: Sequence[Sequence[int]], *, rows: int, longest: int, seed: int
+    ) -> None:
+        self._model, self._template, self._turns, self._longest = model, template, turns, longest
+        self._rng = random.Random(seed)
+        self._generator = torch.Generator(model.device).manual_seed(seed)
+        self._cache = RowCache(model.config.num_hidden_layers, rows, longest)
+        self._rows = [self._begun() for _ in range(rows)]
+
+    def _begun(self) -> _Row:
+        head, to_answer = self._template.head, self._template.to_answer
+        if self._turns and self._rng.random() < _GIVEN:
+            return _Row([*head, *self._rng.choice(self._turns), *to_answer], answering=True)
+        return _Row(head, answering=False)
+
+    def chats(self) -> Iterator[Chat]:
+        """Finished chats, without end."""
+        following = [row.given.pop(0) for row in self._rows]
+        while True:
+            for at, (row, token) in enumerate(zip(self._rows, following, strict=True)):
+                row.tokens.append(token)
+                row.answered.append(row.answering and row.turn > 0)
+                if self._over(row):
+                    yield Chat(row.tokens, row.answered)
+                    self._rows[at] = self._begun()
+                    self._rows[at].tokens.append(self._rows[at].given.pop(0))
+                    self._rows[at].answered.append(False)
+            following = self._next(self._scores([row.tokens[-1] for row in self._rows]))
+
+    def _over(self, row: _Row) -> bool:
+        """Whether a row is finished; turns to what follows where a turn has ended."""
+        if len(row.tokens) == self._longest:
+            return True
+        ended = row.turn > 0 and not row.given and row.tokens[-1] in self._template.ends
+        if row.answering and ended:
+            if len(row.tokens) + len(self._template.to_user) + _LONGEST_TURN > self._longest or self._rng.random() > _AGAIN:
+                return True
+            row.given, row.answering, row.turn = self._template.to_user[1:], False, 0
+        elif row.user and (ended or row.turn == _LONGEST_TURN):
+            row.given = self._template.to_answer[1 if ended else 0 :]
+            row.answering, row.turn = True, 0
+        return False
+
+    @torch.inference_mode()
+    def _scores(self, tokens: Sequence[int]) -> Float[Tensor, "row vocab"]:
+        """Scores behind the last token of every row."""
+        self._cache.at = at = torch.tensor([len(row.tokens) - 1 for row in self._rows])
+        unseen = torch.arange(int(at.max()) + 1) > at[:, None]
+        mask = torch.zeros(unseen.shape, dtype=self._model.dtype).masked_fill_(unseen, torch.finfo(self._model.dtype).min)
+        out = self._model(
+            input_ids=torch.tensor(tokens)[:, None],
+            position_ids=at[:, None],
+            attention_mask=mask[:, None, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        scores: Tensor = out.logits[:, -1].float()
+        return scores
+
+    @torch.inference_mode()
+    def _next(self, scores: Float[Tensor, "row vocab"]) -> list[int]:
+        """The token that follows in every row: the template's, or one that is drawn."""
+        for at, row in enumerate(self._rows):
+            if row.user:
+                likeliest = scores[at].max() + _USER_TEMPERATURE * math.log(_MIN_P)
+                scores[at] = scores[at].masked_fill(scores[at] < likeliest, -torch.inf) / _USER_TEMPERATURE
+        reached = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
+        points = torch.rand(len(reached), 1, generator=self._generator, dtype=torch.float64) * reached[:, -1:]
+        drawn = torch.searchsorted(reached, points, right=True).squeeze(1).tolist()
+        out = []
+        for row, token in zip(self._rows, drawn, strict=True):
+            row.turn += not row.given
+            out.append(row.given.pop(0) if row.given else token)
+        return out
+
+
+def text_turns(folder: Path, count: int, seed: int) -> list[str]:
+    """User's turns made from the training text of a data folder: tasks on passages, questions, sentences to translate.
+
+    Raises:
+        ConfigError: a folder without ``NAME.train.txt``, ``NAME.train.de`` or the same with ``.xz``.
+    """
+    rng = random.Random(seed)
+    files = sorted(p for kind in ("txt", "de") for p in folder.rglob(f"*.train.{kind}*"))
+    if not files:
+        raise ConfigError(f"data folder {folder} holds no NAME.train.txt or NAME.train.de, with or without .xz")
+    turns = []
+    for path in files:
+        german = ".train.de" in path.name
+        texts = read_lines(path) if german else read_documents(path)
+        turns += [_turn(rng, rng.choice(texts), german) for _ in range(count // len(files))]
+    rng.shuffle(turns)
+    return turns
+
+
+def _turn(rng: random.Random, text: str, german: bool) -> str:
+    if german:
+        return f"Translate German to English: {text}"
+    if text.startswith("Question:"):
+        return text.removeprefix("Question:").split("Answer:")[0].strip()
+    sentences = re.split(r"(?<=[.!?])\s+", text)
+    start = rng.randrange(len(sentences))
+    passage = " ".join(" ".join(sentences[start : start + 12]).split()[:_WORDS])
+    return rng.choice(_TASKS).format(passage)
+
+
+def write_chats(config: ChatsConfig) -> None:
+    """Write chats of the target as files of 256 into a folder; a stopped run goes on behind the last file.
+
+    A file ``00000.npz`` holds ``tokens`` (uint16 or int32 [token]), ``lengths`` (int32 [chat]) and ``answered``
+    (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
+
+    Raises:
+        ConfigError: a target without a usable chat template, a data folder without text.
+    """
+    options = LoadOptions(dtype=config.dtype)
+    device = choose_device("cpu")
+    tokenizer = load_tokenizer(config.target, options)
+    model = load_model(config.target, options, device, choose_dtype(config.dtype, device))
+    template = Template.of(tokenizer, eos_of(model, tokenizer))
+    turns = [] if config.data is None else text_turns(config.data, 20_000, config.seed)
+    encoded = [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in turns]
+    encoded = [ids for ids in encoded if len(ids) < config.longest // 2]
+    config.out.mkdir(parents=True, exist_ok=True)
+    number, written = len(list(config.out.glob("[0-9]*.npz"))), _answer_tokens(config.out)
+    writer = Writer(model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed + number)
+    began, before, waiting = perf_counter(), written, []
+    for chat in writer.chats():
+        waiting.append(chat)
+        if len(waiting) == _PART:
+            _save(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
+            number, written, waiting = number + 1, written + sum(sum(c.answered) for c in waiting), []
+            speed = (written - before) / (perf_counter() - began)
+            print(f"{number * _PART} chats, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
+            if written >= config.tokens:
+                return
+
+
+def _save(path: Path, chats: Sequence[Chat], vocab: int) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(
+            file,
+            tokens=np.concatenate([c.tokens for c in chats]).astype(np.uint16 if vocab <= 1 << 16 else np.int32),
+            lengths=np.array([len(c.tokens) for c in chats], dtype=np.int32),
+            answered=np.packbits(np.concatenate([c.answered for c in chats])),
+        )
+    partial.replace(path)
+
+
+def read_chats(folder: Path) -> list[Chat]:
+    """All chats of a folder that :func:`write_chats` filled, in order."""
+    chats = []
+    for path in sorted(folder.glob("[0-9]*.npz")):
+        with np.load(path) as part:
+            ends = part["lengths"].cumsum()[:-1]
+            answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
+            for ids, flags in zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True):
+                chats.append(Chat(ids.tolist(), flags.tolist()))
+    return chats
+
+
+def _answer_tokens(folder: Path) -> int:
+    return sum(sum(chat.answered) for chat in read_chats(folder))
