@@ -6,9 +6,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from draftwood.decode import Decoder
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models import Runner
 from draftwood.models.torch_runner import TorchRunner
+from draftwood.settings import Method
 
 
 def tiny_gpt(

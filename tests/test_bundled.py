@@ -10,9 +10,8 @@ import torch
 import draftwood
 from draftwood.api import Pair
 from draftwood.loading import bundled_pairs
-from draftwood.methods import Method
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 
 PROMPTS = [
     "Once upon a time",

@@ -14,12 +14,11 @@ import draftwood
 from draftwood.api import Pair
 from draftwood.decode import Request
 from draftwood.errors import CacheError, ConfigError, ModelError, NumericsError, PairingError
-from draftwood.methods import Method
 from draftwood.models.table import TableRunner
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
 from draftwood.processors import Stateless
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 VOCAB = 23

@@ -25,9 +25,9 @@ from transformers.generation import GenerateDecoderOnlyOutput
 import draftwood.models.torch_runner as torch_runner
 from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.hf import Recipe, recipe
-from draftwood.methods import Method
 from draftwood.processors import Stateless
 from draftwood.sampling import Law
+from draftwood.settings import Method
 from tests.helpers import tiny_gpt
 from tests.models.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
 

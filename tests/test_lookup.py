@@ -16,11 +16,12 @@ from draftwood.draft.ngram import NGram
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Grown, Pool
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, build, resolve
+from draftwood.methods import build, resolve
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 
 VOCAB = 12

@@ -9,7 +9,8 @@ from draftwood.draft.ngram import NGram
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 from draftwood.verify.coupled import Greedy
 
 VOCAB = 12

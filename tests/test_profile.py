@@ -13,10 +13,8 @@ from transformers import AutoModelForCausalLM
 import draftwood
 from draftwood import profile
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions
-from draftwood.methods import Method
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import LoadOptions, Method, Sampling
 from tests.cli.conftest import models  # noqa: F401  # a fixture
 
 CHAIN = Method(method="chain", shape="3", verifier="traversal")

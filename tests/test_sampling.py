@@ -31,7 +31,8 @@ from transformers.generation.logits_process import (
 
 from draftwood.errors import ConfigError, NumericsError
 from draftwood.processors import ByRow, Stateless, try_processors
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 
 VOCAB = 12
 TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text

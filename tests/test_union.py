@@ -15,7 +15,7 @@ from draftwood.laws import Laws
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.noise import Noise
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from draftwood.tree import Draw, TreeBuilder
 from draftwood.verify import union
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
-    from draftwood.loading import LoadOptions
-    from draftwood.methods import Method
     from draftwood.output import Limits
     from draftwood.processors import Stateless
     from draftwood.rounds import Round, Stats, Verdict
-    from draftwood.sampling import Sampling
+    from draftwood.settings import LoadOptions, Method, Sampling
     from draftwood.translation import Translator, load_translator
     from draftwood.tree import DraftTree
 
@@ -37,14 +35,14 @@ _HOME = {
     "Pair": "api",
     "load_translator": "translation",
     "Translator": "translation",
-    "LoadOptions": "loading",
+    "LoadOptions": "settings",
     "Decoder": "decode",
     "Piece": "decode",
     "Request": "decode",
     "Result": "decode",
-    "Method": "methods",
+    "Method": "settings",
     "Limits": "output",
-    "Sampling": "sampling",
+    "Sampling": "settings",
     "Stateless": "processors",
     "DraftTree": "tree",
     "Round": "rounds",

@@ -26,7 +26,6 @@ from draftwood.given import (
     tokenized,
 )
 from draftwood.loading import (
-    LoadOptions,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -37,13 +36,12 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.methods import Method
 from draftwood.models import ModelRunner
 from draftwood.models.backend import Runners, make_runners
 from draftwood.models.support import check_window
 from draftwood.output import Limits
 from draftwood.profile import Profile, Subject, find, subject_of
-from draftwood.sampling import Sampling
+from draftwood.settings import LoadOptions, Method, Sampling
 
 
 def load(

@@ -20,7 +20,8 @@ from draftwood.noise import Noise, NoiseSource
 from draftwood.output import FinishReason, Limits, RowOutput
 from draftwood.processors import asked_for, try_processors
 from draftwood.rounds import STAGES, Clock, Round, Stats
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 from draftwood.target import Target
 from draftwood.verify import Verifier
 from draftwood.verify.union import verify

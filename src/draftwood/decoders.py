@@ -13,9 +13,10 @@ from draftwood.checks import whole
 from draftwood.decode import Decoder
 from draftwood.draft import Drafter
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, build, resolve
+from draftwood.methods import build, resolve
 from draftwood.models import BlockRunner, Runner
 from draftwood.models.unpadded import Unpadded, unpadded
+from draftwood.settings import Method
 from draftwood.verify import Verifier
 
 

@@ -16,7 +16,7 @@ from transformers.generation import logits_process as hf
 from draftwood.errors import ConfigError, ModelError
 from draftwood.output import Limits
 from draftwood.processors import ByPrompt
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 _START = 1  # tokens that the decoder reads before anything is written
 _TOP_K = 50  # of a config that samples and names none

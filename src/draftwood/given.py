@@ -11,9 +11,8 @@ from torch import Tensor
 
 from draftwood.checks import settings, several, shown
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, MethodName
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, MethodName, Sampling
 
 MethodLike: TypeAlias = Method | MethodName | Mapping[str, Any]
 SamplingLike: TypeAlias = Sampling | Mapping[str, Any]

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.models import ModelRunner
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 
 BINS = 32
 SIGNIFICANCE = 1e-4

@@ -4,58 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, final
 
 import torch
 
 from draftwood.checkpoint import cannot_load, refuse_gaps
-from draftwood.checks import choice, flag, shown
 from draftwood.errors import ConfigError, ModelError, PairingError
-from draftwood.models import Weights
-from draftwood.models.auto import BackendName
+from draftwood.settings import LoadOptions
 
-DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 _PLACE = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
-    """Where and how models are loaded.
-
-    Raises:
-        ConfigError: a value of another type, or an unknown one.
-    """
-
-    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    device: str = field(
-        default="auto",
-        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU, which OpenVINO runs; auto takes CUDA if there is one"},
-    )
-    backend: BackendName = field(
-        default="auto",
-        metadata={"help": "what runs the models; auto: OpenVINO on a CPU where it is installed and runs both, else PyTorch"},
-    )
-    weights: Weights = field(
-        default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
-    )
-    trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
-    profile: str = field(
-        default="auto",
-        metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
-    )
-
-    def __post_init__(self) -> None:
-        for name, kind in (("dtype", DTypeName), ("backend", BackendName), ("weights", Weights)):
-            choice(name, getattr(self, name), get_args(kind))
-        for name in ("device", "profile"):
-            if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
-        flag("trust_remote_code", self.trust_remote_code)
 
 
 def bundled_pairs() -> dict[str, dict[str, Path]]:

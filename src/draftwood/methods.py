@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, cast, final, get_args
+from dataclasses import replace
+from typing import cast, get_args
 
-from draftwood.checks import choice, number, shown, whole
 from draftwood.draft import Drafter
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.block import BlockChain
@@ -23,28 +22,23 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.errors import ConfigError, PairingError
 from draftwood.models import BlockRunner, LongBlockRunner, Runner
+from draftwood.settings import BETA, MAX_NODES, TAU, Method, MethodName, VerifierName
 from draftwood.tree import Draw
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
-from draftwood.verify.tolerance import BETA, TAU, Tolerance
+from draftwood.verify.tolerance import Tolerance
 from draftwood.verify.traversal import Traversal
 
-MethodName: TypeAlias = Literal[
-    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "adaptive", "block", "ngram"
-]
-VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
 NEEDS_DRAFT: frozenset[str] = frozenset(get_args(MethodName)) - {"auto", "ar", "ngram"}
 NEEDS_BLOCK = frozenset({"block"})  # a draft that scores a whole block in one forward
 VERIFIERS: dict[str, type[Verifier]] = {
     "recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy, "tolerance": Tolerance
 }  # fmt: skip
 DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "hybrid": "3x4", "ngram": "5"}
-LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
 PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 4, 8  # the most that a tree may grow to which grows as it pays
 NODES = 14  # of a dynamic tree
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
-MAX_NODES = 512
 BLOCK = 8  # places of a block where nobody says otherwise: the target pays for every one
 SHAPELESS = {"ar": "drafts nothing", "adaptive": "grows its trees as far as it pays"}
 _CHAINS = ("chain", "ngram", "block")  # whose shape is a length
@@ -63,72 +57,6 @@ _WANTED = {
     "dynamic": "width x length of the part that is drafted, such as 4x8",
     "shared-noise": "branching such as 2-2-2, or width x length such as 4x6 with --nodes",
 }
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """What is drafted and how it is verified.
-
-    Attributes:
-        method, verifier: names; ``auto`` picks what fits the temperature and the models at hand.
-        shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
-        nodes: the node budget of a dynamic or shared-noise tree; without one (and without a shape) a shared-noise tree
-            grows as far as it pays, and a dynamic one has 14 nodes.
-        least: of a drawn tree (chain, iid, rsd-c, rsd-s, hybrid), accepted tokens that another level must be expected to
-            bring, from 0 to 1; without it, every tree has its full shape.
-        beta, tau: what verifier ``tolerance`` keeps at temperature 0: tokens among the target's ``beta`` best and within
-            ``tau`` nats of the best. Either of them asks for that verifier, and the text may then differ from the target's.
-    """
-
-    method: MethodName = field(default="auto", metadata={"help": "how the draft is made"})
-    verifier: VerifierName = field(default="auto", metadata={"help": "how it is verified"})
-    shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
-    nodes: int | None = field(default=None, metadata={"help": "node budget of a dynamic or shared-noise tree"})
-    least: float | None = field(
-        default=None,
-        metadata={"help": "stop drafting where another level is expected to bring fewer accepted tokens than this (0 to 1)"},
-    )
-    beta: int | None = field(
-        default=None,
-        metadata={
-            "help": f"changes the text: keep drafts among the target's so many best tokens ({BETA} if only --tau is given)"
-        },
-    )
-    tau: float | None = field(
-        default=None,
-        metadata={
-            "help": f"changes the text: keep drafts within so many nats of the best ({TAU:g} if only --beta is given)"
-        },
-    )
-
-    def __post_init__(self) -> None:
-        for name, value, kind in (("method", self.method, MethodName), ("verifier", self.verifier, VerifierName)):
-            choice(name, value, get_args(kind))
-        if self.shape is not None and not isinstance(self.shape, str):
-            raise ConfigError(f"shape is {shown(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
-        if self.nodes is not None and not 1 <= whole("nodes", self.nodes) <= MAX_NODES:
-            raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
-        if self.nodes is not None and self.method not in ("auto", "dynamic", "shared-noise"):
-            raise ConfigError(
-                f"nodes is a budget for methods 'dynamic' and 'shared-noise'; the tree of method {self.method!r} is given "
-                "by its shape"
-            )
-        if self.least is not None and not 0 <= number("least", self.least) <= 1:
-            raise ConfigError(
-                f"least is {self.least}: a level brings at most one accepted token, so give a number from 0 to 1"
-            )
-        if self.least is not None and self.method not in LEVELLED:
-            raise ConfigError(
-                f"least is {self.least}, but method {self.method!r} does not draw its tree level by level: choose one of "
-                f"{', '.join(LEVELLED)}, or leave it out"
-            )
-        if (self.beta, self.tau) != (None, None):
-            _tolerance(self)
-            if self.verifier not in ("auto", "tolerance"):
-                raise ConfigError(
-                    f"beta and tau are for verifier 'tolerance', but the verifier is {self.verifier!r}: leave one out"
-                )
 
 
 def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:

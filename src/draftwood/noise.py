@@ -22,10 +22,11 @@ from torch import Tensor
 
 from draftwood.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
 from draftwood.errors import ConfigError
+from draftwood.settings import MAX_SEED
 
 _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
 _AHEAD: Final = 1 << 16  # values of shared noise that are made at a time: few calls, and no more than the caches hold
-MAX_SEED: Final = (1 << 63) - 1
+
 
 
 class Stream(IntEnum):

@@ -19,7 +19,7 @@ import torch
 
 from draftwood.errors import ConfigError
 from draftwood.machine import cache_folder, cpu_name, version_of
-from draftwood.methods import Method
+from draftwood.settings import Method
 
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # pieces of a weight file that are looked at, and their bytes

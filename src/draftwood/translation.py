@@ -15,7 +15,6 @@ from draftwood.errors import CacheError, ConfigError, ModelError
 from draftwood.generation import asked
 from draftwood.given import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompt_of, prompts_of
 from draftwood.loading import (
-    LoadOptions,
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -27,12 +26,12 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.methods import Method
 from draftwood.models.backend import TranslationRunners, make_translation_runners
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import with_layers
 from draftwood.models.masked_block import MaskedBlockDrafter
 from draftwood.profile import Subject, subject_of
+from draftwood.settings import LoadOptions, Method
 
 _OWN = "target:"  # begins a draft that is made of layers of the target
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # options, and what is fine

@@ -21,7 +21,7 @@ from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
 from draftwood.methods import build
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
 SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))

@@ -19,8 +19,8 @@ from draftwood.bench.peers import peer_maker
 from draftwood.bench.settings import ENGINES, Setting, on_backends, plan
 from draftwood.errors import ConfigError
 from draftwood.judging import judged_greedy, target_law
-from draftwood.loading import LoadOptions, bundled_pairs, load_tokenizer
-from draftwood.sampling import Sampling
+from draftwood.loading import bundled_pairs, load_tokenizer
+from draftwood.settings import LoadOptions, Sampling
 from tests.bench.test_report import section
 from tests.bench.tiny import tiny_llama
 from tests.helpers import tiny_gpt

@@ -15,7 +15,8 @@ from draftwood.bench.commands import command
 from draftwood.bench.config import InflateConfig
 from draftwood.bench.inflate import Size, inflated, label_of, parameters_of, size_for, size_of, write_pair
 from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import LoadOptions, bundled_pairs
+from draftwood.loading import bundled_pairs
+from draftwood.settings import LoadOptions
 from tests.helpers import tiny_gpt
 
 CLOSE = 1e-4

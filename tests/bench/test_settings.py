@@ -12,10 +12,9 @@ from draftwood.bench import config as bench_config
 from draftwood.bench.settings import BLOCKS, BUDGETS, ENGINES, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
 from draftwood.decode import Decoder, Request
 from draftwood.errors import ConfigError
-from draftwood.loading import DTypeName
 from draftwood.methods import build
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import DTypeName, Sampling
 
 
 def first_tree(setting: Setting, pair: Pair, temperature: float):

@@ -19,8 +19,8 @@ from draftwood.bench.sweep import FINALISTS, MORE, NODES, fixed, untrained
 from draftwood.bench.sweep_report import markdown
 from draftwood.cli import main
 from draftwood.errors import ConfigError
-from draftwood.methods import Method
 from draftwood.profile import Profile
+from draftwood.settings import Method
 from tests.bench.tiny import VOCAB
 
 FREE_NAMES = {"adaptive", "shared-noise paced"}

@@ -12,9 +12,10 @@ from draftwood.bench.config import VerifyConfig
 from draftwood.bench.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
 from draftwood.cli import main
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.noise import Noise
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 
 
 def test_every_case_is_measured_and_written(tmp_path):

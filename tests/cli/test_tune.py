@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.methods import Method
+from draftwood.settings import Method
 from draftwood.tune.measure import Runs
 from tests.cli.conftest import Run
 

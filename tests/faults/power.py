@@ -12,9 +12,8 @@ import draftwood
 from draftwood.decode import Decoder
 from draftwood.exactness.commands import PROMPTS, CheckConfig
 from draftwood.exactness.report import check
-from draftwood.loading import LoadOptions
-from draftwood.methods import Method, build
-from draftwood.sampling import Sampling
+from draftwood.methods import build
+from draftwood.settings import LoadOptions, Method, Sampling
 from tests.faults.breaks import BREAKS
 
 METHODS = (

@@ -15,7 +15,7 @@ from draftwood.decode import Request
 from draftwood.errors import ConfigError
 from draftwood.hf import recipe
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.models.zoo import VOCAB as WORDS
 from tests.models.zoo import tiny

@@ -9,9 +9,9 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 import draftwood
 from draftwood.decode import Request
 from draftwood.hf import recipe
-from draftwood.methods import Method
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.models.zoo import tiny
 

@@ -15,10 +15,9 @@ from draftwood.api import Pair
 from draftwood.cli import settings as cli
 from draftwood.errors import ConfigError
 from draftwood.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
-from draftwood.loading import LoadOptions
-from draftwood.methods import Method
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import LoadOptions, Method, Sampling
 from tests.helpers import tiny_gpt
 
 VOCAB, EOS = 61, [3, 17]

@@ -16,8 +16,8 @@ from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare
 from draftwood.exactness.report import check
 from draftwood.exactness.reuse import ratios
 from draftwood.judging import SIGNIFICANCE
-from draftwood.methods import Method, build
-from draftwood.sampling import Sampling
+from draftwood.methods import build
+from draftwood.settings import Method, Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt
 

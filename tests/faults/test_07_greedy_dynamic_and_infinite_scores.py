@@ -9,7 +9,7 @@ from draftwood.decode import Request
 from draftwood.errors import NumericsError, PairingError
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 VOCAB = 20

@@ -9,7 +9,7 @@ from draftwood.api import Pair
 from draftwood.errors import CacheError
 from draftwood.hf import recipe
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.models.test_support import SLIDING, WINDOW
 from tests.models.zoo import EOS, tiny
 

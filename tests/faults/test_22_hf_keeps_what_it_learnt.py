@@ -11,7 +11,7 @@ import torch
 import draftwood.methods as methods
 from draftwood.draft.pace import Pace
 from draftwood.hf import recipe
-from draftwood.methods import Method
+from draftwood.settings import Method
 from tests.models.zoo import tiny
 from tests.test_hf import other, ours, plain, plain_text, ragged, target
 

@@ -16,13 +16,14 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError, PairingError
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import BLOCK, Method, build
+from draftwood.methods import BLOCK, build
 from draftwood.models.causal_block import CausalBlockRunner
 from draftwood.models.table import BlockTableRunner
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.noise import Noise
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

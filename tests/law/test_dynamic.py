@@ -13,10 +13,10 @@ from draftwood.draft.fans import DrawnFan
 from draftwood.draft.pool import Grown
 from draftwood.errors import ConfigError
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

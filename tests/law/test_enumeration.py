@@ -12,8 +12,7 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError
 from draftwood.exactness import tape
 from draftwood.exactness.enumeration import NOISES, enumerated, target_law
-from draftwood.methods import Method
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.verify.recursive import Recursive
 from tests.helpers import tiny_gpt
 from tests.law.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, other_temperature, reference_law

@@ -13,7 +13,7 @@ from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.level import LevelDrafter
 from draftwood.exactness.tape import total_variation
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

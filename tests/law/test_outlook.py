@@ -15,10 +15,10 @@ from draftwood.draft.outlook import Outlook
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.errors import ConfigError
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import LEVELLED, Method, build
+from draftwood.methods import build
 from draftwood.models.table import TableRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import LEVELLED, Method, Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_runner

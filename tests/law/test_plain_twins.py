@@ -15,7 +15,8 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.plain import match, plain_tree, recursive, traversal
 from draftwood.verify.recursive import Recursive

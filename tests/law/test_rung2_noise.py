@@ -16,7 +16,8 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_law, without_replacement
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise, Stream
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.plain import plain_tree, recursive
 

@@ -19,7 +19,7 @@ from draftwood.exactness.tape import TapeSource, enumerate_law, total_variation
 from draftwood.laws import Laws
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from draftwood.tree import Draw
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

@@ -18,7 +18,7 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.noise import Noise, RoundNoise
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.helpers import Chained, decoder, tiny_runner

@@ -10,7 +10,7 @@ from draftwood.decode import Decoder
 from draftwood.exactness.tape import total_variation
 from draftwood.models.table import TableRunner
 from draftwood.models.torch_runner import TorchRunner
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.law.test_rung3_tape import Wrapped, at_temperature, engine_law, other_temperature, reference_law
 

@@ -15,11 +15,10 @@ from draftwood.decode import Decoder, Request
 from draftwood.exactness.report import check
 from draftwood.judging import BINS, judged
 from draftwood.laws import Laws
-from draftwood.methods import Method
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise, RoundNoise
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from tests.helpers import decoder
 from tests.law.test_rung3_tape import Wrapped
 

@@ -13,7 +13,7 @@ from draftwood.models.layer_skip import with_layers
 from draftwood.models.seq2seq_paths import PathRunner
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.helpers import decoder
 from tests.models.seq2seq_zoo import plain_scores, tiny
 

@@ -7,9 +7,9 @@ import torch
 
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.noise import Noise
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.tree import Draw, TreeBuilder
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.plain import plain_tree, tolerance

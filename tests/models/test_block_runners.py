@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftwood.errors import CacheError, ConfigError, PairingError
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models import BlockRunner, masked_block_lean
 from draftwood.models.causal_block import CausalBlockRunner, causal_draft
 from draftwood.models.heads import HeadsDrafter
@@ -21,6 +21,7 @@ from draftwood.models.masked_block_runner import MaskedBlockRunner
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.models.table import BlockTableRunner, TableRunner
 from draftwood.models.torch_runner import TorchRunner
+from draftwood.settings import Method
 from tests.helpers import tiny_gpt
 from tests.models.test_masked_block import MASK, marian
 

@@ -13,11 +13,11 @@ from draftwood.api import Pair
 from draftwood.bench.measure import Meters, measure, our_maker
 from draftwood.bench.settings import Setting
 from draftwood.decode import Decoder, Request
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models import ChainRunner, ModelRunner
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from tests.helpers import decoder
 from tests.models.zoo import SLIDING, plain_scores, tiny
 

@@ -15,7 +15,7 @@ from draftwood.errors import CacheError, ConfigError, ModelError
 from draftwood.exactness.tape import total_variation
 from draftwood.models import ModelRunner, openvino_slots, support
 from draftwood.models.torch_runner import TorchRunner
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 from tests.helpers import decoder, tiny_gpt
 from tests.law.test_rung3_tape import Misplaced, at_temperature, engine_law, reference_law
 from tests.models.test_logit_identity import Walk

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from draftwood.draft.level import LevelDrafter
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models.table import TableRunner
 from draftwood.noise import Noise
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 from draftwood.tune.nests import beams, branchings
 from draftwood.tune.replay import part_of
 

@@ -9,10 +9,10 @@ import torch
 
 from draftwood.decode import Decoder, Request
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models.table import TableRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.tune.choose import acceptance
 from draftwood.tune.nests import Nest, beams, branchings
 from draftwood.tune.replay import Replay

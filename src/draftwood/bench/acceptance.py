@@ -25,11 +25,12 @@ from draftwood.bench.settings import BUDGETS, Setting
 from draftwood.decode import Decoder, Request
 from draftwood.draft import Drafter
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.noise import Noise
 from draftwood.output import Limits
 from draftwood.rounds import Round
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, Sampling
 from draftwood.tree import Draw
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected

@@ -66,7 +66,8 @@ def acceptance_command(**options: Any) -> None:
     from draftwood.bench.document import replace_file
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.settings import plan
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import quiet_loading
+    from draftwood.settings import LoadOptions
 
     config = BenchConfig(**{"preset": "paper", **options})
     check_methods(config.method_names())
@@ -91,7 +92,8 @@ def sweep_command(**options: Any) -> None:
     from draftwood.api import load
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.sweep import Sweep, untrained
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import quiet_loading
+    from draftwood.settings import LoadOptions
 
     config = BenchConfig(**{"preset": "paper", **options})
     quiet_loading()
@@ -135,7 +137,8 @@ def cost_command(**options: Any) -> None:
     from draftwood.bench import overlap
     from draftwood.bench.cost import markdown, measure
     from draftwood.bench.document import replace_file, text_of
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import quiet_loading
+    from draftwood.settings import LoadOptions
 
     config = CostConfig(**options)
     quiet_loading()
@@ -203,7 +206,8 @@ def inflate_command(**options: Any) -> None:
 
 def _bench(config: BenchConfig) -> None:
     from draftwood.api import load
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import quiet_loading
+    from draftwood.settings import LoadOptions
 
     quiet_loading()
     backend, *others = config.backends()

@@ -24,12 +24,8 @@ from torch import Tensor
 from draftwood.bench.config import InflateConfig
 from draftwood.checkpoint import check_path
 from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import (
-    LoadOptions,
-    load_model,
-    load_tokenizer,
-    named_or_bundled,
-)
+from draftwood.loading import load_model, load_tokenizer, named_or_bundled
+from draftwood.settings import LoadOptions
 
 LABEL: Final = "cost_inflated"
 """The entry of ``config.json`` that says so."""

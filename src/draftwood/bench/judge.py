@@ -14,7 +14,7 @@ from draftwood.bench.batches import batched
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.run import Log, by_prompt
 from draftwood.judging import BINS, judged, places_of
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 ENOUGH: Final = 20 * BINS  # tokens; fewer say nothing
 

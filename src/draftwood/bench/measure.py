@@ -17,7 +17,7 @@ from draftwood.methods import build
 from draftwood.models import ModelRunner
 from draftwood.models.chain_runner import OpenVinoChainRunner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 
 @final

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast, final
 from draftwood.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftwood.methods import Method, MethodName, VerifierName
+    from draftwood.settings import Method, MethodName, VerifierName
 
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
@@ -91,7 +91,7 @@ class Setting:
 
     def to_method(self) -> Method:
         """What Draftwood builds for it."""
-        from draftwood.methods import Method
+        from draftwood.settings import Method
 
         nodes = self.nodes or None if self.method in BY_NODES else None
         method, _, verifier = self.method.partition("+")

@@ -20,9 +20,10 @@ from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from draftwood import machine
 from draftwood.bench.config import VerifyConfig
 from draftwood.bench.report import table
-from draftwood.methods import Method, MethodName, VerifierName, build
+from draftwood.methods import build
 from draftwood.noise import Noise
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Method, MethodName, Sampling, VerifierName
 from draftwood.tree import DraftTree
 from draftwood.verify.union import verify
 

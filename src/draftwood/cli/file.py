@@ -21,7 +21,7 @@ from draftwood.cli.settings import Settings
 from draftwood.decode import Decoder
 from draftwood.loading import named_or_bundled
 from draftwood.rounds import Stats
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 
 def run_file(settings: Settings) -> int:

@@ -21,23 +21,13 @@ from draftwood.decode import Decoder
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.loading import bundled_pairs, choose_device, choose_dtype
 from draftwood.machine import cache_folder, version_of
-from draftwood.methods import (
-    DEFAULT_SHAPES,
-    MAX_NODES,
-    NEEDS_BLOCK,
-    NEEDS_DRAFT,
-    PACED_NODES,
-    VERIFIERS,
-    Method,
-    MethodName,
-    build,
-    resolve,
-)
+from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
 from draftwood.models.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.models.heads import HeadsConfig
 from draftwood.models.masked_block import MaskedBlockConfig
 from draftwood.models.openvino_store import store_folder, store_size
 from draftwood.models.table import toy
+from draftwood.settings import MAX_NODES, Method, MethodName
 
 _FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
 _UNSHAPED = {"block": "its block"}

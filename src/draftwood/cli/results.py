@@ -7,9 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.methods import Method
 from draftwood.rounds import Stats
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 
 
 def results(

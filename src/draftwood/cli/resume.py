@@ -10,10 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from draftwood.methods import Method
 from draftwood.output import Limits
 from draftwood.profile import identity
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name: values that JSON keeps as they are."""

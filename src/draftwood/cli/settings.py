@@ -15,13 +15,12 @@ import click
 from draftwood.api import Pair, load
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, quiet_loading
-from draftwood.methods import MAX_NODES, NEEDS_BLOCK, Method, build
+from draftwood.loading import quiet_loading
+from draftwood.methods import NEEDS_BLOCK, build
 from draftwood.models.table import toy
-from draftwood.noise import MAX_SEED
 from draftwood.options import dataclass_options, pick
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 

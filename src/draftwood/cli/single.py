@@ -15,9 +15,8 @@ from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import Looks, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.methods import Method
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 

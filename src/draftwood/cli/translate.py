@@ -13,7 +13,7 @@ from draftwood.cli.single import OneText, write_one
 from draftwood.cli.translate_lines import run_lines
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
 from draftwood.errors import ConfigError
-from draftwood.methods import Method
+from draftwood.settings import Method
 
 
 @click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")

@@ -13,12 +13,12 @@ import click
 from draftwood.cli.settings import Looks
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, named_or_bundled, quiet_loading
-from draftwood.methods import MAX_NODES, NEEDS_BLOCK, Method, build
+from draftwood.loading import named_or_bundled, quiet_loading
+from draftwood.methods import NEEDS_BLOCK, build
 from draftwood.models.table import toy
 from draftwood.options import dataclass_options, pick
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import MAX_NODES, LoadOptions, Method, Sampling
 from draftwood.translation import Translator, load_translator
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,10 +19,11 @@ from draftwood.cli.prompts import read_texts
 from draftwood.cli.results import name_of
 from draftwood.cli.settings import Models
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, quiet_loading
+from draftwood.loading import quiet_loading
 from draftwood.machine import versions
 from draftwood.options import dataclass_options, pick
 from draftwood.profile import Subject, default_path, document
+from draftwood.settings import LoadOptions
 from draftwood.tune.run import Findings, Sizes, Tell, Tuning
 
 

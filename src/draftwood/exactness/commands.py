@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, quiet_loading
-from draftwood.methods import Method
+from draftwood.loading import quiet_loading
 from draftwood.options import dataclass_options
-from draftwood.sampling import Sampling
+from draftwood.settings import LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated

@@ -23,7 +23,8 @@ from draftwood.errors import ConfigError
 from draftwood.exactness.tape import JointLaw, Tape, TapeSource, Texts, enumerate_law, total_variation
 from draftwood.judging import law_of, scores_of
 from draftwood.output import Limits
-from draftwood.sampling import Law, Sampling
+from draftwood.sampling import Law
+from draftwood.settings import Sampling
 from draftwood.tree import Draw
 
 MOST_TOKENS: Final = 16  # that may be possible where one is drawn

@@ -17,7 +17,7 @@ from draftwood.exactness.rounds import Rounds
 from draftwood.exactness.texts import Choice, Text, Texts, by_number
 from draftwood.judging import BINS, Report, judged, judged_greedy, places_in, rounding, target_law
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Sampling
 
 BATCH = 16  # texts; the first ones are made one by one, since drafters draft more for a single text, and otherwise
 

@@ -33,7 +33,7 @@ from draftwood.draft import Drafter
 from draftwood.errors import CacheError, ConfigError
 from draftwood.given import MethodLike, method_of
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
-from draftwood.methods import Method, build
+from draftwood.methods import build
 from draftwood.models import Runner
 from draftwood.models.causal_block import causal_draft
 from draftwood.models.support import check_window, context, own_context
@@ -43,7 +43,7 @@ from draftwood.noise import Noise
 from draftwood.output import Limits
 from draftwood.processors import ByRow
 from draftwood.rounds import Stats
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62

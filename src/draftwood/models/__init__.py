@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-
-Backend: TypeAlias = Literal["torch", "openvino"]
-"""The library that runs a model."""
-Weights: TypeAlias = Literal["same", "int8"]
-"""As they are, or rounded to eight bits."""
 
 
 @runtime_checkable

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, cast, get_args
 
 import torch
 
 from draftwood.errors import ConfigError
 from draftwood.machine import available_memory, version_of
-from draftwood.models import Backend
 from draftwood.models.openvino_store import is_stored
+from draftwood.settings import BackendName
 
-BackendName: TypeAlias = Literal["auto", Backend]
-"""A backend, or the choice between them."""
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # on what the compiler takes beside the weights; 1.13 was the most that was seen
 _UNKNOWN = 1 << 30  # bytes that may be taken where nobody says how many there are

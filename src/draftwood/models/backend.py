@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from draftwood.errors import ConfigError, DraftwoodError
-from draftwood.models import Backend, ModelRunner, Runner, Weights
-from draftwood.models.auto import BackendName, wanted, why_no_room, why_not_openvino
+from draftwood.models import ModelRunner, Runner
+from draftwood.models.auto import wanted, why_no_room, why_not_openvino
 from draftwood.models.causal_block import causal_draft
 from draftwood.models.chain_runner import chained
 from draftwood.models.heads import HeadsDrafter
@@ -22,6 +22,7 @@ from draftwood.models.openvino_runner import OpenVinoRunner
 from draftwood.models.seq2seq_paths import PathRunner, seq2seq_runner
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.models.torch_runner import TorchRunner
+from draftwood.settings import Backend, BackendName, Weights
 
 _LOG = logging.getLogger(__name__)
 _Made = TypeVar("_Made", "Runners", "TranslationRunners")

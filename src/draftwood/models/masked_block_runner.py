@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.errors import CacheError, ConfigError
-from draftwood.models import Backend
 from draftwood.models.block_round import BlockRound, unwanted
 from draftwood.models.masked_block import MaskedBlockDrafter
 from draftwood.models.masked_block_lean import BlockNetwork, LeanBlocks
 from draftwood.models.openvino_masked_block import OpenVinoBlocks
+from draftwood.settings import Backend
 
 
 @final

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from draftwood.models import Weights
 from draftwood.models.openvino_graph import (
     GraphMemory,
     can_keep,
@@ -28,6 +27,7 @@ from draftwood.models.openvino_graph import (
 from draftwood.models.openvino_network import CompiledGraph
 from draftwood.models.openvino_store import stored_graphs
 from draftwood.models.support import layer_count
+from draftwood.settings import Weights
 
 SPAN = 4
 """Tokens chosen in one call."""

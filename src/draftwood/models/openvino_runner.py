@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.errors import ModelError
-from draftwood.models import Weights
 from draftwood.models.ledger import Ledger, Step
 from draftwood.models.openvino_network import CPU, OpenVinoNetwork, check_precision
 from draftwood.models.openvino_slots import GrowingMemory, spare_tokens
 from draftwood.models.openvino_store import stored_graph
 from draftwood.models.support import check_architecture, check_length, check_scores, check_tree_forward, context, layer_count
+from draftwood.settings import Weights
 
 _CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from draftwood.machine import cache_folder, version_of
-from draftwood.models import Weights
 from draftwood.models.openvino_graph import converting, core, graph_of, openvino, rounded
 from draftwood.models.openvino_merge import merge_layers
 from draftwood.models.pairing import whole_digest
+from draftwood.settings import Weights
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 2  # of the graphs that are made; counts up when they change

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from draftwood.errors import ModelError
-from draftwood.models import Backend
 from draftwood.models.seq2seq_proof import check_source_trees
 from draftwood.models.seq2seq_runner import Seq2SeqRunner
 from draftwood.models.seq2seq_source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
+from draftwood.settings import Backend
 
 
 def seq2seq_runner(model: Any, *, engine: Backend = "torch", drafts: bool = False) -> Seq2SeqRunner | PathRunner:

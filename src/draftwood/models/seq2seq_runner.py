@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.errors import ModelError
-from draftwood.models import Backend
 from draftwood.models.ledger import Ledger, Step
 from draftwood.models.openvino_seq2seq import OpenVinoDecoder
 from draftwood.models.seq2seq_decoder import PatchedDecoder, Scored, SourceDecoder
 from draftwood.models.seq2seq_lean import LeanDecoder
 from draftwood.models.seq2seq_proof import check_source_trees
 from draftwood.models.seq2seq_source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
+from draftwood.settings import Backend
 
 _CHUNK = 512  # pending tokens per forward; bounds the memory of a long text's mask
 

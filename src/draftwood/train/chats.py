@@ -26,7 +26,8 @@ from transformers.cache_utils import Cache
 
 from draftwood.corpus import read_documents, read_lines
 from draftwood.errors import ConfigError
-from draftwood.loading import LoadOptions, choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.loading import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.settings import LoadOptions
 from draftwood.train.config import ChatsConfig
 
 _MARKS = ("\x01", "\x02", "\x03")

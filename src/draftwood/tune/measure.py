@@ -14,10 +14,10 @@ import torch
 from draftwood.api import Pair
 from draftwood.decode import Decoder, Piece, Request
 from draftwood.draft.level import LevelDrafter
-from draftwood.methods import PACED_LENGTH, Method, build
+from draftwood.methods import PACED_LENGTH, build
 from draftwood.models import Runner
 from draftwood.output import Limits
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, Sampling
 from draftwood.tune.nests import beams, branchings
 from draftwood.verify import Verifier
 

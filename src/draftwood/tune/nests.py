@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from draftwood.methods import Method
+from draftwood.settings import Method
 
 
 @final

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias, cast, final
 from draftwood.api import Pair
 from draftwood.checks import number, whole
 from draftwood.errors import ConfigError
-from draftwood.methods import Method, MethodName, VerifierName
 from draftwood.models import BlockRunner
-from draftwood.sampling import Sampling
+from draftwood.settings import Method, MethodName, Sampling, VerifierName
 from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, leaders, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import BEAMS, BRANCHINGS, ROOM, Forwards, Runs, Speed, Timed, widths_of

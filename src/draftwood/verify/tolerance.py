@@ -7,21 +7,17 @@ Source: "Speculative Decoding: Exploiting Speculative Execution for Accelerating
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.checks import number, whole
-from draftwood.errors import ConfigError
 from draftwood.noise import Choices
 from draftwood.rounds import Verdict
+from draftwood.settings import BETA, TAU, check_tolerance
 from draftwood.tree import ALL_DRAWS, DraftTree, Draw
 from draftwood.verify.coupled import follow_table
-
-BETA: Final = 3  # the paper's setting, with ...
-TAU: Final = 1.0
 
 
 @final
@@ -42,10 +38,7 @@ class Tolerance:
     tolerant: ClassVar[bool] = True
 
     def __init__(self, beta: int = BETA, tau: float = TAU) -> None:
-        if whole("beta", beta) < 1:
-            raise ConfigError(f"beta is {beta}: give 1 (the target's best token only) or more")
-        if number("tau", tau) < 0:
-            raise ConfigError(f"tau is {tau}: give 0 (the target's best token only) or more")
+        check_tolerance(beta, tau)
         self.beta, self.tau = beta, float(tau)
 
     @property

@@ -95,9 +95,8 @@ def _transformers(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
 def _draftwood(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
     from draftwood.decode import Request
-    from draftwood.loading import LoadOptions
     from draftwood.output import Limits
-    from draftwood.sampling import Sampling
+    from draftwood.settings import LoadOptions, Sampling
 
     mark("imported")
     options = LoadOptions(dtype=asked["dtype"], device="cpu", backend=asked["system"], profile="none")

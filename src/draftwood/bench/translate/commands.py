@@ -32,7 +32,8 @@ def translate_command(**options: Any) -> None:
     """
     from draftwood.bench.translate.peers import require_packages
     from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences, threads
-    from draftwood.loading import LoadOptions, quiet_loading
+    from draftwood.loading import quiet_loading
+    from draftwood.settings import LoadOptions
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)

@@ -11,12 +11,13 @@ from draftwood.bench.translate.systems import Output, System
 from draftwood.checkpoint import check_path
 from draftwood.decode import Decoder
 from draftwood.errors import PairingError
-from draftwood.loading import LoadOptions, load_model
-from draftwood.methods import BLOCK, Method, build
+from draftwood.loading import load_model
+from draftwood.methods import BLOCK, build
 from draftwood.models import BlockRunner
 from draftwood.models.backend import make_translation_runners
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import decoder_layer_count
+from draftwood.settings import LoadOptions, Method
 from draftwood.translation import Translator
 
 
