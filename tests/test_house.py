@@ -16,7 +16,7 @@ FLOORS = [
     # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
     [
         {
-            *("errors", "_version", "options", "checks", "checkpoint", "corpus", "cores", "machine"),
+            *("errors", "_version", "settings", "options", "checks", "checkpoint", "corpus", "cores", "machine"),
             *("laws", "tree", "counters", "noise", "sampling", "processors", "asking", "truncation", "rounds"),
         }
     ],

@@ -36,6 +36,7 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
+from draftwood.machine import set_threads
 from draftwood.models import ModelRunner
 from draftwood.models.backend import Runners, make_runners
 from draftwood.models.support import check_window
@@ -66,6 +67,8 @@ def load(
     for name in (target, draft):
         if name is not None:
             check_path(name)
+    if options.threads is not None:
+        set_threads(options.threads)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     tokenizer = load_tokenizer(target, options)

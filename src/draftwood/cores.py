@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import perf_counter
-from typing import final
+from typing import Final, final
 
 _STAT = Path("/proc/stat")
 _GROUP = Path("/sys/fs/cgroup")  # in a container, its own
@@ -84,3 +84,7 @@ def _busy_seconds() -> float | None:
 def _own_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+SINCE_START: Final = CoreMeter()
+"""Measures from the moment that this module is imported, which the command line does before anything heavy."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from draftwood._version import __version__
+from draftwood.cores import SINCE_START
 
 _GROUP = Path("/sys/fs/cgroup")  # in a container, its own
 _LIMITS = (
@@ -88,6 +89,20 @@ def threads_beside(runner: object) -> int | None:
     Once woken they go on spinning for a while: beside those of another engine they take its cores.
     """
     return None if getattr(runner, "engine", "torch") == "torch" else 1
+
+
+def set_threads(count: int | None) -> None:
+    """Give PyTorch, and what OpenVINO compiles from now on, so many threads.
+
+    None is :func:`free_threads`.
+    """
+    torch.set_num_threads(free_threads() if count is None else count)
+
+
+def free_threads() -> int:
+    """One for every core that other processes have left free since the start, but no more than PyTorch has; where the
+    environment variable ``OMP_NUM_THREADS`` says how many, just these."""
+    return torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else min(torch.get_num_threads(), SINCE_START.free())
 
 
 @contextmanager

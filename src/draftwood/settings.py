@@ -36,6 +36,9 @@ TAU: Final = 1.0
 class LoadOptions:
     """Where and how models are loaded.
 
+    ``threads`` are those of the whole process. Without it :func:`draftwood.load` leaves them as they are; the command line
+    counts the cores that other processes leave free (:mod:`draftwood.cores`).
+
     Raises:
         ConfigError: a value of another type, or an unknown one.
     """
@@ -52,6 +55,9 @@ class LoadOptions:
     weights: Weights = field(
         default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
     )
+    threads: int | None = field(
+        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default as many as there are free cores"}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
     profile: str = field(
         default="auto",
@@ -64,6 +70,8 @@ class LoadOptions:
         for name in ("device", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
+        if self.threads is not None and whole("threads", self.threads) < 1:
+            raise ConfigError(f"threads is {self.threads}: give 1 or more")
         flag("trust_remote_code", self.trust_remote_code)
 
 

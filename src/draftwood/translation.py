@@ -26,6 +26,7 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
+from draftwood.machine import set_threads
 from draftwood.models.backend import TranslationRunners, make_translation_runners
 from draftwood.models.heads import HeadsDrafter
 from draftwood.models.layer_skip import with_layers
@@ -67,6 +68,8 @@ def load_translator(
     for name in (target, None if own else draft):
         if name is not None:
             check_path(name)
+    if options.threads is not None:
+        set_threads(options.threads)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     tokenizer = load_tokenizer(target, options)

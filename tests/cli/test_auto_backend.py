@@ -253,7 +253,7 @@ def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
 
 
 def test_info_tells_what_auto_is(run: Run, monkeypatch):
-    from draftwood.cli import info
+    from draftwood.cli import facts
 
     found = json.loads(run("info", "--json").stdout)
     version = found["backends"].pop("openvino")
@@ -263,15 +263,15 @@ def test_info_tells_what_auto_is(run: Run, monkeypatch):
     monkeypatch.setenv(VARIABLE, "torch")
     assert "auto is torch: DRAFTWOOD_BACKEND is set; OpenVINO " in run("info").stdout
     monkeypatch.delenv(VARIABLE)
-    for module in (info, auto):
+    for module in (facts, auto):
         monkeypatch.setattr(module, "version_of", lambda package: None)
     assert 'auto is torch: OpenVINO is not installed (pip install "draftwood[openvino]")\n' in run("info").stdout
 
 
 def test_a_profile_of_pytorch_is_not_used_by_auto_and_that_is_told(run: Run, models, both, monkeypatch, tmp_path):
-    from draftwood.cli import info
+    from draftwood.cli import facts
 
-    for module in (profile, info):
+    for module in (profile, facts):
         monkeypatch.setattr(module, "cache_folder", lambda: tmp_path)
     subject = both["torch"].subject
     assert subject is not None

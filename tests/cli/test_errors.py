@@ -136,7 +136,7 @@ def test_ctrl_c_while_models_are_loaded_ends_with_130(run: Run, pair: list[str],
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(settings, "load", stopped)
+    monkeypatch.setattr("draftwood.api.load", stopped)
     result = run("generate", *pair, "the fox")
     assert (result.exit_code, result.stderr) == (130, "Stopped.\n")
 
@@ -145,7 +145,7 @@ def test_debug_shows_where(run: Run, pair: list[str], monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise NumericsError("bad scores")
 
-    monkeypatch.setattr(settings, "load", fail)
+    monkeypatch.setattr("draftwood.api.load", fail)
     assert run("generate", *pair, "the fox").exit_code == FAILED
     assert isinstance(run("--debug", "generate", *pair, "the fox").exception, NumericsError)
     monkeypatch.setenv("DRAFTWOOD_DEBUG", "1")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli import file, settings
+from draftwood.cli import file
 from draftwood.cli.answers import Answers
 from tests.cli.conftest import Run
 
@@ -113,7 +113,7 @@ def test_a_finished_file_is_left_as_it_is_without_loading_models(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(settings, "load", load)
+    monkeypatch.setattr("draftwood.api.load", load)
     again = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
     assert again.exit_code == 0, again.output
     assert "All 7 prompts are answered" in again.stderr

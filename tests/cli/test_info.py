@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.cli import info
+from draftwood.cli import facts
 from tests.cli.conftest import CONTEXT, Run
 
 
 @pytest.fixture
 def bundled(models: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Path]]:
     pairs = {"language": {"target": models / "target", "draft": models / "draft"}}
-    monkeypatch.setattr(info, "bundled_pairs", lambda: pairs)
+    monkeypatch.setattr(facts, "bundled_pairs", lambda: pairs)
     return pairs
 
 
@@ -51,7 +51,7 @@ def test_the_translation_pair_has_the_same_keys(
     target = shutil.copytree(translation / "target", tmp_path / "target")
     (target / "README.md").write_text("---\nlanguage:\n- de\n- en\n---\n# A card\n", encoding="utf-8")
     pairs = {**bundled, "translation": {"target": target, "draft": translation / "block"}}
-    monkeypatch.setattr(info, "bundled_pairs", lambda: pairs)
+    monkeypatch.setattr(facts, "bundled_pairs", lambda: pairs)
     found = json.loads(run("info", "--json").stdout)["pairs"]
     pair = found["translation"]
     assert pair.keys() == found["language"].keys()
@@ -67,7 +67,7 @@ def test_parameters_are_counted_as_torch_counts_them(bundled: dict[str, dict[str
 
     for path in bundled["language"].values():
         model = AutoModelForCausalLM.from_pretrained(path)
-        assert info.parameter_count(path / "model.safetensors") == sum(p.numel() for p in model.parameters())
+        assert facts.parameter_count(path / "model.safetensors") == sum(p.numel() for p in model.parameters())
 
 
 def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
     for data in (b"", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"):
         path.write_bytes(data)
         with pytest.raises(draftwood.ModelError, match="safetensors"):
-            info.parameter_count(path)
+            facts.parameter_count(path)
 
 
 def test_text_shows_the_same(run: Run, bundled: dict[str, dict[str, Path]]) -> None:
@@ -85,7 +85,7 @@ def test_text_shows_the_same(run: Run, bundled: dict[str, dict[str, Path]]) -> N
 
 
 def test_no_bundled_pair_is_no_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "bundled_pairs", dict)
+    monkeypatch.setattr(facts, "bundled_pairs", dict)
     assert "none: name models" in run("info").stdout
 
 
@@ -113,7 +113,7 @@ def test_what_nobody_expected_is_one_sentence_too(run: Run, monkeypatch: pytest.
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(info, "gather", fail)
+    monkeypatch.setattr(facts, "gather", fail)
     result = run("info")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")

@@ -361,7 +361,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
         return translator
 
     real = translate_settings.load_translator
-    monkeypatch.setattr(translate_settings, "load_translator", beams)
+    monkeypatch.setattr("draftwood.translation.load_translator", beams)
     result = told(run("translate", *pair, "--input", german))
     assert result.stderr.count("Note: the model's generation config says num_beams=6: this decodes greedily.\n") == 1
 

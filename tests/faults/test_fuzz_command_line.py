@@ -246,13 +246,12 @@ def test_whatever_is_given_the_end_is_a_sentence(folders: dict[str, str], monkey
 def test_control_an_unexpected_error_is_seen(
     folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from draftwood.cli import settings as cli_settings
 
     def fail(*_: Any, **__: Any) -> None:
         raise IndexError("list index out of range")
 
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
-    monkeypatch.setattr(cli_settings, "load", fail)
+    monkeypatch.setattr("draftwood.api.load", fail)
     call = Call(args=["generate", *BEGIN["generate"], "the fox"], lines=b"", before=None, stdin=b"")
     with pytest.raises(AssertionError, match="fault in Draftwood"):
         check(run_in(tmp_path, call, folders), call.args)

@@ -17,6 +17,7 @@ from draftwood.bench.start.config import StartConfig
 from draftwood.bench.translate.commands import translate_command
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
+from draftwood.settings import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,12 +67,10 @@ def acceptance_command(**options: Any) -> None:
     from draftwood.bench.document import replace_file
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.settings import plan
-    from draftwood.loading import quiet_loading
-    from draftwood.settings import LoadOptions
 
     config = BenchConfig(**{"preset": "paper", **options})
     check_methods(config.method_names())
-    quiet_loading()
+    _start()
     loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.only_backend("acceptance"))
     pair = load(config.target, config.draft, options=loading)
     scale = config.scale()
@@ -92,11 +91,9 @@ def sweep_command(**options: Any) -> None:
     from draftwood.api import load
     from draftwood.bench.prompts import read_prompts
     from draftwood.bench.sweep import Sweep, untrained
-    from draftwood.loading import quiet_loading
-    from draftwood.settings import LoadOptions
 
     config = BenchConfig(**{"preset": "paper", **options})
-    quiet_loading()
+    _start()
     loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.only_backend("sweep"))
     pair = load(config.target, config.draft, options=loading)
     blind = untrained(pair, config.seed)
@@ -137,11 +134,9 @@ def cost_command(**options: Any) -> None:
     from draftwood.bench import overlap
     from draftwood.bench.cost import markdown, measure
     from draftwood.bench.document import replace_file, text_of
-    from draftwood.loading import quiet_loading
-    from draftwood.settings import LoadOptions
 
     config = CostConfig(**options)
-    quiet_loading()
+    _start()
     backend, *others = config.backends()
     pair = load(
         config.target,
@@ -179,10 +174,9 @@ def start_command(**options: Any) -> None:
     """Measure starting: seconds to the first token and memory, of transformers and of both backends, a process each."""
     from draftwood.bench.document import replace_file, text_of
     from draftwood.bench.start.run import markdown, measure
-    from draftwood.loading import quiet_loading
 
     config = StartConfig(**options)
-    quiet_loading()
+    _start()
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("start", config.repeats * len(config.system_names())) as advance:
         document = measure(config, advance)
@@ -196,20 +190,25 @@ def start_command(**options: Any) -> None:
 def inflate_command(**options: Any) -> None:
     """Write a copy of a Llama model that has its law and a larger model's cost, to measure what a draft would save there."""
     from draftwood.bench.inflate import write_pair
-    from draftwood.loading import quiet_loading
 
     config = InflateConfig(**options)
-    quiet_loading()
+    _start()
     for told, folder in write_pair(config):
         click.echo(f"{folder}: {told}")
 
 
-def _bench(config: BenchConfig) -> None:
-    from draftwood.api import load
+def _start() -> None:
     from draftwood.loading import quiet_loading
-    from draftwood.settings import LoadOptions
+    from draftwood.machine import set_threads
 
     quiet_loading()
+    set_threads(None)
+
+
+def _bench(config: BenchConfig) -> None:
+    from draftwood.api import load
+
+    _start()
     backend, *others = config.backends()
     options = LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile="none")
     pair = load(config.target, config.draft, options=options)

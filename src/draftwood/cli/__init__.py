@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import draftwood.cores  # noqa: F401  # it measures from here on
 from draftwood._version import __version__
 from draftwood.cli.group import Commands
 

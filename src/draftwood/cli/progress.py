@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
-from draftwood.rounds import Stats
+if TYPE_CHECKING:
+    from draftwood.rounds import Stats
 
 
 class Advance(Protocol):
     """Called with the statistics of everything so far whenever a text is finished."""
 
     def __call__(self, stats: Stats) -> None: ...
+
+
+@contextmanager
+def note(text: str) -> Iterator[None]:
+    """A passing note on standard error while something takes its time, if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(text) if console.is_terminal else nullcontext():
+        yield
 
 
 @contextmanager

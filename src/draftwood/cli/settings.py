@@ -5,24 +5,33 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import click
 
-from draftwood.api import Pair, load
-from draftwood.decode import Decoder
+from draftwood.cli.progress import note
 from draftwood.errors import ConfigError
-from draftwood.loading import quiet_loading
-from draftwood.methods import NEEDS_BLOCK, build
-from draftwood.models.table import toy
 from draftwood.options import dataclass_options, pick
 from draftwood.output import Limits
 from draftwood.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
 
+if TYPE_CHECKING:
+    from draftwood.api import Pair
+    from draftwood.decode import Decoder
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AnyModels(Protocol):
+    """Which models, of any command."""
+
+    @property
+    def target(self) -> str | None: ...
+
+    @property
+    def draft(self) -> str | None: ...
 
 
 @final
@@ -116,11 +125,7 @@ class Settings:
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        has_draft = self.models.draft is not None or self.models.target is None
-        # A wrong shape or pairing should not wait until models are loaded. How long its blocks are, only the draft knows.
-        draft = toy(MAX_NODES if self.method.method in NEEDS_BLOCK else 0) if has_draft else None
-        drafter, verifier = build(self.method, draft, greedy=self.sampling.greedy)
-        list(Decoder(toy(), drafter, verifier).stream([], replace(self.sampling, logit_bias=None)))
+        check_fit(self.models, self.method, replace(self.sampling, logit_bias=None))
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
@@ -148,11 +153,13 @@ class Settings:
 
         A terminal shows a passing note, nothing else is said.
         """
-        from rich.console import Console
+        from draftwood.api import load
+        from draftwood.loading import quiet_loading
+        from draftwood.machine import set_threads
 
-        console = Console(stderr=True)
-        with console.status("Loading models") if console.is_terminal else nullcontext():
+        with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
+            set_threads(self.loading.threads)
             pair = load(self.models.target, self.models.draft, options=self.loading)
         for remark in pair.remarks:
             click.echo(f"Note: {remark}.", err=True)
@@ -160,6 +167,22 @@ class Settings:
             {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
         )
         return pair, pair.decoder(self.method, temperature=sampling.temperature), sampling
+
+
+def check_fit(models: AnyModels, method: Method, sampling: Sampling) -> None:
+    """Refuse a wrong shape or pairing before models are loaded. How long its blocks are, only the draft knows.
+
+    Raises:
+        ConfigError: options that do not fit together.
+        PairingError: a verifier that is not exact for the method.
+    """
+    with note("Loading PyTorch"):
+        from draftwood.decode import Decoder
+        from draftwood.methods import NEEDS_BLOCK, build
+        from draftwood.models.table import toy
+    has_draft = models.draft is not None or models.target is None
+    draft = toy(MAX_NODES if method.method in NEEDS_BLOCK else 0) if has_draft else None
+    list(Decoder(toy(), *build(method, draft, greedy=sampling.greedy)).stream([], sampling))
 
 
 def check_looks(looks: Looks, method: Method) -> None:

@@ -9,8 +9,6 @@ from click.core import ParameterSource
 
 from draftwood.cli.lines import typed
 from draftwood.cli.settings import Sectioned, check_looks
-from draftwood.cli.single import OneText, write_one
-from draftwood.cli.translate_lines import run_lines
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
 from draftwood.errors import ConfigError
 from draftwood.settings import Method
@@ -36,12 +34,17 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     _check_together(ctx, settings, text)
     if text is not None and text != "-":
         run_one(settings, text)
-    elif run_lines(settings):
+        return
+    from draftwood.cli.translate_lines import run_lines
+
+    if run_lines(settings):
         ctx.exit(1)
 
 
 def run_one(settings: Settings, text: str) -> None:
     """Translate one text and print the translation."""
+    from draftwood.cli.single import OneText, write_one
+
     opened = settings.open()
     translator = opened.translator
     write_one(

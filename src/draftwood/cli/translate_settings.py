@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import click
 
-from draftwood.cli.settings import Looks
-from draftwood.decode import Decoder
+from draftwood.cli.progress import note
+from draftwood.cli.settings import Looks, check_fit
 from draftwood.errors import ConfigError
-from draftwood.loading import named_or_bundled, quiet_loading
-from draftwood.methods import NEEDS_BLOCK, build
-from draftwood.models.table import toy
 from draftwood.options import dataclass_options, pick
 from draftwood.output import Limits
 from draftwood.settings import MAX_NODES, LoadOptions, Method, Sampling
-from draftwood.translation import Translator, load_translator
+
+if TYPE_CHECKING:
+    from draftwood.decode import Decoder
+    from draftwood.translation import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,6 +110,7 @@ class Opened:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
         from draftwood.cli.resume import model_facts, text_facts
+        from draftwood.loading import named_or_bundled
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
@@ -140,10 +140,7 @@ class Settings:
     looks: Looks
 
     def __post_init__(self) -> None:
-        has_draft = self.models.draft is not None or self.models.target is None
-        # A wrong shape or pairing should not wait until models are loaded. How long its blocks are, only the draft knows.
-        draft = toy(MAX_NODES if self.method.method in NEEDS_BLOCK else 0) if has_draft else None
-        list(Decoder(toy(), *build(self.method, draft, greedy=True)).stream([], Sampling(temperature=0.0)))
+        check_fit(self.models, self.method, Sampling(temperature=0.0))
         if self.length.max_new_tokens is not None:
             Limits(max_new_tokens=self.length.max_new_tokens)
 
@@ -168,11 +165,13 @@ class Settings:
 
     def open(self) -> Opened:
         """Load the models and build the decoder; says on standard error what the target asks for and does not get."""
-        from rich.console import Console
+        from draftwood.loading import quiet_loading
+        from draftwood.machine import set_threads
+        from draftwood.translation import load_translator
 
-        console = Console(stderr=True)
-        with console.status("Loading models") if console.is_terminal else nullcontext():
+        with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
+            set_threads(self.loading.threads)
             translator = load_translator(self.models.target, self.models.draft, options=self.loading)
         for remark in translator.remarks:
             click.echo(f"Note: {remark}.", err=True)

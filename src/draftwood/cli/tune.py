@@ -8,23 +8,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from draftwood.api import load
-from draftwood.bench.document import replace_file, text_of
 from draftwood.bench.prompts import BUILT_IN
-from draftwood.cli.prompts import read_texts
-from draftwood.cli.results import name_of
 from draftwood.cli.settings import Models
 from draftwood.errors import ConfigError
-from draftwood.loading import quiet_loading
-from draftwood.machine import versions
 from draftwood.options import dataclass_options, pick
-from draftwood.profile import Subject, default_path, document
 from draftwood.settings import LoadOptions
-from draftwood.tune.run import Findings, Sizes, Tell, Tuning
+from draftwood.tune.sizes import Sizes
+
+if TYPE_CHECKING:
+    from draftwood.profile import Subject
+    from draftwood.tune.run import Findings, Tell
 
 
 @final
@@ -54,11 +51,18 @@ def command(**options: Any) -> None:
 
     From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
     """
+    from draftwood.api import load
+    from draftwood.loading import quiet_loading
+    from draftwood.machine import set_threads
+    from draftwood.profile import default_path
+    from draftwood.tune.run import Tuning
+
     models, loading = pick(Models, options), pick(LoadOptions, options)
     files, sizes = pick(Files, options), pick(Sizes, options)
     prompts = _prompts(files.input, sizes.prompts)
     _check_writable(files.out)
     quiet_loading()
+    set_threads(loading.threads)
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))
     subject = pair.subject
     if subject is None:
@@ -76,6 +80,8 @@ def command(**options: Any) -> None:
 def _prompts(path: Path | None, most: int) -> list[str]:
     """The first prompts of the file, or the built-in ones, the sources in turn."""
     if path is not None:
+        from draftwood.cli.prompts import read_texts
+
         return read_texts(path)[:most]
     return [text for text in chain.from_iterable(zip_longest(*BUILT_IN.values())) if text][:most]
 
@@ -103,11 +109,17 @@ def _progress() -> Iterator[Tell]:
 
 
 def _write(path: Path, subject: Subject, found: Findings, sizes: Sizes) -> None:
+    from draftwood.bench.document import replace_file, text_of
+    from draftwood.machine import versions
+    from draftwood.profile import document
+
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
     replace_file(path, text_of(document(subject, found.choices, rest)))
 
 
 def _told(found: Findings) -> str:
+    from draftwood.cli.results import name_of
+
     lines = [
         "                                                   tokens per round      tokens/s",
         "temperature  method                      texts  expected  measured  expected  measured  deviation",

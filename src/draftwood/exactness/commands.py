@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.errors import ConfigError
-from draftwood.loading import quiet_loading
 from draftwood.options import dataclass_options
 from draftwood.settings import LoadOptions, Method, Sampling
 
@@ -79,12 +78,15 @@ def _check(
     from draftwood.api import load
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
+    from draftwood.loading import quiet_loading
+    from draftwood.machine import set_threads
 
     if options.weights != "same":
         raise ConfigError(
             f"texts are judged by the model as it came, which is not the target of --weights {options.weights}: leave it out"
         )
     quiet_loading()
+    set_threads(options.threads)
     pair = load(config.target, config.draft, options=options)
     decoder = pair.decoder(method, temperature=sampling.temperature)
     prompts, name = config.prompt or PROMPTS, f"{decoder.drafter.name} + {decoder.verifier.name}"

@@ -24,10 +24,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from draftwood.corpus import read_documents, read_lines
 from draftwood.errors import ConfigError
 from draftwood.loading import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
 from draftwood.settings import LoadOptions
+from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
 
 _MARKS = ("\x01", "\x02", "\x03")
@@ -37,17 +37,6 @@ _LONGEST_TURN = 64  # tokens of a sampled user's turn
 _PART = 256  # chats in one file
 _GIVEN = 0.3  # share of chats whose first turn is made from training text
 _AGAIN = 0.3  # chance of another turn behind an answer
-_WORDS = 90  # of a passage
-_TASKS = (
-    "Summarize the following text in two sentences.\n\n{}",
-    "Continue this story.\n\n{}",
-    "What is the main idea of this passage?\n\n{}",
-    "Write a question about the following text and answer it.\n\n{}",
-    "Rewrite the following text in simpler words.\n\n{}",
-    "Who are the characters in this text, and what do they do?\n\n{}",
-    "{}\n\nWhat happens next?",
-    "List the key facts in the text below.\n\n{}",
-)
 
 
 class Chat(NamedTuple):
@@ -235,36 +224,6 @@ class Writer:
         return out
 
 
-def text_turns(folder: Path, count: int, seed: int) -> list[str]:
-    """User's turns made from the training text of a data folder: tasks on passages, questions, sentences to translate.
-
-    Raises:
-        ConfigError: a folder without ``NAME.train.txt``, ``NAME.train.de`` or the same with ``.xz``.
-    """
-    rng = random.Random(seed)
-    files = sorted(p for kind in ("txt", "de") for p in folder.rglob(f"*.train.{kind}*"))
-    if not files:
-        raise ConfigError(f"data folder {folder} holds no NAME.train.txt or NAME.train.de, with or without .xz")
-    turns = []
-    for path in files:
-        german = ".train.de" in path.name
-        texts = read_lines(path) if german else read_documents(path)
-        turns += [_turn(rng, rng.choice(texts), german) for _ in range(count // len(files))]
-    rng.shuffle(turns)
-    return turns
-
-
-def _turn(rng: random.Random, text: str, german: bool) -> str:
-    if german:
-        return f"Translate German to English: {text}"
-    if text.startswith("Question:"):
-        return text.removeprefix("Question:").split("Answer:")[0].strip()
-    sentences = re.split(r"(?<=[.!?])\s+", text)
-    start = rng.randrange(len(sentences))
-    passage = " ".join(" ".join(sentences[start : start + 12]).split()[:_WORDS])
-    return rng.choice(_TASKS).format(passage)
-
-
 def write_chats(config: ChatsConfig) -> None:
     """Write chats of the target as files of 256 into a folder; a stopped run goes on behind the last file.
 
@@ -278,7 +237,7 @@ def write_chats(config: ChatsConfig) -> None:
     device = choose_device("cpu")
     tokenizer = load_tokenizer(config.target, options)
     model = load_model(config.target, options, device, choose_dtype(config.dtype, device))
-    template = Template.of(tokenizer, eos_of(model, tokenizer))
+    template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
     turns = [] if config.data is None else text_turns(config.data, 20_000, config.seed)
     encoded = [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in turns]
     encoded = [ids for ids in encoded if len(ids) < config.longest // 2]

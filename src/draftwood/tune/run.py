@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count, product
 from time import perf_counter
 from typing import Any, TypeAlias, cast, final
 
 from draftwood.api import Pair
-from draftwood.checks import number, whole
 from draftwood.errors import ConfigError
 from draftwood.models import BlockRunner
-from draftwood.settings import Method, MethodName, Sampling, VerifierName
+from draftwood.settings import Method, MethodName, VerifierName
 from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, leaders, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import BEAMS, BRANCHINGS, ROOM, Forwards, Runs, Speed, Timed, widths_of
 from draftwood.tune.replay import Replay
+from draftwood.tune.sizes import Sizes
 from draftwood.verify.traversal import Traversal
 
 Tell: TypeAlias = Callable[[str, float], object]
@@ -26,35 +26,6 @@ Tell: TypeAlias = Callable[[str, float], object]
 _FORWARDS = 4  # of every size in every pass
 _JUDGED_AFTER = 3  # texts: the next ones only for methods that may still be the fastest
 _UNTIL = {"costs": 0.2, "acceptance": 0.45, "check": 1.0}  # shares of the time
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How much is measured.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    minutes: float = field(default=2.5, metadata={"help": "time to spend; more of it makes the figures more certain"})
-    temperature: tuple[float, ...] = field(
-        default=(0.0, 0.6, 1.0), metadata={"help": "measure at this temperature; may be given several times"}
-    )
-    prompts: int = field(default=6, metadata={"help": "prompts that are continued, at most"})
-    max_new_tokens: int = field(default=48, metadata={"help": "tokens by which a prompt is continued"})
-    seed: int = field(default=0, metadata={"help": "of texts and orders"})
-
-    def __post_init__(self) -> None:
-        for name in ("prompts", "max_new_tokens"):
-            if whole(name, getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
-        if number("minutes", self.minutes) <= 0:
-            raise ConfigError(f"minutes is {self.minutes}: give a number above 0")
-        if not self.temperature:
-            raise ConfigError("no temperature was given: name at least one")
-        for value in self.temperature:
-            Sampling(temperature=value)
 
 
 @final

@@ -13,6 +13,7 @@ from draftwood.bench.progress import steps
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
+from draftwood.settings import LoadOptions
 
 if TYPE_CHECKING:
     from draftwood.bench.translate.sentences import Sentence
@@ -33,13 +34,13 @@ def translate_command(**options: Any) -> None:
     from draftwood.bench.translate.peers import require_packages
     from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences, threads
     from draftwood.loading import quiet_loading
-    from draftwood.settings import LoadOptions
+    from draftwood.machine import free_threads
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)
     require_packages(config)
     quiet_loading()
-    with threads(config.threads):
+    with threads(config.threads or free_threads()):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
         loading = LoadOptions(dtype="float32", device="cpu", backend=config.backend)
         translator = load_translator(config.target, config.draft, options=loading)

@@ -102,10 +102,10 @@ def differences(
 
 
 @contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Let PyTorch compute with so many threads; None leaves it as it is."""
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch compute with so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -1,0 +1,229 @@
+"""What is installed and what fits together; no model is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from draftwood import profile
+from draftwood._version import __version__
+from draftwood.cli.results import name_of
+from draftwood.cores import SINCE_START, usable_cores
+from draftwood.decode import Decoder
+from draftwood.errors import ConfigError, ModelError, PairingError
+from draftwood.loading import bundled_pairs, choose_device, choose_dtype
+from draftwood.machine import cache_folder, free_threads, version_of
+from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
+from draftwood.models.auto import VARIABLE, wanted, why_not_openvino
+from draftwood.models.heads import HeadsConfig
+from draftwood.models.masked_block import MaskedBlockConfig
+from draftwood.models.openvino_store import store_folder, store_size
+from draftwood.models.table import toy
+from draftwood.settings import MAX_NODES, Method, MethodName
+
+_FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
+_UNSHAPED = {"block": "its block"}
+
+
+def gather() -> dict[str, Any]:
+    """Everything that ``info`` knows, as plain values."""
+    device = choose_device("auto")
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cores": {"usable": usable_cores(), "taken_by_others": round(SINCE_START.taken(), 2)},
+        "threads": free_threads(),
+        "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
+        "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
+        "converted": {"folder": str(store_folder()), "bytes": store_size()},
+        "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
+        "profiles": profiles(),
+        "methods": methods(),
+        "auto": {
+            "with_draft": _chosen(has_draft=True, greedy=False),
+            "without_draft": _chosen(has_draft=False, greedy=False),
+            "temperature_0": _chosen(has_draft=True, greedy=True),
+        },
+    }
+
+
+def _auto_backend(device: torch.device) -> dict[str, Any]:
+    """What backend ``auto`` tries here, in this order, and why it does not begin with OpenVINO, if it does not."""
+    named = wanted("auto")
+    if named != "auto":
+        return {"auto": [named], "reason": f"{VARIABLE} is set"}
+    reason = why_not_openvino(device)
+    return {"auto": ["torch"] if reason else ["openvino", "torch"], "reason": reason}
+
+
+def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
+    """What is known of a target and a draft from their folders; ``languages`` has the source first, if there is one."""
+    configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
+    has_block = configs["draft"]["model_type"] in _FILL_BLOCKS
+    method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
+    return {
+        **{part: str(path) for part, path in parts.items()},
+        "parameters": {part: parameter_count(path / "model.safetensors") for part, path in parts.items()},
+        "context": min(int(c["max_position_embeddings"]) for c in configs.values() if "max_position_embeddings" in c),
+        "languages": _languages(parts["target"] / "README.md"),
+        "method": method.method,
+        "verifiers": methods()[method.method]["verifiers"],
+    }
+
+
+def _languages(card: Path) -> list[str]:
+    """What a model card says in its head."""
+    from huggingface_hub.repocard import metadata_load
+
+    found = (metadata_load(card) if card.is_file() else None) or {}
+    named = found.get("language") or []
+    return [named] if isinstance(named, str) else list(named)
+
+
+def profiles() -> list[dict[str, Any]]:
+    """The profiles in the user's cache, and whether they apply when their pair is loaded here."""
+    found = []
+    for path in sorted((cache_folder() / "profiles").glob("*.json")):
+        try:
+            one = profile.read(path)
+        except ConfigError as error:
+            found.append({"file": str(path), "applies": False, "reason": str(error)})
+            continue
+        reason, subject = profile.why_not(one), one.subject
+        found.append(
+            {
+                "file": str(path),
+                "applies": reason is None,
+                "reason": reason,
+                **{part: subject[part] and subject[part]["name"] for part in ("target", "draft")},
+                **{part: subject[part] for part in ("dtype", "device", "engine")},
+                "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
+            }
+        )
+    return found
+
+
+def methods() -> dict[str, dict[str, Any]]:
+    """Per method: whether it needs a draft model, its default shape or the most nodes that it drafts by default, and the
+    verifiers that are exact for it."""
+    names = [name for name in get_args(MethodName) if name != "auto"]
+    return {
+        name: {
+            "needs_draft": name in NEEDS_DRAFT,
+            "shape": DEFAULT_SHAPES.get(name),
+            "nodes": PACED_NODES if name in ("shared-noise", "adaptive") else None,
+            "verifiers": [verifier for verifier in VERIFIERS if _exact(name, verifier)],
+        }
+        for name in names
+    }
+
+
+def _exact(name: Any, verifier: Any) -> bool:
+    draft = toy(MAX_NODES if name in NEEDS_BLOCK else 0)
+    try:
+        decoder = Decoder(toy(), *build(Method(method=name, verifier=verifier), draft, greedy=False))
+    except PairingError:
+        return False
+    return decoder.verifier.lossless
+
+
+def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
+    method = resolve(Method(), has_draft=has_draft, greedy=greedy)
+    return {"method": method.method, "verifier": method.verifier}
+
+
+def parameter_count(path: Path) -> int:
+    """Parameters in a safetensors file, from its header alone.
+
+    Raises:
+        ModelError: a file that is not safetensors.
+    """
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is no safetensors file: install Draftwood again") from error
+
+
+def _told_threads(facts: dict[str, Any]) -> str:
+    """How many threads are used here, and why not one for every core."""
+    cores, threads = facts["cores"], facts["threads"]
+    if os.environ.get("OMP_NUM_THREADS"):
+        why = "as OMP_NUM_THREADS says"
+    else:
+        taken = cores["taken_by_others"]
+        why = f"of {cores['usable']} cores" + (f", of which other processes take {taken:g}" if taken else "")
+    return f"{threads} thread{'' if threads == 1 else 's'} {why}"
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    threads = f", {_told_threads(facts)}" if facts["device"] == "cpu" else ""
+    lines = [
+        ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
+        f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
+        f"backend   {_told_backends(facts)}",
+        "",
+        "Bundled pairs",
+    ]
+    for name, pair in facts["pairs"].items():
+        languages = f", {' to '.join(pair['languages'])}" if pair["languages"] else ""
+        lines.append(f"  {name}{languages} (up to {pair['context']} tokens; method {pair['method']})")
+        lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
+    if not facts["pairs"]:
+        lines.append("  none: name models with --target and --draft")
+    lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"], facts["backends"]["auto"][0])]
+    lines += ["", "Methods         draft model   default    exact verifiers"]
+    for name, method in facts["methods"].items():
+        size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or _UNSHAPED.get(name, "-")
+        needs = "needed" if method["needs_draft"] else "-"
+        lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
+    lines += ["", "Method auto is, where no profile applies,"]
+    labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
+    lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]
+    return [*lines, "  (greedy is exact at temperature 0 only)"]
+
+
+def _told_backends(facts: dict[str, Any]) -> str:
+    found = facts["backends"]
+    auto = f"auto is {', else '.join(found['auto'])}" + (f": {found['reason']}" if found["reason"] else "")
+    if found["openvino"] is None:
+        return auto
+    converted = facts["converted"]
+    return (
+        f"{auto}; OpenVINO {found['openvino']}, converted models: {converted['bytes'] / 1e6:.0f} MB in {converted['folder']}"
+    )
+
+
+def _told_profiles(found: list[dict[str, Any]], auto: str) -> list[str]:
+    lines = []
+    for one in found:
+        lines.append(f"  {one['file']}")
+        if "target" in one:
+            where = f"{one['dtype']} on {one['device']} by {one['engine']}"
+            lines.append(f"    for {one['target']} with {one['draft'] or 'no draft'}, {where}")
+        if one["applies"]:
+            named = ((choice["temperature"], Method(**choice["method"])) for choice in one["choices"])
+            backend = one["engine"].split()[0]
+            where = "" if backend == auto else f" with --backend {backend}"
+            lines.append(f"    applies{where}: {', '.join(f'{name_of(method)} at {t:g}' for t, method in named)}")
+        else:
+            lines.append(f"    does not apply: {one['reason']}")
+    return lines or ["  none"]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} M" if count < 1e9 else f"{count / 1e9:.2f} B"

@@ -1,0 +1,39 @@
+"""How much ``draftwood tune`` measures; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from draftwood.checks import number, whole
+from draftwood.errors import ConfigError
+from draftwood.settings import Sampling
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is measured.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    minutes: float = field(default=2.5, metadata={"help": "time to spend; more of it makes the figures more certain"})
+    temperature: tuple[float, ...] = field(
+        default=(0.0, 0.6, 1.0), metadata={"help": "measure at this temperature; may be given several times"}
+    )
+    prompts: int = field(default=6, metadata={"help": "prompts that are continued, at most"})
+    max_new_tokens: int = field(default=48, metadata={"help": "tokens by which a prompt is continued"})
+    seed: int = field(default=0, metadata={"help": "of texts and orders"})
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "max_new_tokens"):
+            if whole(name, getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if number("minutes", self.minutes) <= 0:
+            raise ConfigError(f"minutes is {self.minutes}: give a number above 0")
+        if not self.temperature:
+            raise ConfigError("no temperature was given: name at least one")
+        for value in self.temperature:
+            Sampling(temperature=value)

@@ -1,0 +1,45 @@
+"""On a terminal ``generate`` says within a moment what it is loading; into a pipe it says nothing of the kind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.faults.folders import save_tiny
+
+
+def arguments(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "draftwood.cli", "generate", "ab", "--target", str(folder), "--max-new-tokens", "2"]
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a process writes to a terminal, both streams."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the terminal is closed
+                break
+            if not part:
+                break
+            seen += part
+        process.wait()
+    os.close(ours)
+    return seen.decode("utf-8", errors="replace")
+
+
+def test_a_terminal_is_told_first_that_pytorch_and_then_which_model_is_loading(tmp_path: Path) -> None:
+    seen = on_a_terminal(arguments(save_tiny(tmp_path)))
+    libraries, model = seen.find("Loading PyTorch"), seen.find(tmp_path.name)
+    assert 0 <= libraries < model < seen.find("tokens in"), seen
+
+
+def test_a_pipe_is_told_nothing_of_it(tmp_path: Path) -> None:
+    shown = subprocess.run(arguments(save_tiny(tmp_path)), capture_output=True, text=True, check=True)
+    assert "Loading" not in shown.stdout + shown.stderr
