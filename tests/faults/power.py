@@ -1,4 +1,5 @@
-"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power [repeats [part of a line]]``."""
+"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power``, which may be followed
+by a number of repeats and a part of the lines that are wanted."""
 
 from __future__ import annotations
 
