@@ -1,5 +1,5 @@
-"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power``, which may be followed
-by a number of repeats and a part of the lines that are wanted."""
+"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power``, and after it, where
+wanted, a number of repeats and a part of the lines."""
 
 from __future__ import annotations
 
