@@ -1,7 +1,5 @@
-"""How often ``draftwood check`` finds each break of the bundled pair.
-
-``python -m tests.faults.power [repeats [part of a line]]``
-"""
+"""How often ``draftwood check`` finds each break of the bundled pair: ``python -m tests.faults.power``, and after it, where
+wanted, a number of repeats and a part of the lines."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ import draftwood
 from draftwood.decode import Decoder
 from draftwood.exactness.commands import PROMPTS, CheckConfig
 from draftwood.exactness.report import check
-from draftwood.methods import build
-from draftwood.settings import LoadOptions, Method, Sampling
+from draftwood.loading import LoadOptions
+from draftwood.methods import Method, build
+from draftwood.sampling import Sampling
 from tests.faults.breaks import BREAKS
 
 METHODS = (
