@@ -17,10 +17,10 @@ from draftwood.cli import main
 from draftwood.errors import ConfigError
 from draftwood.options import dataclass_options
 from draftwood.train import commands
-from draftwood.train.config import AverageConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
+from draftwood.train.config import AverageConfig, ChatsConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 
 COMMANDS = [("lm", LMConfig), ("draft", DraftConfig), ("average", AverageConfig)]
-COMMANDS += [("translator", TranslatorConfig), ("spec-drafter", SpecDrafterConfig)]
+COMMANDS += [("chats", ChatsConfig), ("translator", TranslatorConfig), ("spec-drafter", SpecDrafterConfig)]
 
 
 @pytest.mark.parametrize(("name", "config"), COMMANDS)

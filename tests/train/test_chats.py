@@ -1,0 +1,143 @@
+"""Chats that a model writes itself: the template's tokens where they belong, resumable, and sampled from the model."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.faults.folders import tiny_llama, tiny_tokenizer
+
+from draftwood.errors import ConfigError
+from draftwood.train.chat_turns import text_turns
+from draftwood.train.chats import Chat, Template, Writer, read_chats, write_chats
+from draftwood.train.config import ChatsConfig
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+
+
+def chat_tokenizer() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chatty")
+    tokenizer = chat_tokenizer()
+    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def writer(rows: int = 3, longest: int = 120, turns: tuple[list[int], ...] = (), seed: int = 0) -> tuple[Writer, Any, Any]:
+    tokenizer = chat_tokenizer()
+    model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
+    return Writer(model, Template.of(tokenizer, [0]), turns, rows=rows, longest=longest, seed=seed), tokenizer, model
+
+
+def parts(chat: Chat, tokenizer: Any) -> list[tuple[str, str]]:
+    """Roles and texts, as the special tokens divide them."""
+    text = tokenizer.decode(chat.tokens)
+    return [tuple(part.split("\n", 1)) for part in text.split("<s>")[1:]]  # type: ignore[misc]
+
+
+def without_template_tokens(made: Writer, tokenizer: Any) -> None:
+    """Let nothing that is drawn look like the beginning of a turn."""
+    real, start = made._scores, torch.tensor([tokenizer.convert_tokens_to_ids("<s>")])
+    made._scores = lambda tokens: real(tokens).index_fill(1, start, -torch.inf)  # type: ignore[method-assign]
+
+
+def test_turns_alternate_and_answers_are_marked() -> None:
+    made, tokenizer, _ = writer()
+    without_template_tokens(made, tokenizer)
+    for chat in itertools.islice(made.chats(), 20):
+        roles = [role for role, _ in parts(chat, tokenizer)]
+        assert roles == [("user", "assistant")[i % 2] for i in range(len(roles))]
+        assert len(chat.tokens) == len(chat.answered) <= 120
+        answers = "".join(text for role, text in parts(chat, tokenizer) if role == "assistant")
+        written = tokenizer.decode([t for t, answered in zip(chat.tokens, chat.answered, strict=True) if answered])
+        assert written == answers.replace("<end>\n", "<end>")
+
+
+def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
+    made, _, _ = writer(longest=60)
+    for chat in itertools.islice(made.chats(), 20):
+        assert len(chat.tokens) == 60 or (chat.tokens[-1] == 0 and chat.answered[-1])
+
+
+def test_scores_of_rows_at_different_places_are_those_of_the_model_alone() -> None:
+    made, _, model = writer()
+    seen: list[tuple[list[list[int]], torch.Tensor]] = []
+    real = made._scores
+
+    def watched(tokens: list[int]) -> torch.Tensor:
+        found = real(tokens)
+        seen.append(([list(row.tokens) for row in made._rows], found.clone()))
+        return found
+
+    made._scores = watched  # type: ignore[method-assign]
+    list(itertools.islice(made.chats(), 12))
+    texts, scores = seen[-1]
+    assert len({len(text) for text in texts}) > 1
+    for text, found in zip(texts, scores, strict=True):
+        with torch.inference_mode():
+            alone = model(input_ids=torch.tensor([text])).logits[0, -1]
+        torch.testing.assert_close(found, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_answers_are_drawn_from_the_models_distribution() -> None:
+    made, _, _ = writer(rows=4000)
+    for row in made._rows:
+        row.answering = True
+    scores = torch.linspace(-1.0, 1.0, 282).repeat(4000, 1)
+    for row in made._rows:
+        row.given = []
+    drawn = np.bincount(made._next(scores.clone()), minlength=282)
+    wanted = 4000 * scores[0].softmax(-1).numpy()
+    chi = float(((drawn - wanted) ** 2 / wanted).sum())
+    assert chi < 282 + 5 * (2 * 282) ** 0.5
+
+
+def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=3000, rows=64, longest=90, dtype="float32")
+    write_chats(config)
+    first = read_chats(config.out)
+    kept = (config.out / "00000.npz").read_bytes()
+    assert len(first) % 256 == 0
+    assert sum(sum(chat.answered) for chat in first) >= 3000
+    write_chats(replace(config, tokens=3001 + len(first) * 90))
+    again = read_chats(config.out)
+    assert again[: len(first)] == first
+    assert len(again) > len(first)
+    assert (config.out / "00000.npz").read_bytes() == kept
+
+
+def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
+    (tmp_path / "a.train.txt").write_text("One day. A fox ran.\n<|endoftext|>\nQuestion: 1 + 1?\nAnswer: 2\n")
+    (tmp_path / "b.train.de").write_text("Guten Morgen.\n")
+    turns = text_turns(tmp_path, 40, 0)
+    assert "1 + 1?" in turns
+    assert "Translate German to English: Guten Morgen." in turns
+    assert any("A fox ran." in turn and len(turn) > 30 for turn in turns)
+    made, tokenizer, _ = writer(turns=([5, 6, 7],))
+    without_template_tokens(made, tokenizer)
+    firsts = [parts(chat, tokenizer)[0][1] for chat in itertools.islice(made.chats(), 40)]
+    assert tokenizer.decode([5, 6, 7]) + "<end>\n" in firsts
+    assert len(set(firsts)) > 1
+
+
+def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no chat template"):
+        Template.of(tiny_tokenizer(), [0])
+    with pytest.raises(ConfigError, match=r"holds no NAME.train.txt"):
+        text_turns(tmp_path, 4, 0)
