@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from draftwood.errors import ConfigError
 from draftwood.models.pairing import check_target, fingerprint
@@ -28,6 +28,9 @@ class HeadsConfig(PretrainedConfig):  # type: ignore[misc]
 
     model_type = "draft_heads"
     __no_type_check__ = True  # transformers makes the __init__, which takes any keyword
+
+
+AutoConfig.register(HeadsConfig.model_type, HeadsConfig, exist_ok=True)
 
 
 class HeadsDrafter(PreTrainedModel):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import MarianConfig
+from transformers import AutoConfig, MarianConfig
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.marian.modeling_marian import (
     MarianAttention,
@@ -62,6 +62,9 @@ class Source(NamedTuple):
         """Some of the sentences."""
         mask, answers = (None if part is None else part[rows] for part in (self.mask, self.answers))
         return Source(self.embedded[rows], self.states[rows], mask, answers)
+
+
+AutoConfig.register(MaskedBlockConfig.model_type, MaskedBlockConfig, exist_ok=True)  # as its tokenizer's loader asks
 
 
 class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
