@@ -100,3 +100,13 @@ def test_translation_models_and_their_drafters_are_looked_at_too(
 def test_the_bundled_models_are_whole() -> None:
     assert draftwood.load(options=ON_CPU).draft is not None
     assert draftwood.load_translator(options=ON_CPU).draft is not None
+
+
+def test_training_does_not_fill_gaps_of_its_target_either(tmp_path: Path) -> None:
+    from draftwood.train.lm import saved_model
+
+    folder = save_tiny(tmp_path)
+    saved_model(folder)
+    change_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
+    with pytest.raises(ModelError, match=r"model\.norm\.weight"):
+        saved_model(folder)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from draftwood.errors import ConfigError, ModelError
 from draftwood.train import data, loop
 from draftwood.train.config import AverageConfig
-from draftwood.train.lm import held_out_losses, load_tokenizer
+from draftwood.train.lm import held_out_losses, load_tokenizer, saved_model
 from draftwood.train.tokenizer import encoder
 
 
@@ -49,7 +48,7 @@ def average(config: AverageConfig) -> dict[str, Any]:
 
 @torch.no_grad()
 def _mean(folders: tuple[Path, ...]) -> Any:
-    model, *others = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in folders)
+    model, *others = (saved_model(path) for path in folders)
     mean = dict(model.named_parameters())  # tied weights once
     for path, other in zip(folders[1:], others, strict=True):
         weights = dict(other.named_parameters())

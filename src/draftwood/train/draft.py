@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, Trainer
+from transformers import Trainer
 
 from draftwood.errors import ConfigError, ModelError
 from draftwood.train import data, loop
 from draftwood.train.config import DraftConfig
-from draftwood.train.lm import load_tokenizer, new_llama
+from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
 from draftwood.train.parallel import Cutting, add_mask_token, place_agreement
 from draftwood.train.sample import sampled_blocks
@@ -139,7 +139,7 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
     if not (config.target / "config.json").is_file():
         raise ModelError(f"{config.target} holds no config.json; give the folder of a saved target model")
     tokenizer = load_tokenizer(config.target)
-    target = AutoModelForCausalLM.from_pretrained(config.target, dtype=torch.bfloat16).eval().requires_grad_(False)
+    target = saved_model(config.target, torch.bfloat16).requires_grad_(False)
     limit = target.config.max_position_embeddings
     if config.context > limit:
         raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")

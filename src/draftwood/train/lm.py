@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
+from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
 
 from draftwood.errors import ConfigError, ModelError
+from draftwood.loading import load_model
+from draftwood.settings import LoadOptions
 from draftwood.train import data, loop
 from draftwood.train.config import LMConfig
 from draftwood.train.tokenizer import encoder, train_tokenizer
@@ -91,11 +93,20 @@ def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
     return model
 
 
+def saved_model(folder: Path, dtype: torch.dtype = torch.float32, cls: type[Any] | None = None) -> Any:
+    """A saved model in evaluation mode on the CPU; a causal one without a class.
+
+    Raises:
+        ModelError: it cannot be loaded, or its files do not hold exactly its tensors.
+    """
+    return load_model(folder, LoadOptions(), torch.device("cpu"), dtype, cls)
+
+
 def _start_from(model: Any, folder: Path) -> None:
     """Load the weights of a saved model of the same sizes."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} holds no config.json; give the folder of a saved model")
-    found = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    found = saved_model(folder).state_dict()
     if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in model.state_dict().items()}:
         raise ConfigError(f"the model in {folder} has other sizes than asked; give its vocab, hidden, layers, ...")
     model.load_state_dict(found)

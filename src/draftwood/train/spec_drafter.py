@@ -24,7 +24,7 @@ from draftwood.models.pairing import fingerprint
 from draftwood.train import loop
 from draftwood.train.blocks import Batch, BlockBatches, glance, lengths_of, share_of, worth
 from draftwood.train.config import SpecDrafterConfig
-from draftwood.train.lm import load_tokenizer
+from draftwood.train.lm import load_tokenizer, saved_model
 from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs, the_batch
 from draftwood.train.translator import cross_entropy, translate
 
@@ -112,7 +112,7 @@ def load_translator(folder: Path) -> tuple[Any, Any]:
     tokenizer = load_tokenizer(folder)
     if tokenizer.mask_token_id is None:
         raise ModelError(f"the tokenizer in {folder} has no mask token; give a model made by draftwood train translator")
-    target = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    target = saved_model(folder, cls=MarianMTModel).requires_grad_(False)
     return target.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
