@@ -64,7 +64,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_prompts_in_the_package_need_no_file() -> None:
     prompts = read_prompts(BenchConfig(preset="quick"), encode, None)
-    assert [p.source for p in prompts] == [*BUILT_IN] * 2
+    assert [p.source for p in prompts] == [*BUILT_IN]
 
 
 def test_a_prompt_without_room_is_refused_before_anything_runs() -> None:

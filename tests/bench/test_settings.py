@@ -103,7 +103,7 @@ def test_blocks_are_measured_where_the_draft_scores_blocks_and_no_tree_is_deeper
 
 
 def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
-    assert [s.method for s in plan("quick", ["ar", "ngram"], has_draft=False)] == ["ar", "ngram"]
+    assert [s.name for s in plan("peers", ["ar", "ngram"], has_draft=False)][:2] == ["ar", "ngram 2"]
     with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,generate"):
         plan("quick", None, has_draft=False)
     with pytest.raises(ConfigError, match=r"'paper' does not measure ngram: .*all-peers, which measures everything"):

@@ -14,7 +14,7 @@ PROMPTS = [Prompt(source=s, tokens=t) for s, t in (("a", (1, 2, 3)), ("b", (4, 5
 class Letters:
     """A tokenizer of characters."""
 
-    bos_token_id = None
+    bos_token = bos_token_id = None
     eos_token_id = None
 
     def __call__(self, text: str) -> dict[str, list[int]]:

@@ -189,7 +189,7 @@ def test_control_a_stopped_run_goes_on_with_the_seed_that_was_drawn(
     monkeypatch.setattr(file, "results", real)
     assert run(*command).exit_code == 0
     assert [found["index"] for found in sorted(objects(out), key=lambda found: found["index"])] == [0, 1, 2, 3]
-    assert {found["seed"] - found["index"] for found in objects(out)} == {objects(out)[0]["seed"]}
+    assert len({found["seed"] - found["index"] for found in objects(out)}) == 1
 
 
 def test_processors_that_a_generation_config_asks_for_count_with_their_settings() -> None:

@@ -24,7 +24,7 @@ PROMPTS = ["ab", "c"]
 class Letters:
     """A tokenizer of characters."""
 
-    bos_token_id = eos_token_id = None
+    bos_token = bos_token_id = eos_token_id = None
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [ord(c) % VOCAB for c in text]}
