@@ -158,8 +158,9 @@ def test_processors_see_the_text_of_their_own_node(case):
 
 
 def test_control_processors_that_see_the_root_only(monkeypatch):
-    inner = Law._process
-    monkeypatch.setattr(Law, "_process", lambda self, s, prefixes: inner(self, s, [[[] for _ in row] for row in prefixes]))
+    inner = Law._ask
+    blind = lambda self, asked, s, prefixes: inner(self, asked, s, [[[] for _ in row] for row in prefixes])  # noqa: E731
+    monkeypatch.setattr(Law, "_ask", blind)
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))

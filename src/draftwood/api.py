@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,8 @@ from draftwood.output import Limits
 from draftwood.profile import Profile, Subject, find, subject_of
 from draftwood.settings import LoadOptions, Method, Sampling
 
+_LOG = logging.getLogger(__name__)
+
 
 def load(
     target: str | Path | None = None,
@@ -82,7 +85,10 @@ def load(
     place = openvino_place(options.device)
     runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     subject = subject_of(target, draft, dtype, device, runners.target.engine)
-    return Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject), runners=runners)
+    pair = Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject), runners=runners)
+    for remark in pair.remarks:
+        _LOG.warning("%s", remark)
+    return pair
 
 
 @final
@@ -154,21 +160,24 @@ class Pair:
 
         return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
 
-    def method(self, method: MethodLike | None = None, *, temperature: float = 1.0) -> Method:
-        """What is drafted and how it is verified at a temperature, every ``auto`` replaced.
+    def method(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Method:
+        """What is drafted and how it is verified at a temperature (without one, that of :attr:`sampling`), every ``auto``
+        replaced.
 
         Where nothing at all is asked for, the profile decides, if there is one, for the whole text.
         """
         wanted = method_of(method)
+        temperature = self.sampling.temperature if temperature is None else temperature
         if wanted == Method() and self.profile is not None:
             wanted = self.profile.choose(temperature)
         return self._decoders.resolve(wanted, greedy=temperature == 0)
 
-    def decoder(self, method: MethodLike | None = None, *, temperature: float = 1.0) -> Decoder:
-        """A decoder for token ids, for texts of this temperature; the pair's models serve one stream at a time.
+    def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
+        """A decoder for token ids, for texts of this temperature (as :meth:`method`); the models serve one stream at a time.
 
         Decoders of the same method share what their drafter has learnt about the pair and the machine.
         """
+        temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
     def encode(self, prompt: Prompt | Array) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from transformers.generation import logits_process as hf
 
+from draftwood.checks import settings as check_settings
 from draftwood.errors import ConfigError, ModelError
 from draftwood.output import Limits
 from draftwood.processors import ByPrompt
@@ -123,12 +124,13 @@ def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = N
     Raises:
         ConfigError: a setting that cannot be honoured, or a given truncation of the most likely text; it is named.
     """
+    check_settings("given", given or {}, Sampling)
     own, given = _settings(model), dict(given or {})
     drawn = given["temperature"] != 0 if "temperature" in given else own.get("do_sample") is True
     _refuse(own, given, drawn=drawn)
     settings = {"top_k": _TOP_K, **own} if own.get("do_sample") is True else own
     settings = {**settings, **{name: given.pop(name) for name in (*_DRAWN, "repetition_penalty") if name in given}}
-    bias = {**dict.fromkeys(_forbidden(settings, eos), -float("inf")), **(given.pop("logit_bias", None) or {})}
+    bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(_forbidden(settings, eos), -float("inf"))}
     processors = [*_behind_prompts(settings, eos, model.device), *(given.pop("processors", None) or ())]
     warpers = [make(settings[n], model.device) for n, make in _WARPERS.items() if drawn and 0 < settings.get(n, 0) < 1]
     cut = {name: settings[name] for name in _DRAWN if name in settings} if drawn else {"temperature": 0.0}
@@ -153,10 +155,23 @@ def _refuse(own: Mapping[str, Any], given: Mapping[str, Any], *, drawn: bool) ->
                 f"the target's generation config says {told}; give {advice}a Sampling of your own, or take it out of "
                 "generation_config.json"
             )
-    if not drawn and "temperature" not in given and (useless := [name for name in _DRAWN if name in given]):
+    if not drawn:
+        refuse_idle(given, "the target's generation config does not say do_sample")
+
+
+def refuse_idle(given: Mapping[str, Any], why: str) -> None:
+    """Refuse settings that only change what is drawn, where nothing is.
+
+    Args:
+        given: settings by name; a temperature makes all of them count, or is 0 on purpose.
+        why: nothing is drawn.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if "temperature" not in given and (idle := [name for name in _DRAWN if name in given]):
         raise ConfigError(
-            f"{useless[0]} was given, but the target's generation config does not say do_sample, and the most likely text "
-            "stays the same: give a temperature too"
+            f"{idle[0]} was given, but {why}, and the most likely text stays the same: give a temperature too"
         )
 
 

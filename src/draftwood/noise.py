@@ -28,7 +28,6 @@ _BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made le
 _AHEAD: Final = 1 << 16  # values of shared noise that are made at a time: few calls, and no more than the caches hold
 
 
-
 class Stream(IntEnum):
     """What a random number is for."""
 

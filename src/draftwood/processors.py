@@ -31,6 +31,13 @@ _STATELESS = frozenset(
         *("WatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor"),  # the one's generator begins anew at every text
     }
 )
+_FORBIDS_NOTHING = frozenset(  # a token of which the model is all but certain passes every one of these
+    {
+        *("EpsilonLogitsWarper", "EtaLogitsWarper", "ExponentialDecayLengthPenalty", "InfNanRemoveLogitsProcessor"),
+        *("LogitNormalization", "MinPLogitsWarper", "RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper"),
+        *("TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper", "WatermarkLogitsProcessor"),
+    }
+)
 _CONSTRAINT = "PrefixConstrainedLogitsProcessor"  # as stateless as the function that it is given, so it is tried
 _KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
 _ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
@@ -55,7 +62,7 @@ _KNOWN = {
 
 @final
 class Stateless:
-    """A logits processor whose answer depends on each row's ``input_ids`` and ``scores`` alone; also a decorator.
+    """A logits processor whose answer depends on each row's ``input_ids`` and ``scores`` alone; decorates functions too.
 
     The same is said by an attribute ``stateless = True`` of a processor or its class. It is a promise: on every prompt the
     processor is tried before the first token, which finds many broken promises, but not all.
@@ -68,6 +75,10 @@ class Stateless:
     stateless = True
 
     def __init__(self, processor: Any) -> None:
+        if isinstance(processor, type):
+            raise ConfigError(
+                f"Stateless was given the class {processor.__name__}: give an object of it, or set stateless = True in it"
+            )
         self.processor = processor
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -99,6 +110,12 @@ def asked_for(processor: Any, request: int, prompt_length: int) -> Any:
     if isinstance(processor, ByRow):
         return processor.rows[request]
     return processor.behind(prompt_length) if isinstance(processor, ByPrompt) else processor
+
+
+def may_forbid(processor: Any) -> bool:
+    """Whether a processor can make a token impossible of which the model is all but certain."""
+    kind = type(processor)
+    return kind.__module__ != _HOME or kind.__name__ not in _FORBIDS_NOTHING
 
 
 def check_processors(processors: Sequence[Any] | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any, final
 
 import torch
 
+from draftwood.cores import usable_cores
 from draftwood.errors import ConfigError
 from draftwood.machine import cache_folder, cpu_name, version_of
 from draftwood.settings import Method
@@ -107,14 +108,21 @@ def find(wanted: str, subject: Subject | None) -> Profile | None:
 
 
 def _warn_of_others(subject: Subject) -> None:
-    """Say that the profile of this pair is for another engine, if that is so."""
-    other = {"torch": "openvino", "openvino": "torch"}.get(subject["engine"])
-    if other is not None and (path := default_path({**subject, "engine": other})).exists():
-        warnings.warn(
-            f"the profile of this pair, {path}, was measured with engine {other!r}, but here it is "
-            f"{subject['engine']!r}, so the default method is used: {_AGAIN}, or --backend {other}",
-            stacklevel=4,
-        )
+    """Say that the profile of this pair is for another engine or another number of threads, if that is so."""
+    engine, machine = subject["engine"], subject["machine"]
+    others: list[tuple[str, Any, Any, Subject, str]] = []
+    if (other := {"torch": "openvino", "openvino": "torch"}.get(engine)) is not None:
+        others.append(("engine", other, engine, {**subject, "engine": other}, f"--backend {other}"))
+    for count in range(1, usable_cores() + 1):
+        like = {**subject, "machine": {**machine, "threads": count}}
+        others.append(("threads", count, machine["threads"], like, f"--threads {count}"))
+    for name, theirs, ours, its, option in others:
+        if theirs != ours and (path := default_path(its)).exists():
+            warnings.warn(
+                f"the profile of this pair, {path}, was measured with {name} {theirs!r}, but here it is "
+                f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
+                stacklevel=4,
+            )
 
 
 def _fitting(path: Path, subject: Subject | None) -> Profile:

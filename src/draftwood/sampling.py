@@ -17,7 +17,7 @@ from torch import Tensor
 from draftwood.asking import permits, processed
 from draftwood.errors import ConfigError
 from draftwood.laws import Laws, best_tokens, name_the_trouble, sound
-from draftwood.processors import asked_for
+from draftwood.processors import asked_for, may_forbid
 from draftwood.settings import Sampling
 from draftwood.truncation import likeliest
 
@@ -59,6 +59,7 @@ class Law:
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
         self.device = device or torch.device("cpu")
+        self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
         self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and laws of the draft, not yet looked at for NaN
 
     def select(self, rows: Sequence[int]) -> Law:
@@ -80,7 +81,8 @@ class Law:
         model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
         token, and behind the end of the text, no processor is asked.
         """
-        bias, processors = self.sampling.logit_bias or {}, self._own(self.sampling.processors or (), row)
+        bias = self.sampling.logit_bias or {}
+        processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
         if not bias and not processors:
             return len(tokens)
         for i, token in enumerate(tokens):
@@ -166,12 +168,15 @@ class Law:
         ]
 
     def _bias(self, scores: Tensor) -> Tensor:
-        bias = scores.new_zeros(scores.shape[-1])
-        for token, value in (self.sampling.logit_bias or {}).items():
-            if not 0 <= token < self.vocab:
-                raise ConfigError(f"logit_bias names token {token}: give tokens from 0 to {self.vocab - 1}")
-            bias[token] = value
-        return bias
+        key = scores.device, scores.dtype, scores.shape[-1]
+        if key not in self._biases:
+            given = self.sampling.logit_bias or {}
+            if bad := [token for token in given if not 0 <= token < self.vocab]:
+                raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {self.vocab - 1}")
+            bias = scores.new_zeros(scores.shape[-1])
+            bias[list(given)] = scores.new_tensor(list(given.values()))
+            self._biases[key] = bias
+        return self._biases[key]
 
     def _look_back(self, scores: Tensor, prefixes: Paths) -> Tensor:
         s = self.sampling
@@ -182,7 +187,7 @@ class Law:
         if s.presence_penalty or s.frequency_penalty:
             counts = self._counts(scores, prefixes, generated_only=True)
             scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
-        return self._process(scores, prefixes) if s.processors else scores
+        return self._ask(s.processors, scores, prefixes) if s.processors else scores
 
     def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
         counts = torch.zeros_like(scores)
@@ -193,9 +198,6 @@ class Law:
                 for token in path or ():
                     counts[row, node, token] += 1
         return counts
-
-    def _process(self, scores: Tensor, prefixes: Paths) -> Tensor:
-        return self._ask(self.sampling.processors or (), scores, prefixes)
 
     def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
         bias = self.sampling.logit_bias or {}

@@ -12,7 +12,7 @@ from draftwood.checks import settings
 from draftwood.decode import Decoder, Piece, Request, Result
 from draftwood.decoders import Decoders, drawn, seeds_for
 from draftwood.errors import CacheError, ConfigError, ModelError
-from draftwood.generation import asked
+from draftwood.generation import asked, refuse_idle
 from draftwood.given import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompt_of, prompts_of
 from draftwood.loading import (
     check_tokenizers,
@@ -170,11 +170,11 @@ class Translator:
     def __repr__(self) -> str:
         size = sum(p.numel() for p in self.model.parameters()) / 1e6
         draft = "None" if self.draft is None else f"<{type(self.draft).__name__}>"
-        name, dtype = type(self.model).__name__, str(self.model.dtype)[6:]
-        where = f"{dtype} on {self.model.device} by {self.target.engine}"
-        return f"Translator(target=<{name}, {size:.1f} M, {where}>, draft={draft})"
+        where = f"{str(self.model.dtype)[6:]} on {self.model.device} by {self.target.engine}"
+        return f"Translator(target=<{type(self.model).__name__}, {size:.1f} M, {where}>, draft={draft})"
 
     def _own(self, given: Mapping[str, Any]) -> Sampling:
+        refuse_idle(given if self.sampling.greedy else {}, "translations are greedy unless a temperature is given")
         return replace(self.sampling, **given)
 
     def method(self, method: MethodLike | None = None, *, temperature: float = 0.0) -> Method:

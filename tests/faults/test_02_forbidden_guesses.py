@@ -104,3 +104,21 @@ def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
     found = law.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
+
+
+def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper
+    from transformers import RepetitionPenaltyLogitsProcessor as Repetition
+
+    asked: list[str] = []
+    for kind in (TemperatureLogitsWarper, TopKLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
+        real = kind.__call__
+        note = lambda self, ids, scores, real=real: (asked.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
+        monkeypatch.setattr(kind, "__call__", note)
+    chain = LogitsProcessorList([TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), Repetition(1.5)])
+    law = Law(Sampling(processors=list(chain)), [[1, 2, 1]], [3], 8)
+    assert law.permitted(0, [2, 1, 2]) == 3
+    assert asked == []
+    law = Law(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
+    assert law.permitted(0, [2, 1, 2]) == 1
+    assert set(asked) == {"SuppressTokensLogitsProcessor"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+import draftwood
 from draftwood.api import Pair
 from draftwood.cli import settings as cli
 from draftwood.errors import ConfigError
@@ -18,6 +20,7 @@ from draftwood.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
 from draftwood.output import Limits
 from draftwood.sampling import Law
 from draftwood.settings import LoadOptions, Method, Sampling
+from tests.faults.folders import save_tiny
 from tests.helpers import tiny_gpt
 
 VOCAB, EOS = 61, [3, 17]
@@ -265,7 +268,7 @@ def test_truncation_of_the_most_likely_text_is_refused():
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Sampling:
-    monkeypatch.setattr(cli, "load", lambda *_, **__: pair)
+    monkeypatch.setattr("draftwood.api.load", lambda *_, **__: pair)
     settings = cli.Settings(
         models=cli.Models(), loading=LoadOptions(), method=Method(), sampling=Sampling(**given), limits=Limits(), seed=None,
         files=cli.Files(), looks=cli.Looks(), given=frozenset(given),
@@ -273,7 +276,31 @@ def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Samplin
     return settings.open()[2]
 
 
-def test_options_of_the_command_line_replace_the_models_own(monkeypatch, capsys):
+def test_what_no_sampling_can_say_is_told_when_a_pair_is_loaded(tmp_path, caplog):
+    folder = save_tiny(tmp_path)
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**config, "stop_strings": ["###"]}))
+    with caplog.at_level("WARNING", logger="draftwood"):
+        draftwood.load(folder, options={"backend": "torch"})
+    assert "the model's generation config says stop_strings=['###']" in caplog.text
+
+
+def test_a_given_bias_never_brings_back_a_forbidden_token():
+    assert pair_of(suppress_tokens=[7]).own_sampling({"logit_bias": {7: 2.0}}).logit_bias == {7: -float("inf")}
+
+
+@pytest.mark.parametrize("given", [{"temprature": 1}, {"logit_bias": 1.0}, {"processors": 5}])
+def test_settings_that_are_none_are_refused_in_a_sentence(given):
+    with pytest.raises(ConfigError):
+        pair_of().own_sampling(given)
+
+
+def test_the_method_of_a_pair_is_that_of_its_own_temperature():
+    pair = pair_of()
+    assert pair.method() == pair.method(temperature=0.0) != pair.method(temperature=1.0)
+
+
+def test_options_of_the_command_line_replace_the_models_own(monkeypatch):
     pair = pair_of(do_sample=True, temperature=0.6, typical_p=0.8, no_repeat_ngram_size=2, stop_strings=["###"])
     plain = opened(monkeypatch, pair)
     assert (plain.temperature, plain.top_k, len(plain.processors), len(plain.warpers)) == (0.6, 50, 1, 1)
@@ -283,5 +310,4 @@ def test_options_of_the_command_line_replace_the_models_own(monkeypatch, capsys)
         "NoRepeatNGramLogitsProcessor",
         "TypicalLogitsWarper",
     ]
-    assert "Note: the model's generation config says stop_strings=['###']" in capsys.readouterr().err
     assert opened(monkeypatch, pair_of(num_beams=3), temperature=0.0) == Sampling(temperature=0.0)

@@ -102,6 +102,13 @@ def test_options_of_loading_may_be_a_mapping(tmp_path: Path, translation: Path) 
     assert load_translator(translation / "target", options=options).target.model.dtype == torch.float64
 
 
+def test_truncation_of_greedy_translations_is_refused(translation: Path) -> None:
+    translator = load_translator(translation / "target", options={"backend": "torch"})
+    with pytest.raises(ConfigError, match=r"top_p was given, but translations are greedy .*: give a temperature too"):
+        translator.translate("a b", top_p=0.9)
+    assert translator.translate("a b", top_p=0.9, temperature=0.5, seed=1, max_new_tokens=3).token_ids
+
+
 def test_the_recipe_for_transformers_takes_a_name_too() -> None:
     assert hf.recipe(method="ngram").method == Method(method="ngram")
 

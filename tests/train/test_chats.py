@@ -141,3 +141,19 @@ def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
         Template.of(tiny_tokenizer(), [0])
     with pytest.raises(ConfigError, match=r"holds no NAME.train.txt"):
         text_turns(tmp_path, 4, 0)
+
+
+def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=100, rows=64, longest=60, dtype="float32")
+    write_chats(config)
+    with pytest.raises(ConfigError, match="other settings"):
+        write_chats(replace(config, seed=5))
+    written = sorted(config.out.iterdir())
+    write_chats(config)  # all of it is there
+    assert sorted(config.out.iterdir()) == written
+    with pytest.raises(ConfigError, match="takes 256 tokens"):
+        write_chats(replace(config, out=tmp_path / "b", longest=300))
+    with pytest.raises(ConfigError, match="the chat template alone takes"):
+        write_chats(replace(config, out=tmp_path / "b", longest=3))
+    with pytest.raises(ConfigError, match="rows is 0"):
+        ChatsConfig(target=folder, out=tmp_path, rows=0)

@@ -76,7 +76,7 @@ def acceptance_command(**options: Any) -> None:
     scale = config.scale()
     chosen, budgets = config.method_names(), config.node_budgets()
     settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
-    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    prompts = read_prompts(config, pair.encode, pair.target.max_length)
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:
         report = compare(pair, settings, prompts, scale.temperatures, scale.max_new_tokens, config.seed, advance)
@@ -97,7 +97,7 @@ def sweep_command(**options: Any) -> None:
     loading = LoadOptions(dtype=config.dtype, device=config.device, backend=config.only_backend("sweep"))
     pair = load(config.target, config.draft, options=loading)
     blind = untrained(pair, config.seed)
-    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    prompts = read_prompts(config, pair.encode, pair.target.max_length)
     sweep = Sweep(config=config, pair=pair, blind=blind, prompts=prompts)
     config.output.mkdir(parents=True, exist_ok=True)
     try:
@@ -242,7 +242,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
     chosen, budgets = config.method_names(), config.node_budgets()
     planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=_block(pair))
     settings = at_batches(planned, config.batch_sizes())
-    prompts = read_prompts(config, pair.encode, pair.decoder().max_length)
+    prompts = read_prompts(config, pair.encode, pair.target.max_length)
     first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]
     with engines(settings, pair, scale.temperatures, first) as found:
         skipped = found.skipped | left_out(planned, config.batch_sizes())

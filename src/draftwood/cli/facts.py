@@ -21,7 +21,7 @@ from draftwood.cores import SINCE_START, usable_cores
 from draftwood.decode import Decoder
 from draftwood.errors import ConfigError, ModelError, PairingError
 from draftwood.loading import bundled_pairs, choose_device, choose_dtype
-from draftwood.machine import cache_folder, free_threads, version_of
+from draftwood.machine import cache_folder, free_threads, torch_threads, version_of
 from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
 from draftwood.models.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.models.heads import HeadsConfig
@@ -50,7 +50,7 @@ def gather() -> dict[str, Any]:
         "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
-        "profiles": profiles(),
+        "profiles": _profiles(),
         "methods": methods(),
         "auto": {
             "with_draft": _chosen(has_draft=True, greedy=False),
@@ -114,6 +114,11 @@ def profiles() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _profiles() -> list[dict[str, Any]]:
+    with torch_threads(free_threads()):
+        return profiles()
 
 
 def methods() -> dict[str, dict[str, Any]]:

@@ -161,8 +161,6 @@ class Settings:
             quiet_loading()
             set_threads(self.loading.threads)
             pair = load(self.models.target, self.models.draft, options=self.loading)
-        for remark in pair.remarks:
-            click.echo(f"Note: {remark}.", err=True)
         sampling = pair.own_sampling(
             {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
         )

@@ -30,13 +30,13 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetiti
 from draftwood.decode import Decoder, Request
 from draftwood.decoders import Learnt
 from draftwood.draft import Drafter
-from draftwood.errors import CacheError, ConfigError
+from draftwood.errors import ConfigError
 from draftwood.given import MethodLike, method_of
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.methods import build
 from draftwood.models import Runner
 from draftwood.models.causal_block import causal_draft
-from draftwood.models.support import check_window, context, own_context
+from draftwood.models.support import check_fits, context, own_context
 from draftwood.models.torch_runner import TorchRunner
 from draftwood.models.unpadded import UnpaddedNoise, unpadded
 from draftwood.noise import Noise
@@ -114,9 +114,10 @@ class Recipe:
         refuse_inputs(model_kwargs, input_ids.shape[1], padding)
         ends = _Ends(self._criteria(stopping_criteria or (), stop_strings), input_ids)
         draft = None if self.draft is None else causal_draft(self._runner(self.draft, drafts=True))
-        check_window(model, ends.longest - min(padding))
-        for one in (model, self.draft):
-            _check_context(one, ends.longest - min(padding), drafts=one is self.draft)
+        longest = ends.longest - min(padding)
+        check_fits(model, longest, context(model.config))
+        if self.draft is not None:  # no draft is asked beyond its window
+            check_fits(self.draft, longest, own_context(self.draft.config))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         with self._built(model, draft, padding, greedy=sampling.greedy) as built:
             texts = self._decode(Decoder(unpadded(target, padding), *built), input_ids, ends, sampling, padding)
@@ -254,13 +255,3 @@ def _by_row(processor: Any, rows: int) -> Any:
         allowed = processor._prefix_allowed_tokens_fn
         return ByRow([Constrained(lambda _, ids, i=i: allowed(i, ids), 1) for i in range(rows)])
     return processor
-
-
-def _check_context(model: Any, longest: int, *, drafts: bool) -> None:
-    # No draft is asked beyond its window.
-    limit = None if model is None else (own_context if drafts else context)(model.config)
-    if limit is not None and longest > limit.length:
-        raise CacheError(
-            f"prompt and max_new_tokens make {longest} tokens, but {model.config.model_type} takes {limit.length} "
-            f"({limit.reason}): lower max_new_tokens, or shorten the prompt"
-        )

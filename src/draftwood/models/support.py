@@ -144,8 +144,8 @@ def _chooses(config: Any) -> str | None:
     return None
 
 
-def check_window(model: Any, length: int) -> None:
-    """Refuse a text that will outgrow the target's sliding window, unless its own context ends it before.
+def check_fits(model: Any, length: int, limit: Context | None) -> None:
+    """Refuse a text that will outgrow a limit of the model.
 
     Args:
         length: tokens of the prompt and all that may follow.
@@ -153,12 +153,18 @@ def check_window(model: Any, length: int) -> None:
     Raises:
         CacheError: says how long both are, and what to do.
     """
-    ours, own = window(model.config), own_context(model.config)
-    if ours is not None and length > ours.length and (own is None or ours.length < own.length):
+    if limit is not None and length > limit.length:
         raise CacheError(
-            f"prompt and max_new_tokens make {length} tokens, but {model.config.model_type} takes {ours.length} "
-            f"({ours.reason}): lower max_new_tokens, or shorten the prompt"
+            f"prompt and max_new_tokens make {length} tokens, but {model.config.model_type} takes {limit.length} "
+            f"({limit.reason}): lower max_new_tokens, or shorten the prompt"
         )
+
+
+def check_window(model: Any, length: int) -> None:
+    """Refuse a text that will outgrow what trees are exact for, such as a sliding window, unless the model's own context
+    ends it before; raises what :func:`check_fits` raises."""
+    ours, own = context(model.config), own_context(model.config)
+    check_fits(model, length, None if ours is None or (own is not None and own.length <= ours.length) else ours)
 
 
 def check_length(model: Any, context: Context | None, length: int) -> None:

@@ -26,7 +26,9 @@ from transformers.cache_utils import Cache
 
 from draftwood.errors import ConfigError
 from draftwood.loading import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.models.support import context
 from draftwood.settings import LoadOptions
+from draftwood.train import loop
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
 
@@ -79,7 +81,7 @@ class Template:
         if len(parts) != 4:
             raise ConfigError("the target's chat template does not hold every message once, so chats cannot be sampled")
         head, to_answer, to_user, again = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts)
-        if not set(eos) & {to_user[0]} or to_answer != again:
+        if not to_user or to_user[0] not in eos or to_answer != again:
             raise ConfigError("the target's chat template does not end an answer with the end-of-text token of its config")
         return Template(head, to_answer, to_user, frozenset(eos) | {to_answer[0]})
 
@@ -237,12 +239,19 @@ def write_chats(config: ChatsConfig) -> None:
     device = choose_device("cpu")
     tokenizer = load_tokenizer(config.target, options)
     model = load_model(config.target, options, device, choose_dtype(config.dtype, device))
+    limit = context(model.config)
+    if limit is not None and config.longest > limit.length:
+        raise ConfigError(f"longest is {config.longest}, but {config.target} takes {limit.length} tokens ({limit.reason})")
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
     turns = [] if config.data is None else text_turns(config.data, 20_000, config.seed)
     encoded = [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in turns]
     encoded = [ids for ids in encoded if len(ids) < config.longest // 2]
-    config.out.mkdir(parents=True, exist_ok=True)
+    if config.longest < (least := len(template.head) + len(template.to_answer) + 2):
+        raise ConfigError(f"longest is {config.longest}, but the chat template alone takes {least - 2} tokens: give more")
+    loop.claim(config)
     number, written = len(list(config.out.glob("[0-9]*.npz"))), _answer_tokens(config.out)
+    if written >= config.tokens:
+        return
     writer = Writer(model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed + number)
     began, before, waiting = perf_counter(), written, []
     for chat in writer.chats():

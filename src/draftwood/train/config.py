@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from draftwood.checks import whole
+from draftwood.errors import ConfigError
+
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]
 Kind = Literal["masked-block", "heads"]
@@ -121,6 +124,11 @@ class ChatsConfig:
     longest: int = field(default=384, metadata={"help": "tokens of a chat at most"})
     dtype: Literal["float32", "bfloat16"] = field(default="bfloat16", metadata={"help": "number format of the model"})
     seed: int = field(default=0, metadata={"help": "of everything that is drawn"})
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "rows", "longest"):
+            if whole(name, getattr(self, name)) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,16 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from draftwood.errors import ConfigError
-from draftwood.train.config import RunConfig
+from draftwood.train.config import ChatsConfig, RunConfig
 from draftwood.train.optim import MuonAdamW
 
 Report = Callable[[Any], dict[str, Any]]
 """A model -> named figures."""
 
-_MAY_CHANGE = {"steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"}
+_MAY_CHANGE = {
+    *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
+    *("tokens", "rows"),  # of chats
+}
 
 
 def require_accelerate() -> None:
@@ -33,7 +36,7 @@ def require_accelerate() -> None:
         raise ConfigError('training needs the package accelerate; install it with: pip install "draftwood[train]"')
 
 
-def claim(config: RunConfig) -> None:
+def claim(config: RunConfig | ChatsConfig) -> None:
     """Make the output folder and note the settings, or refuse to resume a run that had other settings."""
     path = config.out / "run.json"
     wanted = plain(config)
@@ -47,7 +50,7 @@ def claim(config: RunConfig) -> None:
     write_json(path, wanted)
 
 
-def plain(config: RunConfig) -> dict[str, Any]:
+def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; folders by their last two names, so that a record names no machine."""
     return {k: "/".join(v.parts[-2:]) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 
