@@ -208,7 +208,7 @@ def test_wrong_settings_are_refused_in_a_sentence(
         [[[1]]],
         np.array([0.5]),
         torch.zeros(1, 1, 1),
-        {"a", "b"},
+        {"a"},
     ],
     ids=repr,
 )
