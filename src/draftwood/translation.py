@@ -136,9 +136,8 @@ class Translator:
     Attributes:
         target, draft: their runners.
         fallback: why backend ``auto`` is PyTorch for these models; None where it is OpenVINO, or a backend was named.
-        prompt: what the decoder begins with: the start token, and the one that the model forces to come first.
+        prompt, final_token: what the decoder begins with (start token, forced first token), and ends with at its limits.
         sampling, limits: what a call without its own uses.
-        final_token: what a text ends with where the limits end it (``forced_eos_token_id``), None if any may.
         max_source: the longest sentence in tokens, None if unlimited.
         remarks: what the model's generation config asks and is not honoured (such as beams), in sentences.
 
