@@ -35,6 +35,7 @@ def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, greedy: Path, 
     [
         (["--verifier", "greedy"], "is for temperature 0 only, but temperature is 1"),
         (["--beta", "3"], "beta and tau are for temperature 0"),
+        (["--verifier", "tolerance"], "verifier 'tolerance' is for temperature 0 only"),
     ],
 )
 def test_a_model_that_samples_refuses_it_before_anything_is_written(
