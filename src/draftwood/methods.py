@@ -87,7 +87,7 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
         raise PairingError(f"method {name!r} needs a draft model: give --draft, or use --method ngram or ar")
     beta, tau, verifier = method.beta, method.tau, method.verifier
     if (beta, tau) != (None, None):
-        if not greedy:
+        if not greedy and verifier != "tolerance":  # where that is named, the decoder refuses it by name
             raise ConfigError(
                 "beta and tau are for temperature 0, where there is a best token: leave them out, or ask for it"
             )

@@ -212,10 +212,15 @@ def identity(name: str | Path) -> dict[str, str] | None:
     Args:
         name: a folder, or the name of a hub model that has been downloaded.
     """
-    if Path(name).is_dir():
-        return {"name": str(Path(name).resolve()), "fingerprint": folder_digest(Path(name))}
-    folder = _downloaded(str(name))
-    return None if folder is None else {"name": str(name), "fingerprint": folder_digest(folder)}
+    folder = folder_of(name)
+    if folder is None:
+        return None
+    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": folder_digest(folder)}
+
+
+def folder_of(name: str | Path) -> Path | None:
+    """The folder with a model's files: the name itself, or that of a downloaded hub model; None where there is none."""
+    return Path(name) if Path(name).is_dir() else _downloaded(str(name))
 
 
 def _downloaded(name: str) -> Path | None:

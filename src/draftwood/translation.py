@@ -136,7 +136,7 @@ class Translator:
     Attributes:
         target, draft: their runners.
         fallback: why backend ``auto`` is PyTorch for these models; None where it is OpenVINO, or a backend was named.
-        prompt: what the decoder begins with: the start token, and the one that the model forces to come first.
+        prompt, final_token: what the decoder begins with (start token, forced first token), and ends with at its limits.
         sampling, limits: what a call without its own uses.
         max_source: the longest sentence in tokens, None if unlimited.
         remarks: what the model's generation config asks and is not honoured (such as beams), in sentences.
@@ -164,7 +164,7 @@ class Translator:
         self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
         self.remarks = wanted.remarks
         self.max_source: int | None = self.target.max_source
-        self._final = wanted.final
+        self.final_token = wanted.final
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ class Translator:
             source=source,
             seed=drawn(seed),
             limits=replace(limits, max_new_tokens=limits.max_new_tokens - forced),
-            final=self._final,
+            final=self.final_token,
         )
 
     def _encode(self, sentences: Sequence[Prompt | Array], index: int) -> list[int]:

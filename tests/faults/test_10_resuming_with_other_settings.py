@@ -169,7 +169,7 @@ def test_a_stopped_translation_of_an_earlier_version_is_refused_in_a_sentence(
     partial.write_text('{"settings": {"target": "0123", "draft": null, "max_new_tokens": 39}}\n', encoding="utf-8")
     result = run("translate", "--target", translation / "target", "--input", path, "--output", out)
     assert result.exit_code == 2
-    assert "settings that it does not name (dtype, engine, method" in result.stderr
+    assert "settings that it does not name (tokenizer, dtype, engine" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -206,3 +206,101 @@ def test_processors_that_a_generation_config_asks_for_count_with_their_settings(
     assert difference(facts(two), facts(two, SuppressTokensLogitsProcessor([1]))) is not None
     assert difference(facts(SuppressTokensLogitsProcessor([2])), facts(SuppressTokensLogitsProcessor([1]))) is not None
     assert json.loads(json.dumps(facts(two))) == facts(two)
+
+
+def test_warpers_that_a_generation_config_asks_for_count_with_their_settings() -> None:
+    from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
+
+    def facts(*warpers: Any) -> dict[str, Any]:
+        return text_facts(Method(), Sampling(warpers=list(warpers)), Limits())
+
+    def all_of_them(mass: float) -> list[Any]:
+        return [TypicalLogitsWarper(mass), EpsilonLogitsWarper(0.01), EtaLogitsWarper(0.02)]
+
+    first, second = all_of_them(0.5), all_of_them(0.5)  # both are alive, so they have different addresses
+    assert difference(facts(*first), facts(*second)) is None
+    said = difference(facts(*first), facts(*all_of_them(0.6)))
+    assert said is not None
+    assert said.startswith("warpers ['TypicalLogitsWarper(")
+    assert "mass=0.6" in said
+
+
+def test_processors_that_count_from_the_prompt_and_nested_settings_count_too() -> None:
+    from transformers import MinNewTokensLengthLogitsProcessor, SequenceBiasLogitsProcessor
+
+    from draftwood.processors import ByPrompt
+
+    def facts(least: int, bias: float) -> dict[str, Any]:
+        counting = ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, [0]))
+        sequences = SequenceBiasLogitsProcessor({(1, 2): bias})
+        return text_facts(Method(), Sampling(processors=[counting, sequences]), Limits())
+
+    assert difference(facts(3, 1.0), facts(3, 1.0)) is None
+    assert difference(facts(3, 1.0), facts(4, 1.0)) is not None
+    assert difference(facts(3, 1.0), facts(3, 2.0)) is not None
+
+
+def edited(folder: Path, name: str, **values: Any) -> None:
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+EDITS: list[tuple[str, dict[str, Any], str]] = [
+    ("generation_config.json", {"eos_token_id": [0, 7]}, "eos [0], which is now [0, 7]"),
+    ("generation_config.json", {"forced_eos_token_id": 9}, "final_token None, which is now 9"),
+    ("generation_config.json", {"min_new_tokens": 3}, "processors [], which is now ['MinNewTokensLength"),
+    ("tokenizer_config.json", {"padding_side": "left"}, "whose files have changed since"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "said"), EDITS)
+def test_edited_files_of_a_target_are_noticed(
+    run: Run, models: Path, few: Path, tmp_path: Path, name: str, values: dict[str, Any], said: str
+) -> None:
+    target, out = tmp_path / "target", tmp_path / "out.jsonl"
+    shutil.copytree(models / "target", target)
+    command = ["generate", "--target", target, *SHORT, "--seed", "5", "--input", few, "--output", out]
+    assert run(*command).exit_code == 0
+    keep(out, 2)
+    edited(target, name, **values)
+    result = run(*command)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output
+    assert len(objects(out)) == 2
+
+
+def test_another_tokenizer_is_noticed_when_all_is_answered(run: Run, models: Path, few: Path, tmp_path: Path) -> None:
+    target, out = tmp_path / "target", tmp_path / "out.jsonl"
+    shutil.copytree(models / "target", target)
+    command = ["generate", "--target", target, *SHORT, "--seed", "5", "--input", few, "--output", out]
+    assert run(*command).exit_code == 0
+    edited(target, "tokenizer_config.json", padding_side="left")
+    result = run(*command)
+    assert result.exit_code == 2, result.output
+    assert f"tokenizer '{target}', whose files have changed since" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("generation_config.json", {"forced_eos_token_id": 9}, "final_token "),
+        ("tokenizer_config.json", {"padding_side": "left"}, "tokenizer '"),
+    ],
+)
+def test_edited_files_of_a_translating_target_are_noticed(
+    run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: dict[str, Any], said: str
+) -> None:
+    from draftwood.cli import sentences
+
+    def killed(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    target, path, out = tmp_path / "target", tmp_path / "german.txt", tmp_path / "english.txt"
+    shutil.copytree(translation / "target", target)
+    path.write_text("ein Haus\nein Boot\n", encoding="utf-8")
+    command = ["translate", "--target", target, "--input", path, "--output", out]
+    monkeypatch.setattr(sentences, "replace_file", killed)
+    assert run(*command).exit_code == 130
+    monkeypatch.undo()
+    edited(target, name, **value)
+    result = run(*command)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.output

@@ -204,3 +204,17 @@ def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Pat
     with locked(out), locked(tmp_path / "another.jsonl"), locked(None):
         assert names(tmp_path) == {"out.jsonl.lock", "another.jsonl.lock"}
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no flock there")
+def test_a_filesystem_without_locks_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import fcntl
+
+    def missing(*args: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    for _ in range(2):  # what the first one leaves behind changes nothing
+        with pytest.raises(ConfigError, match=rf"cannot be locked, with .*: {os.strerror(errno.ENOSYS)}"), locked(out):
+            pass

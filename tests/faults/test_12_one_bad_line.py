@@ -158,3 +158,10 @@ def test_tuning_measures_no_text_that_nobody_gave(run: Run, pair: list[str], tmp
     result = run("tune", *pair, "--input", path)
     assert result.exit_code == 2
     assert f"{path}, line 2: this is not JSON" in result.stderr
+
+
+def test_keys_that_no_option_has_are_not_read(run: Run, pair: list[str], tmp_path: Path) -> None:
+    path = written(tmp_path / "prompts.jsonl", '{"prompt": "the", "processors": 4, "warpers": []}')
+    result = run("generate", *pair, *SHORT, "--input", path)
+    assert result.exit_code == 0, result.output
+    assert "error" not in objects(result.stdout_bytes)[0]

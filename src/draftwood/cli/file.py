@@ -16,7 +16,7 @@ from draftwood.cli.lock import locked
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.prompts import Asked, Line, encode, read_prompts
 from draftwood.cli.results import results, summary
-from draftwood.cli.resume import model_facts, plain, text_facts
+from draftwood.cli.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.settings import Settings
 from draftwood.decode import Decoder
 from draftwood.loading import named_or_bundled
@@ -65,6 +65,7 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
         "dtype": str(pair.target.model.dtype).removeprefix("torch."),
         "engine": pair.target.engine,
         "seed": first_seed,
+        **end_facts(pair.eos, pair.final_token),
         **text_facts(method, sampling, settings.limits),
     }
     answers.begin(facts)

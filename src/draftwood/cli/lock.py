@@ -33,7 +33,7 @@ def locked(output: Path | None) -> Iterator[None]:
     check_output(output)
     place = Path(os.path.realpath(output))  # not resolve(), which raises another error for links in a circle
     place = place.with_name(place.name + ".lock")
-    lock = FileLock(place, thread_local=False)
+    lock = FileLock(place, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=_PATIENCE, poll_interval=0.05)
     except Timeout:

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias, final
 
 from draftwood.api import Pair
 from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, tell_error
+from draftwood.cli.settings import NO_OPTIONS
 from draftwood.decode import Decoder, Request
 from draftwood.errors import CacheError, ConfigError
 from draftwood.output import Limits
 from draftwood.settings import MAX_SEED, Method, Sampling
 
 _LEVELS = 100  # of an id, at most
-_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}
+_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(NO_OPTIONS)
 
 
 @final

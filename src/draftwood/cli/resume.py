@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,33 +11,43 @@ from typing import Any, TypeAlias
 import torch
 
 from draftwood.output import Limits
-from draftwood.profile import identity
+from draftwood.processors import asked_for
+from draftwood.profile import folder_of, identity
 from draftwood.settings import Method, Sampling
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name: values that JSON keeps as they are."""
+_TOKENIZER = ("tokenizer*.json", "vocab.*", "merges.txt", "*.spm", "*.model")
 _DIGITS = 16  # of a fingerprint
 _LONG = 80  # characters of a processor's settings
 
 
 def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
-    """Both models: what the user calls them, and a fingerprint of their files where these can be found.
+    """Both models and the target's tokenizer: what the user calls them, and a fingerprint of their files where these can be
+    found.
 
     Args:
         target, draft: folders, or names of hub models.
         names: what stands on the command line; None for a bundled model.
     """
-    return {
+    models: dict[str, Any] = {
         role: None if model is None else {"name": name or "bundled", "fingerprint": _fingerprint(model)}
         for role, model, name in zip(("target", "draft"), (target, draft), names, strict=True)
     }
+    return {**models, "tokenizer": {"name": names[0] or "bundled", "fingerprint": _tokenizer_fingerprint(target)}}
+
+
+def end_facts(eos: Iterable[int], final_token: int | None) -> dict[str, Any]:
+    """Which tokens a target ends its texts with: of its own accord, and where the limits end them."""
+    return {"eos": sorted(eos), "final_token": final_token}
 
 
 def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, Any]:
-    """How texts are drafted, drawn and ended."""
+    """How texts are drafted, drawn and limited."""
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
-    drawn["processors"] = [_described(processor) for processor in sampling.processors or ()]
+    for name in ("processors", "warpers"):
+        drawn[name] = [_described(asked_for(processor, 0, 1)) for processor in getattr(sampling, name) or ()]
     return plain({**asdict(method), **drawn, **asdict(limits)})
 
 
@@ -59,15 +69,35 @@ def _fingerprint(model: str | Path) -> str | None:
     return None if found is None else found["fingerprint"][:_DIGITS]
 
 
+def _tokenizer_fingerprint(model: str | Path) -> str | None:
+    """A digest of the tokenizer's files; None where there are none."""
+    folder = folder_of(model)
+    files = sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern)}) if folder is not None else []
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        data = path.read_bytes()
+        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()[:_DIGITS]
+
+
 def _described(processor: Any) -> str:
     """Its class and its plain settings; long ones as a digest."""
     values = getattr(processor, "__dict__", {}).items()
-    found = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in values}
+    found = {name: _settled(value) for name, value in values}
     found = {name: value for name, value in found.items() if _is_plain(value)}
     told = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
     if len(told) > _LONG:
         told = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
     return f"{type(processor).__name__}({told})"
+
+
+def _settled(value: Any) -> Any:
+    """Tensors and mappings as lists."""
+    if isinstance(value, Mapping):
+        return sorted(([key, _settled(entry)] for key, entry in value.items()), key=repr)
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def _is_plain(value: Any) -> bool:

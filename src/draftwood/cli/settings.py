@@ -101,7 +101,8 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (Looks,),
 }
-_BY_HAND = ("logit_bias", "processors", "warpers")
+NO_OPTIONS = ("processors", "warpers")  # settings of a Sampling that only the library takes
+_BY_HAND = ("logit_bias", *NO_OPTIONS)
 
 
 @final
@@ -125,7 +126,9 @@ class Settings:
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        check_fit(self.models, self.method, replace(self.sampling, logit_bias=None))
+        sampling = replace(self.sampling, logit_bias=None)
+        possible = [sampling] if "temperature" in self.given else [sampling, replace(sampling, temperature=0.0)]
+        check_fit(self.models, self.method, *possible)
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
@@ -164,14 +167,19 @@ class Settings:
         sampling = pair.own_sampling(
             {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
         )
-        return pair, pair.decoder(self.method, temperature=sampling.temperature), sampling
+        decoder = pair.decoder(self.method, temperature=sampling.temperature)
+        list(decoder.stream([], sampling))  # refuses a verifier that is for another temperature
+        return pair, decoder, sampling
 
 
-def check_fit(models: AnyModels, method: Method, sampling: Sampling) -> None:
+def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
     """Refuse a wrong shape or pairing before models are loaded. How long its blocks are, only the draft knows.
 
+    Args:
+        samplings: what the sampling may turn out to be; the method has to fit one of them.
+
     Raises:
-        ConfigError: options that do not fit together.
+        ConfigError: options that do not fit together; where nothing fits, what the last sampling refuses.
         PairingError: a verifier that is not exact for the method.
     """
     with note("Loading PyTorch"):
@@ -180,7 +188,15 @@ def check_fit(models: AnyModels, method: Method, sampling: Sampling) -> None:
         from draftwood.models.table import toy
     has_draft = models.draft is not None or models.target is None
     draft = toy(MAX_NODES if method.method in NEEDS_BLOCK else 0) if has_draft else None
-    list(Decoder(toy(), *build(method, draft, greedy=sampling.greedy)).stream([], sampling))
+    refused: ConfigError | None = None
+    for sampling in samplings:
+        try:
+            list(Decoder(toy(), *build(method, draft, greedy=sampling.greedy)).stream([], sampling))
+            return
+        except ConfigError as error:
+            refused = error
+    if refused is not None:
+        raise refused
 
 
 def check_looks(looks: Looks, method: Method) -> None:

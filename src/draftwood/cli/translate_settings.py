@@ -109,7 +109,7 @@ class Opened:
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
-        from draftwood.cli.resume import model_facts, text_facts
+        from draftwood.cli.resume import end_facts, model_facts, text_facts
         from draftwood.loading import named_or_bundled
 
         models = settings.models
@@ -118,6 +118,7 @@ class Opened:
             **model_facts(target, draft, (models.target, models.draft)),
             "dtype": str(self.translator.model.dtype).removeprefix("torch."),
             "engine": self.translator.target.engine,
+            **end_facts(self.translator.eos, self.translator.final_token),
             **text_facts(self.method, self.translator.sampling, self.limits(settings)),
         }
 
