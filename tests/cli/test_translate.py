@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+import draftwood
 from draftwood import Method, load_translator
 from draftwood.cli import sentences as files
 from draftwood.cli import translate_lines, translate_settings
@@ -360,7 +361,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
         translator.remarks = ("the model's generation config says num_beams=6: this decodes greedily",)
         return translator
 
-    real = translate_settings.load_translator
+    real = draftwood.load_translator
     monkeypatch.setattr("draftwood.translation.load_translator", beams)
     result = told(run("translate", *pair, "--input", german))
     assert result.stderr.count("Note: the model's generation config says num_beams=6: this decodes greedily.\n") == 1
