@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from draftwood.errors import ModelError, is_out_of_memory
+from draftwood.errors import DraftwoodError, ModelError, is_out_of_memory
 
 CONFIG: Final = "config.json"
 _SHOWN = 3  # tensors that are named
@@ -152,3 +153,21 @@ def _first(names: list[str]) -> str:
 
 def _shape(sizes: Any) -> str:
     return " x ".join(map(str, sizes)) or "a single number"
+
+
+@contextmanager
+def naming_the_config() -> Iterator[None]:
+    """Name the generation config in errors of values that are none, which come from deep inside ``transformers``.
+
+    Raises:
+        ModelError: in their place.
+    """
+    try:
+        yield
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DraftwoodError):
+            raise
+        raise ModelError(
+            f"the target's generation config holds a value that generate does not take either ({error}): correct "
+            "generation_config.json, or give a Sampling of your own"
+        ) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from reprlib import Repr
 from typing import Any, Final, TypeVar
 
@@ -36,17 +38,25 @@ def whole(name: str, value: Any) -> int:
         raise ConfigError(f"{name} is {shown(value)}: give a whole number") from None
 
 
+def _as_float(value: Real) -> float:
+    """A number as a float; infinity where no float is as large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def number(name: str, value: Any) -> float:
     """A number that is finite in float32.
 
     Raises:
         ConfigError: anything else.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else _as_float(value)
+    if not abs(found) < math.inf:
         raise ConfigError(f"{name} is {shown(value)}: give a finite number")
-    if abs(value) > LARGEST:
+    if abs(found) > LARGEST:
         raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give at most 3.4e+38 or so")
-    found: float = value
     return found
 
 
@@ -58,7 +68,7 @@ def factor(name: str, value: Any) -> float:
     """
     found = number(name, value)
     if 0 < abs(found) < _SMALLEST:
-        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give 1.2e-38 or more, or 0")
+        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give one not so near to 0")
     return found
 
 

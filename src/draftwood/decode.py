@@ -278,6 +278,7 @@ class Decoder:
             target_laws = law.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
             began = perf_counter()
             verdict = verify(self.verifier, tree, target_laws, choices)
+            law.check_reached(verdict.paths)
             clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, target_laws=target_laws, verdict=verdict)
 

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from transformers.generation import logits_process as hf
 
+from draftwood.checkpoint import naming_the_config
 from draftwood.checks import settings as check_settings
 from draftwood.errors import ConfigError, ModelError
 from draftwood.output import Limits
@@ -126,11 +127,18 @@ def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = N
     """
     check_settings("given", given or {}, Sampling)
     own, given = _settings(model), dict(given or {})
+    with naming_the_config():
+        return _own(model, eos, own, given)
+
+
+def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, Any]) -> Sampling:
     drawn = given["temperature"] != 0 if "temperature" in given else own.get("do_sample") is True
     _refuse(own, given, drawn=drawn)
     settings = {"top_k": _TOP_K, **own} if own.get("do_sample") is True else own
     settings = {**settings, **{name: given.pop(name) for name in (*_DRAWN, "repetition_penalty") if name in given}}
-    bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(_forbidden(settings, eos), -float("inf"))}
+    vocab = int(model.get_output_embeddings().weight.shape[0])
+    forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate passes over others too
+    bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(forbidden, -float("inf"))}
     processors = [*_behind_prompts(settings, eos, model.device), *(given.pop("processors", None) or ())]
     warpers = [make(settings[n], model.device) for n, make in _WARPERS.items() if drawn and 0 < settings.get(n, 0) < 1]
     cut = {name: settings[name] for name in _DRAWN if name in settings} if drawn else {"temperature": 0.0}
@@ -155,6 +163,12 @@ def _refuse(own: Mapping[str, Any], given: Mapping[str, Any], *, drawn: bool) ->
                 f"the target's generation config says {told}; give {advice}a Sampling of your own, or take it out of "
                 "generation_config.json"
             )
+    forced = own.get("forced_eos_token_id")
+    if drawn and isinstance(forced, list) and len(forced) > 1:
+        raise ConfigError(
+            f"the target's generation config says forced_eos_token_id={forced}, of which generate draws one: give a "
+            "Sampling of your own, or leave one token there"
+        )
     if not drawn:
         refuse_idle(given, "the target's generation config does not say do_sample")
 
@@ -181,9 +195,22 @@ def remarks(model: Any) -> tuple[str, ...]:
 
 
 def final_token(model: Any) -> int | None:
-    """The token that a text ends with where its limits end it (``forced_eos_token_id``), None if any may."""
-    forced = _settings(model).get("forced_eos_token_id")
-    return min(forced) if isinstance(forced, list) else forced  # of equal scores the first is taken
+    """The token that a text ends with where its limits end it (``forced_eos_token_id``), None if any may.
+
+    Raises:
+        ModelError: no number of a token that the model knows.
+    """
+    forced, vocab = _settings(model).get("forced_eos_token_id"), int(model.get_output_embeddings().weight.shape[0])
+    several: list[Any] = forced if isinstance(forced, list) else [forced]
+    if forced is None:
+        return None
+    if not several or not all(isinstance(token, int) and 0 <= token < vocab for token in several):
+        raise ModelError(
+            f"the target's generation config says forced_eos_token_id={forced!r}, but the target knows tokens 0 to "
+            f"{vocab - 1}: correct it"
+        )
+    found: int = min(several)  # of equal scores the first is taken
+    return found
 
 
 def _settings(model: Any) -> dict[str, Any]:

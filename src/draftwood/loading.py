@@ -58,6 +58,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.split(":")[0] == "mps":
         raise ConfigError("device 'mps' has no float64, which the noise needs: use --device cpu")
+    if name == "meta":
+        raise ConfigError("device 'meta' holds no numbers: use --device auto or cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -203,11 +205,16 @@ def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         found = getattr(source, "eos_token_id", None)
         if found is not None:
-            ends = [int(found)] if isinstance(found, int) else [int(t) for t in found]
+            ends = [found] if isinstance(found, int) else found
+            if not isinstance(ends, list | tuple) or not all(isinstance(token, int) for token in ends):
+                raise ModelError(
+                    f"the {type(source).__name__} of the target names end-of-text token {found!r}: give a token's number, "
+                    "or a list of them, as eos_token_id there"
+                )
             if bad := [token for token in ends if not 0 <= token < vocab]:
                 raise ModelError(
                     f"the {type(source).__name__} of the target names end-of-text token {bad[0]}, but the target knows "
                     f"tokens 0 to {vocab - 1}: correct eos_token_id there"
                 )
-            return ends
+            return list(ends)
     return []

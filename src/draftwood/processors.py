@@ -169,9 +169,8 @@ def try_processors(
     if all(type(p).__module__ == _HOME and type(p).__name__ in _STATELESS for p in processors):
         return
     trial = _Trial(processors, vocab, device)
-    levels, first = [[list(text)]], []
+    levels, first = [[list(text)]], [[trial.answers([list(text)])]]
     for _ in range(min(_TRIED, new - 1)):
-        first.append([trial.answers([one]) for one in levels[-1]])
         below = [
             [*one, token]
             for one, answers in zip(levels[-1], first[-1], strict=True)
@@ -180,9 +179,9 @@ def try_processors(
         ]
         if not below:
             break
-        levels.append(below)
-    else:
-        first.append([trial.answers([one]) for one in levels[-1]])
+        answered = trial.answered(below)
+        levels.append([one for one, _ in answered])
+        first.append([answers for _, answers in answered])
     for level, known in zip(reversed(levels), reversed(first), strict=True):
         for one, answers in zip(reversed(level), reversed(known), strict=True):
             trial.compare(trial.answers([one]), answers, _KEEPS_STATE)
@@ -210,7 +209,8 @@ class _Trial:
     def answers(self, texts: Sequence[Sequence[int]], *, together: bool = False) -> list[Tensor]:
         """The scores behind each processor; the texts have one length."""
         ids = torch.tensor(texts, device=self._device)
-        out, scores = [], self._scores.repeat(len(texts), 1)
+        # Every text has scores of its own, so that an answer that depends on other rows' scores shows.
+        out, scores = [], torch.cat([self._scores.roll(sum(text) % self._scores.shape[1], 1) for text in texts])
         for processor in self._processors:
             try:
                 scores = processor(ids.clone(), scores.clone())
@@ -221,8 +221,32 @@ class _Trial:
                     f"logits processor {_name(processor)} cannot be tried: behind a prompt of {len(texts[0])} tokens or "
                     f"fewer it raised {type(error).__name__}: {error}. A processor must answer for every text that it allows"
                 ) from error
+            if isinstance(scores, Tensor) and scores.ndim == 2 and len(scores) != len(texts):
+                _refuse(processor, _ROW_BOUND)
+            if not isinstance(scores, Tensor) or scores.shape != (len(texts), self._scores.shape[1]):
+                came = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+                raise ConfigError(
+                    f"logits processor {_name(processor)} returned {came}: return a tensor of the shape of its scores, "
+                    f"{[len(texts), self._scores.shape[1]]}"
+                )
             out.append(scores.clone())
         return out
+
+    def answered(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[Tensor]]]:
+        """The texts that have answers; a constraint may have none behind some, where the text need not go.
+
+        Raises:
+            ConfigError: none has.
+        """
+        found, refused = [], None
+        for text in texts:
+            try:
+                found.append((text, self.answers([text])))
+            except ConfigError as error:
+                refused = error
+        if not found and refused is not None:
+            raise refused
+        return found
 
     def compare(self, answers: Sequence[Tensor], wanted: Sequence[Tensor], trouble: str) -> None:
         """Name the first processor whose answer is another."""

@@ -59,6 +59,7 @@ class Law:
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
         self.device = device or torch.device("cpu")
+        self._dead: dict[tuple[int, int], Exception] = {}  # rows and nodes where processors have no answer
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
         self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and laws of the draft, not yet looked at for NaN
 
@@ -116,6 +117,7 @@ class Law:
             NumericsError: scores that are NaN, also those of the draft since the last call; a law without any possible
                 token.
         """
+        self._dead = {}
         scores = self._warp(logits, prefixes)
         asked, self._unasked = self._unasked, []
         if self._truncates:
@@ -128,6 +130,17 @@ class Law:
         if not sound(scores, [law for _, law in asked]):
             name_the_trouble(asked, scores)
         return laws
+
+    def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
+        """Raise the error of a processor that had no answer at a node of these paths, which the texts now take.
+
+        Args:
+            paths: per row, nodes of the tree that :meth:`target` was asked about last.
+        """
+        for row, path in enumerate(paths if self._dead else ()):
+            for node in path:
+                if (row, node) in self._dead:
+                    raise self._dead[row, node]
 
     @property
     def _truncates(self) -> bool:
@@ -201,10 +214,12 @@ class Law:
 
     def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
         bias = self.sampling.logit_bias or {}
-        rows = zip(self.texts, prefixes, scores, strict=True)
-        return torch.stack(
-            [processed(self._own(processors, row), text, paths, part, bias) for row, (text, paths, part) in enumerate(rows)]
-        )
+        out = []
+        for row, (text, paths, part) in enumerate(zip(self.texts, prefixes, scores, strict=True)):
+            found, dead = processed(self._own(processors, row), text, paths, part, bias)
+            self._dead |= {(row, node): error for node, error in dead.items()}
+            out.append(found)
+        return torch.stack(out)
 
     def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
         """As they answer for this row."""

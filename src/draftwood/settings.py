@@ -24,6 +24,7 @@ Weights: TypeAlias = Literal["same", "int8"]
 """As they are, or rounded to eight bits."""
 BackendName: TypeAlias = Literal["auto", Backend]
 """A backend, or the choice between them."""
+MAX_THREADS: Final = 1024
 MAX_SEED: Final = (1 << 63) - 1
 LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
 MAX_NODES = 512
@@ -72,6 +73,8 @@ class LoadOptions:
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
         if self.threads is not None and whole("threads", self.threads) < 1:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
         flag("trust_remote_code", self.trust_remote_code)
 
 

@@ -201,3 +201,15 @@ def test_a_prefix_function_without_a_state_needs_no_word():
 
     wanted = plain(prefix_allowed_tokens_fn=allowed)
     assert torch.equal(plain(custom_generate=recipe(), prefix_allowed_tokens_fn=allowed), wanted)
+
+
+def test_an_answer_that_depends_on_the_scores_of_other_rows_is_found() -> None:
+    batchy = draftwood.Stateless(lambda ids, scores: scores - scores.mean(0, keepdim=True))
+    with pytest.raises(ConfigError, match="is bound to the rows of one batch"):
+        generate(batchy)
+
+
+@pytest.mark.parametrize("wrong", [lambda ids, scores: None, lambda ids, scores: scores[:, :3]], ids=["none", "short"])
+def test_an_answer_of_another_shape_is_named(wrong) -> None:
+    with pytest.raises(ConfigError, match=r"logits processor .* returned .*: return a tensor of the shape of its scores"):
+        generate(draftwood.Stateless(wrong))

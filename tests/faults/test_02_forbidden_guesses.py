@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
@@ -122,3 +124,53 @@ def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(mon
     law = Law(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
     assert law.permitted(0, [2, 1, 2]) == 1
     assert set(asked) == {"SuppressTokensLogitsProcessor"}
+
+
+def tries(good: list[int], width: int, answer: Any) -> Any:
+    """A constraint that allows the good text and one other token at each place; behind that, ``answer`` decides."""
+
+    def allowed(_: int, ids: torch.Tensor) -> list[int]:
+        new = ids[width:].tolist()
+        if new == good[: len(new)]:
+            token = good[len(new)] if len(new) < len(good) else 0
+            return [token, (token + 1) % 40]
+        astray = len(new) - next(i for i, token in enumerate(new) if token != good[i])
+        found: list[int] = answer(astray)
+        return found
+
+    return allowed
+
+
+def nothing_behind(count: int) -> Any:
+    return lambda astray: [] if astray >= count else [1, 2, 3]
+
+
+def raising_behind(count: int) -> Any:
+    return lambda astray: {}["no answer"] if astray >= count else [1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["ar", "chain", "rsd-c", "rsd-s", "dynamic", "shared-noise", "adaptive", "ngram"])
+@pytest.mark.parametrize("answer", [nothing_behind(1), nothing_behind(3), raising_behind(3)], ids=["now", "later", "raises"])
+def test_a_dead_end_that_the_text_never_reaches_is_no_error(method: str, answer: Any) -> None:
+    model, draft = tiny("llama", dtype=torch.float32), tiny("llama", 1, dtype=torch.float32)
+    prompt = torch.tensor([[4, 5, 6, 7, 4, 5, 6, 7, 4]])
+    plain = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    good = model.generate(prompt, **plain)[0, 9:].tolist()
+    constraint = {"prefix_allowed_tokens_fn": tries(good, 9, answer)}
+    ours = recipe(None if method == "ngram" else draft, method=method)
+    found = model.generate(prompt, **plain, **constraint, custom_generate=ours)
+    assert found[0, 9:].tolist() == good == model.generate(prompt, **plain, **constraint)[0, 9:].tolist()
+
+
+@pytest.mark.parametrize("method", ["ar", "rsd-s", "adaptive"])
+def test_a_dead_end_that_the_text_reaches_is_the_error_of_generate(method: str) -> None:
+    model, draft = tiny("llama", dtype=torch.float32), tiny("llama", 1, dtype=torch.float32)
+    prompt = torch.tensor([[4, 5, 6, 7]])
+
+    def allowed(_: int, ids: torch.Tensor) -> list[int]:
+        return list(range(40)) if len(ids) < 9 else {}["no answer"]  # type: ignore[return-value]
+
+    arguments = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    for ours in ({}, {"custom_generate": recipe(draft, method=method)}):
+        with pytest.raises(KeyError, match="no answer"):
+            model.generate(prompt, **arguments, prefix_allowed_tokens_fn=allowed, **ours)

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 import draftwood
 from draftwood.api import Pair
 from draftwood.cli import settings as cli
-from draftwood.errors import ConfigError
+from draftwood.errors import ConfigError, ModelError
 from draftwood.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
 from draftwood.output import Limits
 from draftwood.sampling import Law
@@ -311,3 +311,35 @@ def test_options_of_the_command_line_replace_the_models_own(monkeypatch):
         "TypicalLogitsWarper",
     ]
     assert opened(monkeypatch, pair_of(num_beams=3), temperature=0.0) == Sampling(temperature=0.0)
+
+
+def test_several_forced_ends_are_refused_where_generate_draws_one_of_them():
+    assert pair_of(forced_eos_token_id=[5, 7]).final_token == 5
+    with pytest.raises(ConfigError, match=r"forced_eos_token_id=\[5, 7\], of which generate draws one"):
+        pair_of(do_sample=True, forced_eos_token_id=[5, 7]).own_sampling()
+
+
+@pytest.mark.parametrize("forced", [99999, -1, "x", []])
+def test_a_forced_end_that_is_no_token_is_refused(forced):
+    with pytest.raises(ModelError, match=r"forced_eos_token_id=.*, but the target knows tokens 0 to"):
+        pair_of(forced_eos_token_id=forced)
+
+
+def test_suppressed_tokens_that_the_model_does_not_know_are_passed_over_as_in_generate():
+    assert pair_of(suppress_tokens=[3, 99999, -1]).own_sampling().logit_bias == {3: -float("inf")}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bad_words_ids": [5]}, {"sequence_bias": {"5": 1.0}}, {"no_repeat_ngram_size": -1}, {"min_new_tokens": "x"}],
+    ids=str,
+)
+def test_values_that_are_none_name_the_file(wrong):
+    with pytest.raises(ModelError, match=r"generation config holds a value that .*: correct generation_config.json"):
+        pair_of(**wrong).own_sampling()
+
+
+@pytest.mark.parametrize("eos", ["x", [None], 1.5])
+def test_an_end_of_text_that_is_no_token_is_refused(eos):
+    with pytest.raises(ModelError, match=r"names end-of-text token .*: give a token's number"):
+        pair_of(eos_token_id=eos)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -90,3 +92,12 @@ def test_the_most_extreme_values_that_it_holds_work_with_every_way_of_drafting(s
             if settings.get("top_p") and "temperature" not in settings:  # only the best token is left
                 best = target.model(torch.tensor([[*request.prompt, *result.token_ids]])).logits[0, 7:-1].argmax(-1)
                 assert result.token_ids == best.tolist()
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    assert Sampling(temperature=np.float32(0.5), top_p=Fraction(1, 2)).temperature == 0.5
+
+
+def test_a_number_that_no_float_holds_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"temperature is .*: give a finite number"):
+        Sampling(temperature=10**400)

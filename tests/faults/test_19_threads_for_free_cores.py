@@ -157,6 +157,8 @@ def test_what_the_user_says_counts(box: Machine, monkeypatch: pytest.MonkeyPatch
         assert torch.get_num_threads() == 1
     with pytest.raises(ConfigError, match="threads is 0: give 1 or more"):
         LoadOptions(threads=0)
+    with pytest.raises(ConfigError, match="threads is 3000000000: give at most 1024"):
+        LoadOptions(threads=3_000_000_000)
 
 
 def test_generate_and_info_use_and_tell_the_free_cores(

@@ -32,6 +32,8 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     options["stop"] = tuple(map(typed, options["stop"]))
+    for name in ("target", "draft"):
+        options[name] = None if options[name] is None else typed(options[name])
     settings = Settings.of(options, given)
     _check_together(ctx, settings, prompt)
     if prompt is None:
@@ -68,6 +70,8 @@ def _text(prompt: str) -> str:
     """The prompt; ``-`` is standard input without its last line break."""
     try:
         if prompt == "-":
+            if sys.stdin is None:
+                raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
             return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").removesuffix("\r")
         prompt = typed(prompt)
         prompt.encode("utf-8")

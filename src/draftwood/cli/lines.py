@@ -31,6 +31,8 @@ def read_lines(path: Path) -> list[bytes]:
         ConfigError: a file that cannot be read.
     """
     try:
+        if str(path) == "-" and sys.stdin is None:
+            raise ConfigError("the input is -, but standard input is closed: name a file")
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise ConfigError(f"input file {name_of_input(path)} cannot be read: {error.strerror}") from error
