@@ -55,14 +55,14 @@ def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens
 ])  # fmt: skip
 def test_sound_methods_are_exact(method: Method) -> None:
     pair = pair_of()
-    report = found(pair, pair.decoder(method), Sampling(temperature=0.8, top_k=3))
+    report = found(pair, pair.decoder(method, temperature=1.0), Sampling(temperature=0.8, top_k=3))
     assert report.exact
     assert report.total_variation < EXACT
     assert report.prompts == 2
     assert report.texts > 2
     assert report.branches >= report.texts
     assert f"{report.branches:,} branches" in report.told()
-    coupled = pair.decoder(method).verifier.name == "coupled"
+    coupled = pair.decoder(method, temperature=1.0).verifier.name == "coupled"
     assert report.noises == (NOISES if coupled else None)
     assert ("own picks with the same" in report.told()) == coupled
 
@@ -87,13 +87,13 @@ def test_control_a_draft_that_records_another_law_is_seen() -> None:
 
 def test_control_another_target_is_seen_under_the_coupled_verifier() -> None:
     pair, other = pair_of(), Pair(tiny_gpt(VOCAB, 5), tiny_gpt(VOCAB, 2, layers=1), Letters())
-    assert not found(pair, other.decoder(Method(method="shared-noise"))).exact
-    assert found(other, other.decoder(Method(method="shared-noise"))).exact
+    assert not found(pair, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
+    assert found(other, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
 
 
 def test_float32_is_allowed_its_rounding_and_no_more() -> None:
     pair = pair_of(dtype=torch.float32)
-    report = found(pair, pair.decoder(Method(method="chain", shape="2")))
+    report = found(pair, pair.decoder(Method(method="chain", shape="2"), temperature=1.0))
     assert report.exact
     assert report.allowed < 1e-3
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, me
 
 def test_a_large_vocabulary_does_not_matter_where_only_the_noise_is_tried() -> None:
     pair = pair_of(40)
-    assert found(pair, pair.decoder(Method(method="shared-noise", nodes=4))).exact
+    assert found(pair, pair.decoder(Method(method="shared-noise", nodes=4), temperature=1.0)).exact
 
 
 def test_too_many_branches_are_refused() -> None:
