@@ -37,12 +37,22 @@ def check_path(name: object) -> None:
     if folder.is_dir():
         if not (folder / CONFIG).is_file():
             raise ModelError(f"the folder {text!r} holds no {CONFIG}: {_ADVICE}")
+        _check_generation_config(folder / "generation_config.json")
     elif folder.exists():
         raise ModelError(f"{text!r} is a file: {_ADVICE}")
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
     else:
         _ask_the_hub(text)
+
+
+def _check_generation_config(path: Path) -> None:
+    """Transformers passes over one that cannot be read, and the texts would follow another distribution."""
+    try:
+        if path.is_file() and not isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
+            raise ValueError("it holds no object")
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}): correct it, or remove it") from error
 
 
 def _ask_the_hub(name: str) -> None:

@@ -30,6 +30,7 @@ BAD: list[tuple[str | bytes, str]] = [
     ('{"prompt": "\\ud83d"}', "half of a surrogate pair"),
     ('{"prompt": "a", "temperature": 0}', "'temperature' is set for the whole run, with --temperature"),
     ('{"prompt": "a", "id": ' + "[" * 200 + "]" * 200 + "}", "the id is nested 100 levels deep or more"),
+    ('{"prompt": "a", "id": NaN}', "this is not JSON (NaN is no JSON)"),
     (b"\xff", "this is not UTF-8"),
     (b'{"prompt": "\xff"}', "this is not UTF-8"),
     (LONG, "tokens, but the models' context is 96"),

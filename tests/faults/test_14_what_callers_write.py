@@ -27,6 +27,7 @@ from draftwood import (
     load,
     load_translator,
 )
+from draftwood.hf import recipe
 from tests.cli.conftest import environment as environment
 from tests.faults.folders import save_tiny
 
@@ -300,3 +301,9 @@ def test_no_public_call_takes_any_keyword() -> None:
     for call in (load, load_translator, Pair.generate, Pair.stream, Translator.translate, Translator.stream, hf.recipe):
         kinds = [parameter.kind for parameter in inspect.signature(call).parameters.values()]
         assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+@pytest.mark.parametrize("draft", [5, "a name", object()], ids=["number", "name", "object"])
+def test_a_draft_of_a_recipe_that_is_no_model_is_refused(draft: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or none"):
+        recipe(draft)

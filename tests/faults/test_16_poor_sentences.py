@@ -233,3 +233,12 @@ def test_an_end_of_text_of_a_translation_model_is_looked_at_too(translation: Pat
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": 99999}))
     with pytest.raises(ModelError, match="end-of-text token 99999, but the target knows tokens 0 to"):
         load_translator(tmp_path / "target", options=ON_CPU)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_generation_config_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    folder = save_tiny(tmp_path)
+    load(folder, options={"backend": "torch"})
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read as JSON .*: correct it, or remove it"):
+        load(folder, options={"backend": "torch"})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, final
 
 from draftwood.api import Pair
 from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, tell_error
@@ -83,7 +83,7 @@ def _line(index: int, data: bytes) -> Line | None:
         return None
     line, found = Line(index=index, source=source), None
     try:
-        found = json.loads(data.decode("utf-8"))
+        found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
         line = replace(line, carried=_carried(found))
         return replace(line, prompt=_prompt(found, source), seed=_seed(found))
     except UnicodeDecodeError:
@@ -92,6 +92,10 @@ def _line(index: int, data: bytes) -> Line | None:
         return replace(line, error=str(error))
     except (ValueError, RecursionError) as error:
         return replace(line, error=f'this is not JSON ({error}); write {{"prompt": "..."}}')
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _carried(found: Any) -> dict[str, Any]:

@@ -21,14 +21,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
+from draftwood.checks import shown, whole
 from draftwood.decode import Decoder, Request
-from draftwood.decoders import Learnt
+from draftwood.decoders import Learnt, seeds_for
 from draftwood.draft import Drafter
 from draftwood.errors import ConfigError
 from draftwood.given import MethodLike, method_of
@@ -78,6 +79,8 @@ class Recipe:
     """What :func:`recipe` returns; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
 
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
+        if draft is not None and not isinstance(draft, nn.Module):
+            raise ConfigError(f"the draft of a recipe is {shown(draft)}: give a model of transformers, or none")
         self.draft = draft
         self.method = method
         self.tokenizer = tokenizer
@@ -177,10 +180,7 @@ class Recipe:
         if self.seed is None:
             # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
             return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
-        seeds = [self.seed + row for row in range(rows)] if isinstance(self.seed, int) else list(self.seed)
-        if len(seeds) != rows:
-            raise ConfigError(f"{len(seeds)} seeds came for {rows} rows: give one each, or a single number")
-        return seeds
+        return [whole("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
 
 
 def _silent(*_: Any) -> None:
