@@ -200,10 +200,11 @@ def final_token(model: Any) -> int | None:
     Raises:
         ModelError: no number of a token that the model knows.
     """
-    forced, vocab = _settings(model).get("forced_eos_token_id"), int(model.get_output_embeddings().weight.shape[0])
+    forced = _settings(model).get("forced_eos_token_id")
     several: list[Any] = forced if isinstance(forced, list) else [forced]
     if forced is None:
         return None
+    vocab = int(model.get_output_embeddings().weight.shape[0])
     if not several or not all(isinstance(token, int) and 0 <= token < vocab for token in several):
         raise ModelError(
             f"the target's generation config says forced_eos_token_id={forced!r}, but the target knows tokens 0 to "
