@@ -32,15 +32,15 @@ def translate_command(**options: Any) -> None:
     the length of a block, beta and tau do.
     """
     from draftwood.bench.translate.peers import require_packages
-    from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences, threads
+    from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences
     from draftwood.loading import quiet_loading
-    from draftwood.machine import free_threads
+    from draftwood.machine import free_threads, torch_threads
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)
     require_packages(config)
     quiet_loading()
-    with threads(config.threads or free_threads()):
+    with torch_threads(config.threads or free_threads()):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
         loading = LoadOptions(dtype="float32", device="cpu", backend=config.backend)
         translator = load_translator(config.target, config.draft, options=loading)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
-
-import torch
 
 from draftwood.bench.greedy import first_difference, top_two_gap
 from draftwood.bench.translate.config import TranslateConfig
@@ -99,14 +96,3 @@ def differences(
             gap = top_two_gap(translator.model, before, sentence.tokens)
             found.append({"sentence": number, "source": sentence.source, "at": at, "gap": gap})
     return found
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let PyTorch compute with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
