@@ -159,8 +159,9 @@ class Law:
     def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
         s = self.sampling
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        paths = self._reachable(prefixes()) if s.looks_back else []
+        paths: Paths = []
         if s.looks_back:
+            paths = self._reachable(prefixes())
             scores = self._look_back(scores, paths)
         if s.logit_bias:
             scores = scores + self._bias(scores)
