@@ -17,7 +17,7 @@ from jaxtyping import install_import_hook
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 install_import_hook(
-    [f"draftwood.{part}" for part in ("noise", "tree", "sampling", "rounds", "target", "draft", "verify", "models", "tune")],
+    [f"draftwood.{part}" for part in ("core", "engine", "draft", "verify", "runners", "tune")],
     "beartype.beartype",
 )
 

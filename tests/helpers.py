@@ -5,18 +5,25 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from draftwood.decode import Decoder
-from draftwood.methods import build
-from draftwood.models import Runner
-from draftwood.models.torch_runner import TorchRunner
-from draftwood.settings import Method
+from draftwood.core.settings import Method
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
+from draftwood.runners.protocols import Runner
+from draftwood.runners.torch_runner import TorchRunner
 
 
 def tiny_gpt(
-    vocab: int, seed: int, *, layers: int = 2, hidden: int = 16, context: int = 64, dtype: torch.dtype = torch.float64,
+    vocab: int,
+    seed: int,
+    *,
+    layers: int = 2,
+    hidden: int = 16,
+    context: int = 64,
+    dtype: torch.dtype = torch.float64,
     spread: float = 0.5,
 ) -> GPT2LMHeadModel:
-    """A random transformer whose laws differ from node to node; GPT-2, because it computes in float64 throughout."""
+    """A random transformer whose distributions differ from node to node; GPT-2, because it computes in float64
+    throughout."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=2, n_positions=context, initializer_range=spread,
@@ -48,7 +55,7 @@ def ancestors_of(parents, depth):
 
 
 class Chained:
-    """A :class:`draftwood.models.ChainRunner` that makes a call of another runner for every token."""
+    """A :class:`draftwood.runners.protocols.ChainRunner` that makes a call of another runner for every token."""
 
     reads_source = False
     span = 3

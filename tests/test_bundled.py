@@ -9,9 +9,9 @@ import torch
 
 import draftwood
 from draftwood.api import Pair
-from draftwood.loading import bundled_pairs
-from draftwood.output import Limits
-from draftwood.settings import Method, Sampling
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.output import Limits
+from draftwood.load.models import bundled_pairs
 
 PROMPTS = [
     "Once upon a time",

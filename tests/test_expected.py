@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from draftwood.laws import Laws
-from draftwood.noise import Noise
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import CounterRng
 from draftwood.tune.replay import part_of
 from draftwood.verify.expected import expected
-from draftwood.verify.plain import plain_tree
-from draftwood.verify.plain import recursive as plain_recursive
 from draftwood.verify.recursive import Recursive
+from draftwood.verify.reference import plain_tree
+from draftwood.verify.reference import recursive as plain_recursive
 from draftwood.verify.traversal import Traversal
-from tests.law.test_plain_twins import drafted
+from tests.ladder.test_plain_twins import drafted
 
 # Smaller trees in those that `drafted` draws: chain of 3, branching 3-2-1, beam 4 x 3.
 PARTS = {
@@ -43,7 +43,7 @@ def enumerated(tree, logp, row):
             weight *= chance if played[-1] else 1 - chance
             return played[-1]
 
-        path, _ = plain_recursive(root, tree.draw, coin, lambda law: 0)
+        path, _ = plain_recursive(root, tree.draw, coin, lambda distribution: 0)
         mean += weight * len(path)
     return mean
 
@@ -52,15 +52,15 @@ def enumerated(tree, logp, row):
     ("name", "temperature"), [*((name, 1.0) for name in PARTS), *((name, 0.0) for name in PARTS if name != "iid")]
 )
 def test_every_tree_in_a_tree_has_the_mean_that_it_would_have_alone(name, temperature):
-    tree, logp, choices = drafted(name, seed=3, temperature=temperature)
+    tree, logp, rng = drafted(name, seed=3, temperature=temperature)
     found, seen = expected(tree, logp), set()
     for kept in PARTS[name]:
-        alone, laws = part_of(tree, kept), logp[:, kept]
-        means = Traversal().verify(alone, laws, choices).expected
+        alone, log_probs = part_of(tree, kept), logp[:, kept]
+        means = Traversal().verify(alone, log_probs, rng).expected
         for row, one in enumerate(found):
             assert one.traversal(frozenset(kept)) == pytest.approx(means[row], abs=1e-6)
             if row < 12:
-                assert one.recursive(frozenset(kept)) == pytest.approx(enumerated(alone, laws, row), abs=1e-6)
+                assert one.recursive(frozenset(kept)) == pytest.approx(enumerated(alone, log_probs, row), abs=1e-6)
             seen.add(round(means[row], 3))
     assert len(seen) > (20 if temperature else 2)
 
@@ -69,7 +69,7 @@ def test_traversal_is_expected_to_accept_more_than_recursive_rejection():
     tree, logp, _ = drafted("rsd-s", seed=5)
     every = frozenset(range(tree.size))
     ahead = [one.traversal(every) - one.recursive(every) for one in expected(tree, logp)]
-    assert sum(ahead) / len(ahead) > 0.05  # in the mean over trees; on a single tree it may be less
+    assert sum(ahead) / len(ahead) > 0.05  # on average over trees; on a single tree it may be less
 
 
 @pytest.mark.parametrize("name", ["chain", "rsd-c", "rsd-s"])
@@ -81,9 +81,9 @@ def test_the_mean_is_that_of_many_verdicts(name, verifier):
     copies = replace(
         part_of(tree, range(tree.size)), tokens=tree.tokens[same], parents=tree.parents[same], depths=tree.depths[same],
         valid=tree.valid[same], ancestors=tree.ancestors[same],
-        draft_laws=Laws(logp=tree.draft_laws.logp[same], vocab=tree.draft_laws.vocab),
+        draft_log_probs=LogProbs(logp=tree.draft_log_probs.logp[same], vocab=tree.draft_log_probs.vocab),
     )  # fmt: skip
-    verdict = verifier.verify(copies, logp[same], Noise(range(times)).at([3] * times))
+    verdict = verifier.verify(copies, logp[same], CounterRng(range(times)).at([3] * times))
     accepted = torch.tensor([len(path) for path in verdict.paths], dtype=torch.double)
     one, every = expected(tree, logp)[row], frozenset(range(tree.size))
     mean = getattr(one, verifier.name)(every)

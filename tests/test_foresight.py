@@ -19,8 +19,8 @@ def world(nodes, seed=0):
     out = []
     for _ in range(nodes):
         scores, doubt = (-np.sort(rng.exponential(1.0, FAN).cumsum())).tolist(), float(rng.uniform(0.1, 3.0))
-        law = np.exp(truth.log_shares(scores, doubt))
-        out.append((scores, doubt, int(rng.choice(FAN + 1, p=law / law.sum()))))
+        distribution = np.exp(truth.log_shares(scores, doubt))
+        out.append((scores, doubt, int(rng.choice(FAN + 1, p=distribution / distribution.sum()))))
     return out
 
 
@@ -35,7 +35,7 @@ def taught(nodes):
     return model
 
 
-def test_shares_are_a_law_and_fall_with_gap_and_rank():
+def test_shares_are_a_distribution_and_fall_with_gap_and_rank():
     model = Foresight(FAN)
     full = np.exp(model.log_shares([0.0, -0.5, -0.5, -4.0], 0.5))
     cut = np.exp(model.log_shares([0.0, -1.0], 2.5))
@@ -44,7 +44,7 @@ def test_shares_are_a_law_and_fall_with_gap_and_rank():
     assert cut[2] > full[4]  # an uncertain draft foresees less
 
 
-def test_it_learns_the_law_that_the_rounds_reveal():
+def test_it_learns_the_distribution_that_the_rounds_reveal():
     held_out = world(2_000, seed=9)
     truth = Foresight(FAN)
     truth.weights = list(TRUE)
@@ -62,6 +62,6 @@ def test_the_first_rounds_do_no_harm():
 
 def test_control_choices_that_were_shuffled_teach_something_else():
     nodes, held_out = world(4_000), world(2_000, seed=9)
-    choices = np.random.default_rng(1).permutation([choice for *_, choice in nodes])
-    shuffled = [(scores, doubt, int(choice)) for (scores, doubt, _), choice in zip(nodes, choices, strict=True)]
+    rng = np.random.default_rng(1).permutation([choice for *_, choice in nodes])
+    shuffled = [(scores, doubt, int(choice)) for (scores, doubt, _), choice in zip(nodes, rng, strict=True)]
     assert surprise(taught(shuffled), held_out) > surprise(taught(nodes), held_out) + 0.05

@@ -22,14 +22,14 @@ from transformers import (
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 
-import draftwood.models.torch_runner as torch_runner
-from draftwood.errors import CacheError, ConfigError, ModelError, PairingError
+import draftwood.runners.torch_runner as torch_runner
+from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
+from draftwood.core.processors import Stateless
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
-from draftwood.processors import Stateless
-from draftwood.sampling import Law
-from draftwood.settings import Method
 from tests.helpers import tiny_gpt
-from tests.models.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
+from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
 
 NEW = 10
 METHODS = {
@@ -122,7 +122,7 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    seeing = "draftwood.models.unpadded.Unpadded.start"
+    seeing = "draftwood.runners.unpadded.Unpadded.start"
     monkeypatch.setattr(seeing, lambda self, texts, sources=(): self._runner.start(texts))
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
@@ -158,9 +158,9 @@ def test_processors_see_the_text_of_their_own_node(case):
 
 
 def test_control_processors_that_see_the_root_only(monkeypatch):
-    inner = Law._ask
+    inner = Sampler._ask
     blind = lambda self, asked, s, prefixes: inner(self, asked, s, [[[] for _ in row] for row in prefixes])  # noqa: E731
-    monkeypatch.setattr(Law, "_ask", blind)
+    monkeypatch.setattr(Sampler, "_ask", blind)
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))
@@ -341,20 +341,20 @@ def test_a_row_does_not_depend_on_its_neighbours(name):
 
 
 @pytest.mark.parametrize("name", ["rsd-s", "shared-noise"])
-def test_sampled_texts_follow_the_models_law(name):
+def test_sampled_texts_follow_the_models_distribution(name):
     settings = {"do_sample": True, "temperature": 0.9, "top_k": 3, "max_new_tokens": 2}
     ids = torch.tensor([[5, 6, 7]])
-    law = {}
+    distribution = {}
     first = target()(ids).logits[0, -1].div(0.9).topk(3)
     for p, token in zip(first.values.softmax(0).tolist(), first.indices.tolist(), strict=True):
         second = target()(torch.cat([ids, torch.tensor([[token]])], 1)).logits[0, -1].div(0.9).topk(3)
         for q, following in zip(second.values.softmax(0).tolist(), second.indices.tolist(), strict=True):
-            law[token, following] = p * q
+            distribution[token, following] = p * q
     made = recipe(other(), method=METHODS[name], seed=0)
     texts = ours(target(), made, {"input_ids": ids.expand(1500, -1)}, **settings)
     counts = Counter(tuple(row) for row in texts[:, -2:].tolist())
-    assert set(counts) <= set(law)
-    chi2 = sum((counts[pair] - 1500 * p) ** 2 / (1500 * p) for pair, p in law.items())
+    assert set(counts) <= set(distribution)
+    chi2 = sum((counts[pair] - 1500 * p) ** 2 / (1500 * p) for pair, p in distribution.items())
     assert chi2 < 31.8  # 8 degrees of freedom, probability 1e-4
 
 

@@ -69,7 +69,7 @@ def test_imports_go_down_only(path):
 
 
 def test_control_an_arrow_that_goes_up_is_seen():
-    found = arrows("from draftwood.decode import Decoder\nimport draftwood.models.table\n", Path("x"))
+    found = arrows("from draftwood.engine.decode import Decoder\nimport draftwood.runners.table\n", Path("x"))
     assert [forbidden("draft", name) for name in found] == [True, False]
     assert forbidden("draft", "verify")
 

@@ -8,20 +8,20 @@ import random
 import pytest
 import torch
 
-from draftwood.decode import Decoder, Request
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import SharedFan
 from draftwood.draft.lookup import Endings, Lookup
 from draftwood.draft.ngram import NGram
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Grown, Pool
-from draftwood.errors import ConfigError
-from draftwood.methods import build, resolve
-from draftwood.models.table import TableRunner
-from draftwood.noise import Noise
-from draftwood.output import Limits
-from draftwood.sampling import Law
-from draftwood.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build, resolve
+from draftwood.engine.output import Limits
+from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 
 VOCAB = 12
@@ -71,25 +71,25 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     assert Endings([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
     drafter = NGram(3)
     drafter.start([[]], [[3, 4, 90, 4]])
-    assert drafter.draft(torch.tensor([3]), law_of([3]), Noise([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
+    assert drafter.draft(torch.tensor([3]), distribution_of([3]), CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
     lookup = Lookup(3)
     lookup.start([[]], [[3, 4, 90, 4]])
-    assert lookup.guess(law_of([3]), [3])[0].tokens == [4]
+    assert lookup.guess(distribution_of([3]), [3])[0].tokens == [4]
 
 
-def law_of(*texts, stops=()):
-    return Law(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
+def distribution_of(*texts, stops=()):
+    return Sampler(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
 
 
 def test_chances_follow_what_came():
     lookup = Lookup(4)
     lookup.start([[]])
-    [before] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    [before] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
     assert before.tokens == [3, 4, 5, 6]
     assert len(set(before.chances)) == 1  # nothing is known yet
     for _ in range(40):
         lookup.learn([[3, 4, 9]])
-    [after] = lookup.guess(law_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    [after] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
     assert after.chances[0] > 0.75
     assert after.chances[1] > 0.9
     assert after.chances[2] < before.chances[2]
@@ -99,11 +99,11 @@ def test_chances_follow_what_came():
 def test_guesses_keep_to_limits_and_ends_and_rows():
     lookup = Lookup(4)
     lookup.start([[], []], [[5, 6, 7], [5, 8, 9]])
-    both = lookup.guess(law_of([5], [5]), [4, 1])
+    both = lookup.guess(distribution_of([5], [5]), [4, 1])
     assert [guess.tokens for guess in both] == [[6, 7, 5], [8]]
-    assert [guess.tokens for guess in lookup.guess(law_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
+    assert [guess.tokens for guess in lookup.guess(distribution_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
     lookup.select([1])
-    assert [guess.tokens for guess in lookup.guess(law_of([5]), [4])] == [[8, 9, 5]]
+    assert [guess.tokens for guess in lookup.guess(distribution_of([5]), [4])] == [[8, 9, 5]]
 
 
 def test_a_guess_and_a_draft_share_what_they_agree_on():
@@ -187,17 +187,17 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     lookup = Lookup(4)
     lookup.start([[]])
     text = [1, 2, 3, 4, 5, 6, 1, 2]
-    lookup.guess(law_of(text), [4])
+    lookup.guess(distribution_of(text), [4])
     lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
-    [lucky] = lookup.guess(law_of(text), [4])
+    [lucky] = lookup.guess(distribution_of(text), [4])
     assert min(lucky.chances) > 0.25
     assert max(lucky.chances) < 0.8
     lookup = Lookup(4)
     lookup.start([[]])
     for _ in range(40):
-        lookup.guess(law_of(text), [4])
+        lookup.guess(distribution_of(text), [4])
         lookup.learn([[9]])
-    [unlucky] = lookup.guess(law_of(text), [4])
+    [unlucky] = lookup.guess(distribution_of(text), [4])
     assert max(unlucky.chances) < 0.25
 
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from draftwood.decode import Decoder, Request
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import NGram
-from draftwood.models.table import TableRunner
-from draftwood.noise import Noise
-from draftwood.output import Limits
-from draftwood.sampling import Law
-from draftwood.settings import Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.output import Limits
+from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
 
 VOCAB = 12
 
 
 def drafted(drafter, texts, limits, sources=()):
-    law = Law(Sampling(), texts, [1] * len(texts), VOCAB)
+    sampler = Sampler(Sampling(), texts, [1] * len(texts), VOCAB)
     drafter.start([text[:-1] for text in texts], sources)
     root = torch.tensor([text[-1] for text in texts])
-    tree = drafter.draft(root, law, Noise([0] * len(texts)).at([0] * len(texts)), limits)
+    tree = drafter.draft(root, sampler, CounterRng([0] * len(texts)).at([0] * len(texts)), limits)
     rows = zip(tree.lists[0], tree.lists[2], strict=True)
     return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
 
@@ -43,8 +43,8 @@ def test_rows_that_stay_keep_their_sources():
     drafter = NGram(2)
     drafted(drafter, [[0], [0]], [2, 2], [[0, 5, 6], [0, 7, 8]])
     drafter.select([1])
-    law = Law(Sampling(), [[0]], [1], VOCAB)
-    assert drafter.draft(torch.tensor([0]), law, Noise([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
+    sampler = Sampler(Sampling(), [[0]], [1], VOCAB)
+    assert drafter.draft(torch.tensor([0]), sampler, CounterRng([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
 
 
 class Copying:

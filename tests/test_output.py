@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from draftwood.errors import ConfigError
-from draftwood.output import Detokenizer, Limits, RowOutput
+from draftwood.core.errors import ConfigError
+from draftwood.engine.output import Detokenizer, Limits, RowOutput
 
 calm = settings(deadline=None, derandomize=True)
 PROMPT = [9, 8]
@@ -212,10 +212,12 @@ def test_long_texts_are_read_in_windows():
     text, words = "Straße à la 🙂 " * 40, Detokenizer(Bytes())
     longest = 0
     decode = words._tokenizer.decode
+
     def measured(ids, **settings):
         nonlocal longest
         longest = max(longest, len(ids))
         return decode(ids, **settings)
+
     words._tokenizer.decode = measured
     assert "".join(words.push([b]) for b in text.encode()) == text
     assert longest < 80  # and not all 720 bytes again and again

@@ -278,7 +278,7 @@ def test_the_first_tree_of_a_size_says_nothing():
 def drafted(
     gain: float, promised: float | None = None, reads: float = 0.0, seed: int = 1, pace: Pace | None = None
 ) -> float:
-    """Share of 3,000 rounds with a draft that takes twice as long as none and brings 0 to 4 tokens, ``gain`` in the mean.
+    """Share of 3,000 rounds with a draft that takes twice as long as none and brings 0 to 4 tokens, ``gain`` on average.
 
     It promises so many, or as many as told (NaN: just what comes). In every fourth round it has to read text, which takes
     longer.

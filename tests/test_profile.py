@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM
 
 import draftwood
 from draftwood import profile
-from draftwood.errors import ConfigError
-from draftwood.output import Limits
-from draftwood.settings import LoadOptions, Method, Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.engine.output import Limits
 from tests.cli.conftest import models  # noqa: F401  # a fixture
 
 CHAIN = Method(method="chain", shape="3", verifier="traversal")
 BEAM = Method(method="rsd-s", shape="2x2")
-CHOICES = {0.0: BEAM, 0.6: CHAIN, 1.0: Method(method="ar")}
+RNGS = {0.0: BEAM, 0.6: CHAIN, 1.0: Method(method="ar")}
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def folders(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     return {part: tmp_path / part for part in ("target", "draft")}
 
 
-def subject(folders, dtype=torch.float32):
-    return profile.subject_of(folders["target"], folders["draft"], dtype, torch.device("cpu"))
+def profile_key(folders, dtype=torch.float32):
+    return profile.profile_key_of(folders["target"], folders["draft"], dtype, torch.device("cpu"))
 
 
 def write(folders, path=None, **changes) -> Path:
-    found = subject(folders)
+    found = profile_key(folders)
     path = path or profile.default_path(found)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(profile.document(found, CHOICES, {"seconds": 1.0}) | changes))
+    path.write_text(json.dumps(profile.document(found, RNGS, {"seconds": 1.0}) | changes))
     return path
 
 
@@ -49,14 +49,14 @@ def load(folders, **options):
 def test_a_profile_comes_back_as_it_was_written(folders):
     path = write(folders)
     found = profile.read(path)
-    assert found.choices == CHOICES
-    assert profile.difference(found.subject, subject(folders)) is None
+    assert found.choices == RNGS
+    assert profile.difference(found.profile_key, profile_key(folders)) is None
     assert profile.why_not(found) is None
 
 
 def test_the_nearest_measured_temperature_counts(folders):
     found = profile.read(write(folders))
-    asked = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: CHOICES[1.0], 5.0: CHOICES[1.0]}
+    asked = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: RNGS[1.0], 5.0: RNGS[1.0]}
     assert {t: found.choose(t) for t in asked} == asked
 
 

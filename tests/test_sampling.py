@@ -1,4 +1,4 @@
-"""The law that is sampled: equal to ``transformers``' processors, at every node of a tree on its own prefix."""
+"""The distribution that is sampled: equal to ``transformers``' processors, at every node of a tree on its own prefix."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from transformers.generation.logits_process import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
-from draftwood.errors import ConfigError, NumericsError
-from draftwood.processors import ByRow, Stateless, try_processors
-from draftwood.sampling import Law
-from draftwood.settings import Sampling
+from draftwood.core.errors import ConfigError, NumericsError
+from draftwood.core.processors import ByRow, Stateless, try_processors
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
 
 VOCAB = 12
 TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text
@@ -44,12 +44,12 @@ def scores_of(seed: int = 0, *, rows: int = 1, nodes: int = len(PATHS), vocab: i
     return scores.round() if ties else scores
 
 
-def law(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> Law:
-    return Law(sampling, [list(TEXT if text is None else text)], [prompt], VOCAB)
+def distribution(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> Sampler:
+    return Sampler(sampling, [list(TEXT if text is None else text)], [prompt], VOCAB)
 
 
 def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
-    return law(sampling).target(scores, lambda: [paths]).logp
+    return distribution(sampling).target(scores, lambda: [paths]).logp
 
 
 def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
@@ -58,11 +58,11 @@ def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> 
     return torch.stack(each, dim=1).log_softmax(-1)
 
 
-def reached(laws: torch.Tensor, paths: list[list[int]] = PATHS) -> list[int]:
+def reached(distributions: torch.Tensor, paths: list[list[int]] = PATHS) -> list[int]:
     """Nodes that some text gets to; below forbidden tokens no processor is asked, and no verifier arrives there."""
     node = {tuple(path): i for i, path in enumerate(paths)}
     ways = [[(node[tuple(path[:i])], path[i]) for i in range(len(path))] for path in paths]
-    return [i for i, way in enumerate(ways) if all(laws[0, at, token] > -torch.inf for at, token in way)]
+    return [i for i, way in enumerate(ways) if all(distributions[0, at, token] > -torch.inf for at, token in way)]
 
 
 @given(
@@ -120,7 +120,7 @@ def test_penalties_count_each_nodes_own_path():
     scores = scores_of()
     nodes = target(sampling, scores)
     for i, path in enumerate(PATHS):
-        alone = law(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).logp
+        alone = distribution(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).logp
         assert torch.allclose(nodes[:, i], alone[:, 0], atol=1e-6)
     assert not torch.allclose(nodes[:, 4], target(sampling, scores, [[]] * len(PATHS))[:, 4])  # the path matters
 
@@ -140,24 +140,24 @@ def test_penalties_are_those_of_vllm(generated, presence, frequency, repetition)
         expected[token] -= frequency * count
         expected[token] -= presence * (count > 0)
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition)
-    got = law(sampling, prompt + generated).target(scores, lambda: [[[]]]).logp
+    got = distribution(sampling, prompt + generated).target(scores, lambda: [[[]]]).logp
     assert torch.allclose(got[0, 0], torch.tensor(expected).log_softmax(-1), atol=1e-5)
 
 
-def test_prefixes_are_asked_for_only_where_the_law_looks_back():
+def test_prefixes_are_asked_for_only_where_the_distribution_looks_back():
     def never():
         raise AssertionError("asked")
 
-    law(Sampling(temperature=0.5, top_k=3, logit_bias={1: 2.0})).target(scores_of(), never)
+    distribution(Sampling(temperature=0.5, top_k=3, logit_bias={1: 2.0})).target(scores_of(), never)
     with pytest.raises(AssertionError, match="asked"):
-        law(Sampling(presence_penalty=0.1)).target(scores_of(), never)
+        distribution(Sampling(presence_penalty=0.1)).target(scores_of(), never)
 
 
 def test_rows_keep_their_own_text_and_processor_when_others_leave():
     sampling = Sampling(
         repetition_penalty=2.0, processors=[ByRow([SequenceBiasLogitsProcessor({(i,): 9.0}) for i in range(3)])]
     )
-    whole = Law(sampling, [[1, 2], [3], [4, 4, 4]], [1, 1, 1], VOCAB)
+    whole = Sampler(sampling, [[1, 2], [3], [4, 4, 4]], [1, 1, 1], VOCAB)
     scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
     everyone = whole.target(scores, lambda: paths).logp
     some = whole.select([2, 0]).target(scores[[2, 0]], lambda: [paths[2], paths[0]]).logp
@@ -178,15 +178,15 @@ def test_logit_bias_is_added():
 
 def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
     scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
-    greedy = Law(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
+    greedy = Sampler(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
     assert greedy.target(scores, lambda: [[[], [1]]]).dense().exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
     assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).logp, scores.log_softmax(-1))  # a ranking, not cut
 
 
-def test_scores_that_round_to_one_law_are_still_told_apart():
+def test_scores_that_round_to_one_distribution_are_still_told_apart():
     scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
     assert scores.log_softmax(-1).unique().numel() == 1
-    best = Law(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).dense()
+    best = Sampler(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).dense()
     assert best.exp().tolist() == [[[0, 1, 0]]]
 
 
@@ -198,7 +198,7 @@ def test_low_precision_scores_become_float32_and_float64_stays():
 @pytest.mark.parametrize("scored", [VOCAB - 3, VOCAB, VOCAB + 4])
 def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
     scores = scores_of(vocab=scored)
-    got = law(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS]).logp
+    got = distribution(Sampling(repetition_penalty=1.2)).draft(scores, lambda: [PATHS]).logp
     assert got.shape[-1] == VOCAB
     assert torch.allclose(got.exp().sum(-1), torch.ones(()))
     assert (got[..., scored:] == -torch.inf).all()
@@ -211,10 +211,10 @@ def test_a_drafts_padded_or_cut_vocabulary_is_fitted(scored):
 @pytest.mark.parametrize("host", [True, False])
 def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypatch):
     if not host:  # as on an accelerator
-        monkeypatch.setattr("draftwood.laws._by_numpy", lambda scores: False)
+        monkeypatch.setattr("draftwood.core.log_probs._by_numpy", lambda scores: False)
     scores = scores_of()
     scores[0, 2, 7] = bad
-    bound = law(Sampling(**options))
+    bound = distribution(Sampling(**options))
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
         bound.target(scores, lambda: [PATHS])
     bound.draft(scores, lambda: [PATHS])
@@ -223,7 +223,7 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     bound.target(scores_of(), lambda: [PATHS])  # and only once
 
 
-def test_a_law_without_any_possible_token_is_refused():
+def test_a_distribution_without_any_possible_token_is_refused():
     with pytest.raises(NumericsError, match="no token is left possible"):
         target(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))), scores_of())
 
@@ -271,7 +271,7 @@ class Collects:
 
 
 class Mixes:
-    """Looks at the rows beside."""
+    """DisplayOptions at the rows beside."""
 
     def __call__(self, ids, scores):
         return scores - ids.shape[0] * (torch.arange(scores.shape[-1]) == 3)

@@ -15,8 +15,8 @@ from transformers import GenerationConfig
 
 import draftwood
 from draftwood import ConfigError, Limits, LoadOptions, Method, ModelError, PairingError, Translator, load_translator
-from draftwood.errors import CacheError
-from draftwood.generation import asked
+from draftwood.core.errors import CacheError
+from draftwood.load.generation import asked
 from tests.tiny_translation import sentences
 
 DRAFTS = [None, "block", "heads", "causal", "other", "target:0", "target:0,1"]
@@ -235,7 +235,7 @@ def test_sentences_that_cannot_be_read(translation: Path) -> None:
 
 def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, type[Exception], str]] = [
-        ("its-block", PairingError, "the drafter was trained for the target with fingerprint"),
+        ("its-block", PairingError, "the drafter was trained for the target with digest_of"),
         ("stranger", PairingError, "cannot draft for"),
         ("target:0,7", ConfigError, "layers \\[0, 7\\]"),
         ("target:first", ConfigError, "names no layers: write the target's decoder layers as in target:0,2"),
@@ -261,14 +261,14 @@ def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPa
     for option in options:
         with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
             load_translator(translation / "target", options=LoadOptions(**option))
-    monkeypatch.setattr("draftwood.loading.bundled_pairs", dict)
+    monkeypatch.setattr("draftwood.load.models.bundled_pairs", dict)
     with pytest.raises(ModelError, match="no bundled translation pair: name a target"):
         load_translator()
 
 
 def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = {"target": translation / "target", "draft": translation / "block"}
-    monkeypatch.setattr("draftwood.loading.bundled_pairs", lambda: {"translation": pair})
+    monkeypatch.setattr("draftwood.load.models.bundled_pairs", lambda: {"translation": pair})
     translator = draftwood.load_translator()
     assert translator.method().method == "block"
     assert translator.subject is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from draftwood.tree import Draw, TreeBuilder
+from draftwood.core.tree import Draw, TreeBuilder
 from tests.helpers import ancestors_of
 
 
@@ -13,7 +13,7 @@ def tree():
     builder = TreeBuilder(torch.tensor([0]), 6)
     builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
     builder.add(torch.tensor([[3, 4, -1]]), torch.tensor([[0, 1, 1]]))
-    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_laws=None)
+    return builder.build(branching=2, draw=Draw.POINT_MASS, draft_log_probs=None)
 
 
 def test_children_stand_in_draw_order_and_empty_places_have_none():

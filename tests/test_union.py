@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from draftwood import decode, noise, sampling, truncation
-from draftwood.decode import Request
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import CounterRng
+from draftwood.core.settings import Sampling
+from draftwood.core.tree import Draw, TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
-from draftwood.laws import Laws
-from draftwood.models.torch_runner import TorchRunner
-from draftwood.noise import Noise
-from draftwood.output import Limits
-from draftwood.settings import Sampling
-from draftwood.tree import Draw, TreeBuilder
+from draftwood.engine.decode import Request
+from draftwood.engine.output import Limits
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify import union
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
@@ -65,9 +65,9 @@ class Spy:
         self.tolerant = False
         self._verifier, self._sizes = verifier, sizes
 
-    def verify(self, tree, target_logp, choices):
+    def verify(self, tree, target_logp, rng):
         self._sizes.append(target_logp.shape[-1])
-        return self._verifier.verify(tree, target_logp, choices)
+        return self._verifier.verify(tree, target_logp, rng)
 
 
 @pytest.mark.parametrize("case", [("ar", None, "coupled"), ("shared-noise", "3-2", "coupled")], ids=lambda case: case[0])
@@ -82,13 +82,13 @@ def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
 
 @pytest.mark.parametrize("possible", [0, 3, 60, 100])
 def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatch):
-    """At three nodes, of which one has no law, each of several places on end."""
+    """At three nodes, of which one has no distribution, each of several places on end."""
     torch.manual_seed(possible)
     logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
     logp[0, 1] = torch.nan
-    whole = logp + Noise([1, 2]).at([4, 9]).shared(2, 3, 100)
+    whole = logp + CounterRng([1, 2]).at([4, 9]).shared(2, 3, 100)
     monkeypatch.setattr(sampling, "LARGE", 1)
-    found = shared_scores(logp, Noise([1, 2]).at([4, 9]), 2, 3)
+    found = shared_scores(logp, CounterRng([1, 2]).at([4, 9]), 2, 3)
     assert torch.equal(found > -torch.inf, whole > -torch.inf)  # nothing is drafted where a score is -inf or NaN
     torch.testing.assert_close(found[found > -torch.inf], whole[whole > -torch.inf])
 
@@ -106,71 +106,70 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
 
 
 def test_the_draft_may_say_what_the_target_cannot():
-    """Mass of the draft off the target's support takes part in its law; left out, its children would look likelier."""
+    """Mass of the draft off the target's support takes part in its distribution; left out, its children would look
+    likelier."""
     torch.manual_seed(0)
     scores = torch.randn(1, 1, 6, dtype=torch.float64)
     tokens = torch.tensor([[[4, 1, 0, 3]]])
-    draft = Laws(logp=scores[..., [4, 1, 0, 3]].log_softmax(-1), tokens=tokens, vocab=6)
+    draft = LogProbs(logp=scores[..., [4, 1, 0, 3]].log_softmax(-1), tokens=tokens, vocab=6)
     certain = torch.tensor([0.3, 0.7], dtype=torch.float64).log().expand(1, 4, 2)
-    target = Laws(logp=certain, tokens=torch.tensor([1, 0]).expand(1, 4, 2), vocab=6)
+    target = LogProbs(logp=certain, tokens=torch.tensor([1, 0]).expand(1, 4, 2), vocab=6)
     outcomes = set()
     for seed in range(60):
-        choices = Noise([seed]).at([1])
+        rng = CounterRng([seed]).at([1])
         builder = TreeBuilder(torch.tensor([0]), 4)
-        builder.add(choices.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
-        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_laws=draft)
-        one = Recursive().verify(tree, target.dense(), choices)
-        other = union.verify(Recursive(), tree, target, choices)
+        builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
+        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
+        one = Recursive().verify(tree, target.dense(), rng)
+        other = union.verify(Recursive(), tree, target, rng)
         assert one == other
         outcomes.add((len(one.paths[0]), one.next_tokens[0]))
     assert len(outcomes) > 2
 
 
-def test_laws_over_named_tokens_are_the_laws_over_all():
+def test_distributions_over_named_tokens_are_the_distributions_over_all():
     torch.manual_seed(1)
     scores = torch.randn(2, 3, 50)
     values, tokens = truncation.likeliest(scores, *Sampling(top_p=0.8, top_k=9).cuts)
-    laws = Laws(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
-    columns = laws.support().unique()
-    assert torch.equal(laws.dense()[..., columns], laws.on(columns))
-    assert float((laws.on(columns).exp().sum(-1) - 1).abs().max()) < 1e-6
-    joined = Laws.joined([laws, laws.at([1])])
-    assert torch.equal(joined.dense(), torch.cat([laws.dense(), laws.dense()[:, 1:2]], dim=1))
+    log_probs = LogProbs(logp=values.log_softmax(-1), tokens=tokens, vocab=50)
+    columns = log_probs.support().unique()
+    assert torch.equal(log_probs.dense()[..., columns], log_probs.on(columns))
+    assert float((log_probs.on(columns).exp().sum(-1) - 1).abs().max()) < 1e-6
+    joined = LogProbs.joined([log_probs, log_probs.at([1])])
+    assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
 
 
-def test_who_only_matches_takes_scores_and_no_law_is_made():
-    """A constant of a node changes no match; of any other verifier it would change the law."""
+def test_who_only_matches_takes_scores_and_no_distribution_is_made():
+    """A constant of a node changes no match; of any other verifier it would change the distribution."""
     torch.manual_seed(2)
     logp = torch.randn(2, 1, 30).log_softmax(-1)
-    shifted = Laws(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
+    shifted = LogProbs(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
     builder = TreeBuilder(torch.tensor([1, 2]), 1)
-    tree = builder.build(branching=0, draw=Draw.POINT_MASS, draft_laws=None)
+    tree = builder.build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)
     for seed in range(50):
-        choices = Noise([seed, seed + 1]).at([4, 5])
+        rng = CounterRng([seed, seed + 1]).at([4, 5])
         for matching in (Coupled(), Greedy()):
-            chosen = union.verify(matching, tree, shifted, choices)
-            assert chosen == matching.verify(tree, logp, choices)
+            chosen = union.verify(matching, tree, shifted, rng)
+            assert chosen == matching.verify(tree, logp, rng)
     assert shifted._logp is None
     assert torch.allclose(shifted.logp, logp, atol=1e-6)
     with pytest.raises(ValueError, match="one of them"):
-        Laws(vocab=30)
+        LogProbs(vocab=30)
 
 
 @pytest.mark.parametrize("match", [matched, matched_at_once])
 def test_noise_keeps_its_digits_beside_large_scores(match):
     """As a large bias or a very low temperature makes them."""
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
-    tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_laws=None)
-    chosen = Counter(
-        match(tree, scores, Noise([seed]).at([4]).shared(0, 1, 4)).next_tokens[0] for seed in range(4000)
-    )
+    tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)
+    chosen = Counter(match(tree, scores, CounterRng([seed]).at([4]).shared(0, 1, 4)).next_tokens[0] for seed in range(4000))
     share = 1.0 / (2.0 + math.exp(-2.0))
     assert abs(chosen[0] / 4000 - share) < 0.03
     assert abs(chosen[2] / 4000 - share) < 0.03
     assert chosen[1] == 0
 
 
-def test_a_flat_law_is_sorted_as_far_as_it_reaches(monkeypatch):
+def test_a_flat_distribution_is_sorted_as_far_as_it_reaches(monkeypatch):
     monkeypatch.setattr(truncation, "_LIKELY", 2)
     monkeypatch.setattr(truncation, "_TIES", 1)
     scores = 0.01 * torch.randn(1, 2, 300)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.train.tokenizer import train_pair_tokenizer
 
 CONTEXT = 40

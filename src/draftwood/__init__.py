@@ -1,4 +1,4 @@
-"""Draftwood: faster generation with Hugging Face language models, exactly the same text law.
+"""Draftwood: faster generation with Hugging Face language models, exactly the same text distribution.
 
 >>> import draftwood
 >>> pair = draftwood.load()                                  # the bundled pair
@@ -14,8 +14,7 @@ from draftwood._version import __version__
 
 if TYPE_CHECKING:
     from draftwood.api import Pair, load
-    from draftwood.decode import Decoder, Piece, Request, Result
-    from draftwood.errors import (
+    from draftwood.core.errors import (
         CacheError,
         ConfigError,
         DraftwoodError,
@@ -23,12 +22,13 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
-    from draftwood.output import Limits
-    from draftwood.processors import Stateless
-    from draftwood.rounds import Round, Stats, Verdict
-    from draftwood.settings import LoadOptions, Method, Sampling
+    from draftwood.core.processors import Stateless
+    from draftwood.core.rounds import Round, Stats, Verdict
+    from draftwood.core.settings import LoadOptions, Method, Sampling
+    from draftwood.core.tree import DraftTree
+    from draftwood.engine.decode import Decoder, Piece, Request, Result
+    from draftwood.engine.output import Limits
     from draftwood.translation import Translator, load_translator
-    from draftwood.tree import DraftTree
 
 _HOME = {
     "load": "api",

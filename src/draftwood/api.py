@@ -8,13 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final, overload
 
-from draftwood.checkpoint import check_path
-from draftwood.checks import settings
-from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.decoders import Decoders, drawn, seeds_for
-from draftwood.errors import ConfigError, ModelError
-from draftwood.generation import final_token, own_sampling, remarks
-from draftwood.given import (
+from draftwood.core.arguments import (
     Array,
     LimitsLike,
     MethodLike,
@@ -26,7 +20,16 @@ from draftwood.given import (
     prompts_of,
     tokenized,
 )
-from draftwood.loading import (
+from draftwood.core.checks import settings
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.machine import set_threads
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.decoders import Decoders, drawn, seeds_for
+from draftwood.engine.output import Limits
+from draftwood.load.checkpoint import check_path
+from draftwood.load.generation import final_token, own_sampling, remarks
+from draftwood.load.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -37,13 +40,10 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.machine import set_threads
-from draftwood.models import ModelRunner
-from draftwood.models.backend import Runners, make_runners
-from draftwood.models.support import check_window
-from draftwood.output import Limits
-from draftwood.profile import Profile, Subject, find, subject_of
-from draftwood.settings import LoadOptions, Method, Sampling
+from draftwood.load.profile import Profile, ProfileKey, find, profile_key_of
+from draftwood.runners.factory import Runners, make_runners
+from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.support import check_window
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,8 +57,9 @@ def load(
     """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
 
     Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
-    used, unless ``options.profile`` says otherwise. Models that OpenVINO runs (:func:`draftwood.models.backend.make_runners`
-    says when) are compiled copies: whoever trains ``pair.target.model`` on wants ``options.backend`` ``torch``.
+    used, unless ``options.profile`` says otherwise. Models that OpenVINO runs
+    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: whoever trains ``pair.target.model`` on
+    wants ``options.backend`` ``torch``.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a profile that was named and does not fit.
@@ -84,8 +85,10 @@ def load(
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
     place = openvino_place(options.device)
     runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
-    subject = subject_of(target, draft, dtype, device, runners.target.engine)
-    pair = Pair(model, draft_model, tokenizer, subject=subject, profile=find(options.profile, subject), runners=runners)
+    profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
+    pair = Pair(
+        model, draft_model, tokenizer, profile_key=profile_key, profile=find(options.profile, profile_key), runners=runners
+    )
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
     return pair
@@ -123,12 +126,12 @@ class Pair:
         draft_model: Any,
         tokenizer: Any,
         *,
-        subject: Subject | None = None,
+        profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
         runners: Runners | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.subject = subject
+        self.profile_key = profile_key
         self.profile = profile
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)

@@ -7,14 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final, overload
 
-from draftwood.checkpoint import check_path
-from draftwood.checks import settings
-from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.decoders import Decoders, drawn, seeds_for
-from draftwood.errors import CacheError, ConfigError, ModelError
-from draftwood.generation import asked, refuse_idle
-from draftwood.given import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompt_of, prompts_of
-from draftwood.loading import (
+from draftwood.core.arguments import (
+    Array,
+    LimitsLike,
+    MethodLike,
+    Prompt,
+    SamplingLike,
+    Singles,
+    method_of,
+    prompt_of,
+    prompts_of,
+)
+from draftwood.core.checks import settings
+from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.core.machine import set_threads
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.decoders import Decoders, drawn, seeds_for
+from draftwood.load.checkpoint import check_path
+from draftwood.load.generation import asked, refuse_idle
+from draftwood.load.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -26,13 +38,11 @@ from draftwood.loading import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.machine import set_threads
-from draftwood.models.backend import TranslationRunners, make_translation_runners
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.layer_skip import with_layers
-from draftwood.models.masked_block import MaskedBlockDrafter
-from draftwood.profile import Subject, subject_of
-from draftwood.settings import LoadOptions, Method
+from draftwood.load.profile import ProfileKey, profile_key_of
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.factory import TranslationRunners, make_translation_runners
+from draftwood.runners.seq2seq.layer_skip import with_layers
 
 _OWN = "target:"  # begins a draft that is made of layers of the target
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # options, and what is fine
@@ -83,8 +93,8 @@ def load_translator(
         draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
     runners = make_translation_runners(model, draft_model, backend=options.backend)
-    subject = subject_of(target, None if own else draft, dtype, device, runners.target.engine)
-    return Translator(model, draft_model, tokenizer, subject=subject, runners=runners)
+    profile_key = profile_key_of(target, None if own else draft, dtype, device, runners.target.engine)
+    return Translator(model, draft_model, tokenizer, profile_key=profile_key, runners=runners)
 
 
 def _check_options(options: LoadOptions) -> None:
@@ -152,12 +162,12 @@ class Translator:
         draft_model: Any,
         tokenizer: Any,
         *,
-        subject: Subject | None = None,
+        profile_key: ProfileKey | None = None,
         runners: TranslationRunners | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.subject = subject
+        self.profile_key = profile_key
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         wanted = asked(model, self.eos, self.target.max_length)

@@ -1,4 +1,4 @@
-"""Expected block efficiency: the same in the mean as that of real rounds, told for every tree of a budget."""
+"""Expected block efficiency: the same on average as that of real rounds, told for every tree of a budget."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from draftwood.bench.acceptance import DRAWS, compare, measure, write
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.settings import Setting, plan
 from draftwood.cli import main
-from draftwood.decode import Decoder, Request
-from draftwood.errors import ConfigError
-from draftwood.methods import build
-from draftwood.output import Limits
-from draftwood.settings import Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
 SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))
@@ -136,7 +136,7 @@ def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("asked", "told"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
-    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their laws): leave it out"),
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): leave it out"),
 ])  # fmt: skip
 def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:
     done = CliRunner().invoke(main, ["bench", "acceptance", "--methods", asked])

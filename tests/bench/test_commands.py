@@ -18,7 +18,7 @@ from draftwood.bench import run as bench_run
 from draftwood.bench.commands import command
 from draftwood.bench.config import BenchConfig
 from draftwood.cli import main
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 SMALL = ["--repeats", "2", "--prompts-per-source", "1", "--max-new-tokens", "4", "--methods", "ar,chain,generate,assisted"]
 

@@ -16,7 +16,7 @@ from draftwood.bench.commands import command
 from draftwood.bench.config import CostConfig, PlotConfig
 from draftwood.bench.cost import bandwidth, limit, markdown, measure
 from draftwood.bench.document import text_of
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 
 def test_every_size_is_measured_behind_every_context(pair: Pair) -> None:

@@ -17,10 +17,10 @@ from draftwood.bench.engines import engines
 from draftwood.bench.measure import Texts, our_maker
 from draftwood.bench.peers import peer_maker
 from draftwood.bench.settings import ENGINES, Setting, on_backends, plan
-from draftwood.errors import ConfigError
-from draftwood.judging import judged_greedy, target_law
-from draftwood.loading import bundled_pairs, load_tokenizer
-from draftwood.settings import LoadOptions, Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.exactness.goodness import judged_greedy, target_distribution
+from draftwood.load.models import bundled_pairs, load_tokenizer
 from tests.bench.test_report import section
 from tests.bench.tiny import tiny_llama
 from tests.helpers import tiny_gpt
@@ -129,8 +129,8 @@ def test_llama_cpp_writes_in_bfloat16_too(letters):
         assert not found.skipped
         tokens = found.opened["llama.cpp"].maker(SETTINGS["llama.cpp"], 0.0, 12)([PROMPT], [0]).tokens[0]
     assert len(tokens) == 12
-    law = target_law(low.target, list(PROMPT), tokens, Sampling())
-    gaps = law.max(-1).values - law.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    distribution = target_distribution(low.target, list(PROMPT), tokens, Sampling())
+    gaps = distribution.max(-1).values - distribution.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
     assert judged_greedy(gaps, model.dtype).exact
 
 
@@ -146,7 +146,7 @@ def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, l
 
 
 class Constant:
-    """A program that writes the target's greedy text, whatever law it was asked for."""
+    """A program that writes the target's greedy text, whatever distribution it was asked for."""
 
     def __init__(self, pair, method, folder):
         self.pair, self.method = pair, method
@@ -206,7 +206,7 @@ def test_a_run_reports_what_others_do_and_what_is_left_out(all_peers):
     assert next(check for check in document["greedy"] if check["setting"] == "genai")["differing"] == []
 
 
-def test_who_samples_by_another_law_is_named_and_who_does_not_is_not(all_peers):
+def test_who_samples_by_another_distribution_is_named_and_who_does_not_is_not(all_peers):
     verdicts = {one["setting"]: one for one in all_peers.document["judged"]}
     assert verdicts["genai"]["exact"] is False
     assert verdicts["genai"]["total_variation"] > verdicts["genai"]["detectable"]

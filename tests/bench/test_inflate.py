@@ -14,9 +14,9 @@ import draftwood
 from draftwood.bench.commands import command
 from draftwood.bench.config import InflateConfig
 from draftwood.bench.inflate import Size, inflated, label_of, parameters_of, size_for, size_of, write_pair
-from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import bundled_pairs
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
+from draftwood.load.models import bundled_pairs
 from tests.helpers import tiny_gpt
 
 CLOSE = 1e-4
@@ -88,7 +88,7 @@ def test_epsilon_counts_where_the_stream_is_small():
     assert off(model, grown) > 100 * CLOSE
 
 
-def test_a_model_in_bfloat16_keeps_its_law_through_a_folder(tmp_path):
+def test_a_model_in_bfloat16_keeps_its_distribution_through_a_folder(tmp_path):
     model = tiny().to(torch.bfloat16)
     model.save_pretrained(tmp_path / "own")
     inflated(model, SIZES[-1], seed=0).save_pretrained(tmp_path / "grown")

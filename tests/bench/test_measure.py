@@ -110,7 +110,7 @@ def test_the_same_chain_takes_the_same_forwards_on_both_sides(pair: Pair) -> Non
     assert (ours.forwards, ours.draft_forwards) == (theirs.forwards, theirs.draft_forwards)
 
 
-def test_generate_samples_from_the_whole_law_whatever_the_model_recommends() -> None:
+def test_generate_samples_from_the_whole_distribution_whatever_the_model_recommends() -> None:
     flat = tiny_llama(0.02)
     flat.generation_config.top_k = 1
     flat.generation_config.repetition_penalty = 9.0

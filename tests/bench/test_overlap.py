@@ -15,7 +15,7 @@ from draftwood.api import Pair
 from draftwood.bench import overlap
 from draftwood.bench.commands import command
 from draftwood.bench.overlap import CHAIN, WAYS, check_room, markdown, measure
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 
 def test_both_are_timed_alone_in_turn_and_at_the_same_time(pair: Pair) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from draftwood.bench.config import BenchConfig
 from draftwood.bench.prompts import BUILT_IN, pieces, read_prompts
-from draftwood.corpus import read_documents
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents
 
 
 def encode(text: str) -> list[int]:

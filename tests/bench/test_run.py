@@ -12,7 +12,7 @@ from draftwood.bench.measure import Sample
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.run import Bench, Log, by_prompt, orders, seed_of
 from draftwood.bench.settings import Setting
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 
 def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:

@@ -15,8 +15,8 @@ from draftwood.bench.commands import command
 from draftwood.bench.start import run
 from draftwood.bench.start.config import StartConfig
 from draftwood.bench.start.process import STATUS, memory, started
-from draftwood.errors import ConfigError
-from draftwood.loading import bundled_pairs
+from draftwood.core.errors import ConfigError
+from draftwood.load.models import bundled_pairs
 
 SMALL = str(bundled_pairs()["language"]["draft"])  # as target and draft: a million parameters
 ASKED = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}

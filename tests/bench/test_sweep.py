@@ -18,9 +18,9 @@ from draftwood.bench.settings import depth
 from draftwood.bench.sweep import FINALISTS, MORE, NODES, fixed, untrained
 from draftwood.bench.sweep_report import markdown
 from draftwood.cli import main
-from draftwood.errors import ConfigError
-from draftwood.profile import Profile
-from draftwood.settings import Method
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method
+from draftwood.load.profile import Profile
 from tests.bench.tiny import VOCAB
 
 FREE_NAMES = {"adaptive", "shared-noise paced"}
@@ -64,8 +64,8 @@ def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: P
 @pytest.fixture
 def sweep(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict]:
     """The command on the tiny pair, with a profile that names a chain at temperature 1."""
-    choices = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
-    profile = Profile(path=tmp_path / "profile.json", subject={}, choices=choices)
+    rng = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
+    profile = Profile(path=tmp_path / "profile.json", subject={}, rng=rng)
     tuned = Pair(pair.target.model, pair.draft.model, pair.tokenizer, profile=profile)
     monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: tuned)
     path = tmp_path / "prompts.jsonl"

@@ -32,10 +32,10 @@ from draftwood.bench.translate.peers import Generate
 from draftwood.bench.translate.run import Bench, Log, batched
 from draftwood.bench.translate.sentences import chosen_pairs
 from draftwood.bench.translate.systems import Output, System, closed
-from draftwood.errors import ConfigError, ModelError, PairingError
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.layer_skip import with_layers
-from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.seq2seq.layer_skip import with_layers
 from draftwood.train.tokenizer import train_pair_tokenizer
 
 GERMAN = ["ein Haus", "ein rotes Boot", "hier", "das alte Haus steht dort", "nie", "es liegt ein Buch hier", "und", "rotes"]
@@ -378,8 +378,11 @@ def test_chosen_sentences_are_spread_over_the_files(folders: Folders) -> None:
     chosen = chosen_pairs(TranslateConfig(data=folders.data, limit=4))
     assert chosen == [(GERMAN[n], ENGLISH[n]) for n in (0, 2, 4, 6)]
     assert len(chosen_pairs(TranslateConfig(data=folders.data, limit=100))) == 8
-    counts = {(exact, limit): TranslateConfig(data=folders.data, exact=exact, limit=limit).sentences(900)
-              for exact in (False, True) for limit in (None, 300)}
+    counts = {
+        (exact, limit): TranslateConfig(data=folders.data, exact=exact, limit=limit).sentences(900)
+        for exact in (False, True)
+        for limit in (None, 300)
+    }
     assert counts == {(False, None): 200, (True, None): 900, (False, 300): 300, (True, 300): 300}
 
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from draftwood.bench.config import VerifyConfig
 from draftwood.bench.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
 from draftwood.cli import main
-from draftwood.errors import ConfigError
-from draftwood.methods import build
-from draftwood.noise import Noise
-from draftwood.sampling import Law
-from draftwood.settings import Method, Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.methods import build
 
 
 def test_every_case_is_measured_and_written(tmp_path):
@@ -44,15 +44,15 @@ def test_bad_settings_are_named(bad):
         VerifyConfig(**bad)
 
 
-def test_the_plain_rule_follows_the_targets_law():
+def test_the_plain_rule_follows_the_targets_distribution():
     vocab, samples = 16, 3000
     torch.manual_seed(0)
     counts, expected = torch.zeros(vocab), torch.zeros(vocab)
     for seed in range(samples):
         draft = MadeUpDraft(vocab, 3)
         drafter, _ = build(Method(method="rsd-s", shape="3x1"), draft, greedy=False)
-        law = Law(Sampling(), [[0]], [1], vocab)
-        tree = drafter.draft(torch.tensor([0]), law, Noise([seed]).at([1]), [1])
+        sampler = Sampler(Sampling(), [[0]], [1], vocab)
+        tree = drafter.draft(torch.tensor([0]), sampler, CounterRng([seed]).at([1]), [1])
         scores = draft.target_scores(tree)
         path, token = straightforward(tree, scores, Sampling())
         counts[int(tree.tokens[0, path[0]]) if path else token] += 1

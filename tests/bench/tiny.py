@@ -22,7 +22,7 @@ class Letters:
 
 
 def tiny_llama(spread: float) -> LlamaForCausalLM:
-    """A random one-layer transformer; ``spread`` makes its laws more or less peaked."""
+    """A random one-layer transformer; ``spread`` makes its distributions more or less peaked."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,

@@ -13,11 +13,11 @@ import torch
 
 import draftwood
 from draftwood import Limits, LoadOptions, Method, Pair, Sampling, profile
-from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import choose_dtype
-from draftwood.machine import available_memory
-from draftwood.models import auto, backend, openvino_store
-from draftwood.models.auto import VARIABLE, why_no_room, why_not_openvino
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.machine import available_memory
+from draftwood.load.models import choose_dtype
+from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
+from draftwood.runners.protocols import auto, backend, openvino_store
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -206,7 +206,7 @@ def test_whether_a_model_is_kept(both, monkeypatch, tmp_path):
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
-    from draftwood import machine
+    from draftwood.core import machine
 
     here = available_memory()
     if here is not None:
@@ -244,7 +244,9 @@ def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, monkeypatch
 
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
     asked = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
-    assert run(*asked).stdout.startswith("rsd-s + recursive by openvino: exact. The joint law of the first 2 tokens")
+    assert run(*asked).stdout.startswith(
+        "rsd-s + recursive by openvino: exact. The joint distribution of the first 2 tokens"
+    )
     broken(monkeypatch)
     result = run(*asked, "--json")
     found = json.loads(result.stdout)

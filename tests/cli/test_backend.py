@@ -10,14 +10,14 @@ import torch
 
 import draftwood
 from draftwood import Limits, LoadOptions, Method, Request, Sampling, profile
-from draftwood.errors import ConfigError
-from draftwood.models import backend
-from draftwood.models.auto import VARIABLE
+from draftwood.core.errors import ConfigError
+from draftwood.runners.auto import VARIABLE
+from draftwood.runners.protocols import backend
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
-from draftwood.models.chain_runner import OpenVinoChainRunner
-from draftwood.models.openvino_runner import OpenVinoRunner
+from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner
+from draftwood.runners.openvino.runner import OpenVinoRunner
 
 
 def load(models: Path, **options) -> draftwood.Pair:

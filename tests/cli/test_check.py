@@ -11,7 +11,7 @@ import pytest
 def test_a_sound_method_is_called_exact(run, pair, options):
     result = run("check", *pair, "--prompt", "the fox", "--samples", "40", "--new-tokens", "16", *options)
     assert result.exit_code == 0, result.output
-    assert ": exact. 640 tokens in the target's own law" in result.stdout
+    assert ": exact. 640 tokens in the target's own distribution" in result.stdout
     assert " tests, the nearest to failing is '" in result.stdout
 
 
@@ -38,7 +38,7 @@ def test_json_and_temperature_0(run, pair):
 def test_enumeration_tries_every_choice(run, pair, options):
     result = run("check", *pair, "--prompt", "the fox", "--enumerate", "2", *options)
     assert result.exit_code == 0, result.output
-    assert ": exact. The joint law of the first 2 tokens after a prompt, " in result.stdout
+    assert ": exact. The joint distribution of the first 2 tokens after a prompt, " in result.stdout
     found = json.loads(run("check", *pair, "--prompt", "the fox", "--enumerate", "2", "--json", *options).stdout)
     assert found["exact"]
     assert found["tokens"] == 2

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from draftwood.cli import settings, single
-from draftwood.errors import NumericsError
+from draftwood.core.errors import NumericsError
 from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1
@@ -25,8 +25,8 @@ USAGE, FAILED = 2, 1
         (["--method", "rsd-s", "--shape", "2-2-2"], "shape '2-2-2' does not fit method 'rsd-s': give width x length"),
         (["--method", "chain", "--nodes", "5"], "nodes is a budget for methods 'dynamic' and 'shared-noise'"),
         (["--method", "hybrid", "--shape", "3x"], "shape '3x' does not fit method 'hybrid': give width x length"),
-        (["--least", "0.5"], "least is 0.5, but method 'auto' does not draw its tree level by level"),
-        (["--method", "chain", "--least", "7"], "least is 7.0: a level brings at most one accepted token"),
+        (["--min-gain", "0.5"], "min_gain is 0.5, but method 'auto' does not draw its tree level by level"),
+        (["--method", "chain", "--min-gain", "7"], "min_gain is 7.0: a level brings at most one accepted token"),
         (["--verifier", "greedy"], "verifier 'greedy' is for temperature 0 only"),
         (["--verifier", "tolerance"], "verifier 'tolerance' is for temperature 0 only"),
         (["--beta", "3"], "beta and tau are for temperature 0"),

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from draftwood.cli import show
 from draftwood.cli.settings import SECTIONS
-from draftwood.output import Detokenizer
+from draftwood.engine.output import Detokenizer
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
@@ -73,9 +73,9 @@ def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], 
     assert "The two texts are identical." in result.stderr
 
 
-def test_compare_tells_another_text_of_the_same_law(run: Run, pair: list[str]) -> None:
+def test_compare_tells_another_text_of_the_same_distribution(run: Run, pair: list[str]) -> None:
     result = told(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
-    assert "their law is the same" in result.stderr
+    assert "their distribution is the same" in result.stderr
 
 
 def test_compare_in_json(run: Run, pair: list[str]) -> None:

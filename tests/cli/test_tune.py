@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.settings import Method
+from draftwood.core.settings import Method
 from draftwood.tune.measure import Runs
 from tests.cli.conftest import Run
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from draftwood.counters import token_bases
-from draftwood.decode import Decoder
-from draftwood.laws import Laws
-from draftwood.noise import Noise, RoundNoise
+from draftwood.core.counters import token_bases
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import CounterRng, CounterRoundRng
+from draftwood.engine.decode import Decoder
 from draftwood.verify.coupled import Coupled, follow
 
 EASE = 1.15
@@ -31,7 +31,7 @@ class Source:
     """A source of noise whose choices are changed before use."""
 
     def __init__(self, seeds, change):
-        self.inner, self.change = Noise(seeds), change
+        self.inner, self.change = CounterRng(seeds), change
 
     def select(self, rows):
         return Source([self.inner.seeds[r] for r in rows], self.change)
@@ -44,7 +44,7 @@ def folded(fold):
     """The noise of text position ``fold(t)`` at position ``t``."""
 
     def change(inner, positions):
-        choices = RoundNoise(inner, [fold(p) for p in positions])
+        rng = CounterRoundRng(inner, [fold(p) for p in positions])
 
         def shared(offset, count, vocab, tokens=None):
             bases = token_bases(vocab, inner.device)
@@ -52,8 +52,8 @@ def folded(fold):
             ahead = range(1 + offset, 1 + offset + count)
             return torch.cat([inner._gumbel([fold(p + a) for p in positions], 0, 1, bases) for a in ahead], dim=1)
 
-        choices.shared = shared
-        return choices
+        rng.shared = shared
+        return rng
 
     return change
 
@@ -62,8 +62,8 @@ def easier(factor):
     """Every drafted child is accepted ``factor`` times as often as it should be, where that is possible."""
 
     def change(inner, positions):
-        choices = RoundNoise(inner, positions)
-        accept, path = choices.accept, choices.path
+        rng = CounterRoundRng(inner, positions)
+        accept, path = rng.accept, rng.path
 
         def eager_path(stops):
             going = (1 - stops.cumsum(1)).roll(1, dims=1).index_fill(1, torch.tensor([0]), 1.0).clamp(min=1e-12)
@@ -71,9 +71,9 @@ def easier(factor):
             own = torch.where(stops / going > 1 - 1e-9, stops / going, own)
             return path(own * (1 - own).cumprod(1).roll(1, dims=1).index_fill(1, torch.tensor([0]), 1.0))
 
-        choices.accept = lambda target, draft, node: accept([p * factor for p in target], draft, node)
-        choices.path = eager_path
-        return choices
+        rng.accept = lambda target, draft, node: accept([p * factor for p in target], draft, node)
+        rng.path = eager_path
+        return rng
 
     return change
 
@@ -84,8 +84,8 @@ class EasyCoupled(Coupled):
     def __init__(self, factor):
         self.factor = factor
 
-    def verify(self, tree, target_logp, choices):
-        noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
+    def verify(self, tree, target_logp, rng):
+        noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         scores = target_logp.log_softmax(-1) + noise[torch.arange(tree.rows).unsqueeze(1), tree.depths]
 
         def choose(row, node, depth):
@@ -98,17 +98,17 @@ class EasyCoupled(Coupled):
 
 
 def sorted_siblings(tree):
-    """The same tree with siblings in the order of their numbers; their laws stay as recorded."""
+    """The same tree with siblings in the order of their numbers; their distributions stay as recorded."""
     if tree.size == 1:
         return tree
     orders = [_order(tree, row) for row in range(tree.rows)]
     order = torch.tensor(orders)
     place = torch.empty_like(order).scatter_(1, order, torch.arange(tree.size).expand_as(order))
-    draft = tree.draft_laws
+    draft = tree.draft_log_probs
     if draft is not None:
         logp = draft.dense()
-        at = order.clamp(max=logp.shape[1] - 1).unsqueeze(-1)  # any law stands at nodes without children
-        draft = Laws(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
+        at = order.clamp(max=logp.shape[1] - 1).unsqueeze(-1)  # any distribution stands at nodes without children
+        draft = LogProbs(logp=logp.gather(1, at.expand(-1, -1, draft.vocab)), vocab=draft.vocab)
     return replace(
         tree,
         tokens=tree.tokens.gather(1, order),
@@ -119,7 +119,7 @@ def sorted_siblings(tree):
             2, order.unsqueeze(1).expand(-1, tree.size, -1)
         ),
         drawn=None if tree.drawn is None else tree.drawn.gather(1, order),
-        draft_laws=draft,
+        draft_log_probs=draft,
     )
 
 
@@ -150,8 +150,8 @@ class Sorted:
     def start(self, texts, sources=()):
         self.drafter.start(texts, sources)
 
-    def draft(self, root, law, choices, limits):
-        self.tree = self.drafter.draft(root, law, choices, limits)
+    def draft(self, root, sampler, rng, limits):
+        self.tree = self.drafter.draft(root, sampler, rng, limits)
         return sorted_siblings(self.tree)
 
     def commit(self, this_round):

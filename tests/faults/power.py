@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 
 import draftwood
-from draftwood.decode import Decoder
+from draftwood.core.sampling import Sampling
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import Method, build
 from draftwood.exactness.commands import PROMPTS, CheckConfig
 from draftwood.exactness.report import check
-from draftwood.loading import LoadOptions
-from draftwood.methods import Method, build
-from draftwood.sampling import Sampling
+from draftwood.load.models import LoadOptions
 from tests.faults.breaks import BREAKS
 
 METHODS = (

@@ -11,14 +11,14 @@ from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenalty
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 
 import draftwood
-from draftwood.decode import Request
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Request
+from draftwood.engine.output import Limits
 from draftwood.hf import recipe
-from draftwood.output import Limits
-from draftwood.settings import Sampling
 from tests.helpers import decoder, tiny_runner
-from tests.models.zoo import VOCAB as WORDS
-from tests.models.zoo import tiny
+from tests.runners.zoo import VOCAB as WORDS
+from tests.runners.zoo import tiny
 
 VOCAB = 16
 

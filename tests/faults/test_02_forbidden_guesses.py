@@ -9,13 +9,13 @@ import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 import draftwood
-from draftwood.decode import Request
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Request
+from draftwood.engine.output import Limits
 from draftwood.hf import recipe
-from draftwood.output import Limits
-from draftwood.sampling import Law
-from draftwood.settings import Method, Sampling
 from tests.helpers import decoder, tiny_runner
-from tests.models.zoo import tiny
+from tests.runners.zoo import tiny
 
 VOCAB = 16
 PROMPT = [4, 5, 6, 7, 4, 5, 6, 7, 4]
@@ -26,7 +26,7 @@ def allowed(ids):
     text = [int(t) for t in ids]
     for before, after in zip(text[len(PROMPT) - 1 :], text[len(PROMPT) :], strict=False):
         if (after - before) % VOCAB not in (1, 3, 15):
-            raise ValueError(f"asked behind {text[len(PROMPT):]}, which can never come")
+            raise ValueError(f"asked behind {text[len(PROMPT) :]}, which can never come")
     return [(text[-1] + step) % VOCAB for step in (1, 3, 15)]
 
 
@@ -88,23 +88,23 @@ def test_tokens_of_no_bias_at_all_are_not_guessed(method):
 def test_truncation_by_scores_forbids_no_guess():
     """Whether a token survives top-k hangs on the scores, which nobody knows before the target is asked."""
     sampling = Sampling(processors=[TopKLogitsWarper(1), TopPLogitsWarper(0.1)])
-    law = Law(sampling, [PROMPT], [len(PROMPT)], VOCAB)
-    assert law.permitted(0, [5, 6, 7]) == 3
+    sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB)
+    assert sampler.permitted(0, [5, 6, 7]) == 3
 
 
 def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
     sampling = Sampling(processors=[draftwood.Stateless(only_steps)], logit_bias={8: -float("inf")})
-    law = Law(sampling, [PROMPT], [len(PROMPT)], VOCAB, [frozenset({7})])
-    assert law.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
-    assert law.permitted(0, [5, 8]) == 1  # by its bias
-    assert law.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nobody is asked
+    sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB, [frozenset({7})])
+    assert sampler.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
+    assert sampler.permitted(0, [5, 8]) == 1  # by its bias
+    assert sampler.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nobody is asked
 
 
 def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     """However the token came into the tree: by the target's scores it can never be reached."""
-    law = Law(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], [len(PROMPT)], VOCAB)
+    sampler = Sampler(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], [len(PROMPT)], VOCAB)
     paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
-    found = law.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
+    found = sampler.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
 
 
@@ -118,11 +118,11 @@ def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(mon
         note = lambda self, ids, scores, real=real: (asked.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
         monkeypatch.setattr(kind, "__call__", note)
     chain = LogitsProcessorList([TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), Repetition(1.5)])
-    law = Law(Sampling(processors=list(chain)), [[1, 2, 1]], [3], 8)
-    assert law.permitted(0, [2, 1, 2]) == 3
+    sampler = Sampler(Sampling(processors=list(chain)), [[1, 2, 1]], [3], 8)
+    assert sampler.permitted(0, [2, 1, 2]) == 3
     assert asked == []
-    law = Law(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
-    assert law.permitted(0, [2, 1, 2]) == 1
+    sampler = Sampler(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
+    assert sampler.permitted(0, [2, 1, 2]) == 1
     assert set(asked) == {"SuppressTokensLogitsProcessor"}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.errors import ModelError
-from draftwood.models import support
-from draftwood.models.support import context
-from draftwood.models.torch_runner import TorchRunner
-from tests.models.zoo import tiny
+from draftwood.core.errors import ModelError
+from draftwood.runners.protocols import support
+from draftwood.runners.support import context
+from draftwood.runners.torch_runner import TorchRunner
+from tests.runners.zoo import tiny
 
 
 @pytest.mark.parametrize(

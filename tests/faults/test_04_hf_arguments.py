@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, StopStringCriteria
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.hf import recipe
 from draftwood.hf.refusals import REFUSED
 from tests.test_hf import NEW, ours, plain, plain_text, ragged, target, tokenizer

@@ -15,11 +15,11 @@ from transformers import GenerationConfig
 import draftwood
 from draftwood.api import Pair
 from draftwood.cli import settings as cli
-from draftwood.errors import ConfigError, ModelError
-from draftwood.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
-from draftwood.output import Limits
-from draftwood.sampling import Law
-from draftwood.settings import LoadOptions, Method, Sampling
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.engine.output import Limits
+from draftwood.load.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
 from tests.faults.folders import save_tiny
 from tests.helpers import tiny_gpt
 
@@ -101,9 +101,9 @@ def steps(pair: Pair, sampling: Sampling) -> list[tuple[torch.Tensor, torch.Tens
     text, found = out.sequences[0].tolist(), []
     for step, scores in enumerate(out.scores):
         prefix = text[: len(PROMPT) + step]
-        law = Law(sampling, [prefix], [len(PROMPT)], VOCAB)
+        sampler = Sampler(sampling, [prefix], [len(PROMPT)], VOCAB)
         logits = pair.target.model(torch.tensor([prefix])).logits[:, -1:]
-        found.append((scores[0].softmax(-1), law.target(logits, lambda: [[[]]]).dense()[0, 0].softmax(-1)))
+        found.append((scores[0].softmax(-1), sampler.target(logits, lambda: [[[]]]).dense()[0, 0].softmax(-1)))
     return found
 
 
@@ -271,7 +271,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, pair: Pair, **given: Any) -> Samplin
     monkeypatch.setattr("draftwood.api.load", lambda *_, **__: pair)
     settings = cli.Settings(
         models=cli.Models(), loading=LoadOptions(), method=Method(), sampling=Sampling(**given), limits=Limits(), seed=None,
-        files=cli.Files(), looks=cli.Looks(), given=frozenset(given),
+        files=cli.Files(), display=cli.DisplayOptions(), given=frozenset(given),
     )  # fmt: skip
     return settings.open()[2]
 

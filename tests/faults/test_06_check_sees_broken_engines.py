@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from draftwood.api import Pair
-from draftwood.decode import Decoder
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
 from draftwood.exactness.commands import CheckConfig
 from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare
+from draftwood.exactness.goodness import SIGNIFICANCE
 from draftwood.exactness.report import check
 from draftwood.exactness.reuse import ratios
-from draftwood.judging import SIGNIFICANCE
-from draftwood.methods import build
-from draftwood.settings import Method, Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt
 
@@ -43,9 +43,7 @@ def found(pair, method, broken=lambda engine: engine, sampling=None):
     size = CheckConfig()
     engine = broken(Decoder(pair.target, *build(method, pair.draft, greedy=False)))
     prompts = [[1, 2], [3, 4, 5]]
-    return check(
-        pair, engine, sampling or Sampling(), prompts, samples=size.samples, new_tokens=size.new_tokens, seed=0
-    )
+    return check(pair, engine, sampling or Sampling(), prompts, samples=size.samples, new_tokens=size.new_tokens, seed=0)
 
 
 @pytest.mark.parametrize(("method", "name", "test"), [
@@ -92,11 +90,11 @@ def test_ratios_of_reused_noise_are_those_of_a_simulation():
     for earlier in range(vocab):
         row = [now.expand(vocab, -1), then.expand(vocab, -1), tokens.expand(vocab, -1)]
         own = [now[earlier].expand(vocab), then[earlier].expand(vocab), torch.full((vocab,), earlier)]
-        law = ratios(*row, *own, tokens) * now
+        distribution = ratios(*row, *own, tokens) * now
         seen = second[first == earlier]
-        assert float(law.sum()) == pytest.approx(1)
+        assert float(distribution.sum()) == pytest.approx(1)
         share = torch.bincount(seen, minlength=vocab) / len(seen)
-        assert torch.allclose(share.double(), law, atol=4 / len(seen) ** 0.5)
+        assert torch.allclose(share.double(), distribution, atol=4 / len(seen) ** 0.5)
 
 
 def test_p_values_are_no_smaller_than_chance_makes_them():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.decode import Request
-from draftwood.errors import NumericsError, PairingError
-from draftwood.models.torch_runner import TorchRunner
-from draftwood.output import Limits
-from draftwood.settings import Sampling
+from draftwood.core.errors import NumericsError, PairingError
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Request
+from draftwood.engine.output import Limits
+from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 VOCAB = 20

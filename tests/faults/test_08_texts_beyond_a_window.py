@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from draftwood.api import Pair
-from draftwood.errors import CacheError
+from draftwood.core.errors import CacheError
+from draftwood.core.settings import Sampling
+from draftwood.engine.output import Limits
 from draftwood.hf import recipe
-from draftwood.output import Limits
-from draftwood.settings import Sampling
-from tests.models.test_support import SLIDING, WINDOW
-from tests.models.zoo import EOS, tiny
+from tests.runners.test_support import SLIDING, WINDOW
+from tests.runners.zoo import EOS, tiny
 
 PROMPT = [5, 6, 7, 8, 9, 10]
 TEXT = "5 6 7 8 9 10"

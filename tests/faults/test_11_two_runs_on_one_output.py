@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from draftwood.cli.lock import locked
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
@@ -156,7 +156,7 @@ CONTEND = """
 import os, sys, time
 from pathlib import Path
 from draftwood.cli.lock import locked
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 out, alone, end = Path(sys.argv[1]), Path(sys.argv[2]), time.monotonic() + 2
 held = 0
 while time.monotonic() < end:

@@ -59,7 +59,7 @@ def test_what_is_only_added_may_round_to_zero() -> None:
 
 
 def test_numbers_of_a_method_are_looked_at() -> None:
-    for options in ({"least": 1e39, "method": "chain"}, {"tau": 1e300}):
+    for options in ({"min_gain": 1e39, "method": "chain"}, {"tau": 1e300}):
         with pytest.raises(ConfigError, match="which 32-bit floating point cannot hold"):
             Method(**options)  # type: ignore[arg-type]
 

@@ -251,7 +251,7 @@ def test_token_ids_that_an_encoder_does_not_know_are_refused(translator: Transla
         (Method, {"nodes": True}, "nodes is True: give a whole number"),
         (Method, {"method": None}, "method is None: choose one of"),
         (Method, {"method": "chain", "shape": 4}, "shape is 4: give a text such as '4'"),
-        (Method, {"method": "chain", "least": "x"}, "least is 'x': give a finite number"),
+        (Method, {"method": "chain", "min_gain": "x"}, "min_gain is 'x': give a finite number"),
         (Limits, {"ignore_eos": "no"}, "ignore_eos is 'no': give True or False"),
         (Limits, {"stop": "END"}, "stop is 'END': give a list or tuple of texts"),
         (LoadOptions, {"dtype": torch.float32}, "dtype is torch.float32: choose one of auto, float32"),

@@ -156,7 +156,7 @@ def test_a_model_in_the_cache_needs_no_hub(
     shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
     for name in ("huggingface_hub.constants.HF_HUB_CACHE", "huggingface_hub.file_download.constants.HF_HUB_CACHE"):
         monkeypatch.setattr(name, str(cache))
-    from draftwood.checkpoint import check_path
+    from draftwood.load.checkpoint import check_path
 
     hub = online(None)
     check_path("someone/tiny")
@@ -186,7 +186,7 @@ def test_too_little_memory_is_no_fault_of_draftwood(error: Exception) -> None:
 
 
 def test_a_real_allocation_that_fails_is_recognised() -> None:
-    from draftwood.errors import is_out_of_memory
+    from draftwood.core.errors import is_out_of_memory
 
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)

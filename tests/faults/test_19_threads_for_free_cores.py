@@ -16,9 +16,9 @@ import torch
 
 from draftwood import cores, machine
 from draftwood.api import load
-from draftwood.cores import CoreMeter, usable_cores
-from draftwood.errors import ConfigError
-from draftwood.settings import LoadOptions
+from draftwood.core.cores import CoreMeter, usable_cores
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions
 from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
 
 
@@ -162,7 +162,10 @@ def test_what_the_user_says_counts(box: Machine, monkeypatch: pytest.MonkeyPatch
 
 
 def test_generate_and_info_use_and_tell_the_free_cores(
-    box: Machine, monkeypatch: pytest.MonkeyPatch, run: Run, pair: list[str]  # noqa: F811
+    box: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,
+    pair: list[str],  # noqa: F811
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(machine, "SINCE_START", CoreMeter())

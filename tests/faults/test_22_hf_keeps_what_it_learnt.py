@@ -8,11 +8,11 @@ import weakref
 import pytest
 import torch
 
-import draftwood.methods as methods
+import draftwood.engine.methods as methods
+from draftwood.core.settings import Method
 from draftwood.draft.pace import Pace
 from draftwood.hf import recipe
-from draftwood.settings import Method
-from tests.models.zoo import tiny
+from tests.runners.zoo import tiny
 from tests.test_hf import other, ours, plain, plain_text, ragged, target
 
 

@@ -36,7 +36,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "rsd-s"},
     {"method": "rsd-s", "verifier": "traversal"},
     {"method": "rsd-c", "verifier": "traversal"},
-    {"method": "rsd-s", "least": 0.3},
+    {"method": "rsd-s", "min_gain": 0.3},
     {"method": "hybrid"},
     {"method": "hybrid", "shape": "2-2-1"},
     {"method": "dynamic"},

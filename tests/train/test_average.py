@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftwood.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train.average import average
 from draftwood.train.config import AverageConfig, LMConfig
 from draftwood.train.lm import train_lm

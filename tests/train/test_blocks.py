@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.blocks import Batch, BlockBatches, cut, cut_at_random, glance, replay, share_of, worth
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.pairs import IGNORED, TokenPairs, batch_of, padded

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.chats import Chat, Template, Writer, read_chats, write_chats
 from draftwood.train.config import ChatsConfig

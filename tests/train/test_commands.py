@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from draftwood.cli import main
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options
 from draftwood.train import commands
 from draftwood.train.config import AverageConfig, ChatsConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import losses
 from draftwood.train.config import DraftConfig, LMConfig
 from draftwood.train.draft import load_target, train_draft
@@ -74,16 +74,16 @@ def test_written_blocks_are_kept_and_do_not_depend_on_a_stop(draft_config: Make,
         sampled_blocks(target, starts, 0, 12, 16, rows=4, seed=3, cache=tmp_path / "whole")
 
 
-def test_samples_follow_the_law_of_the_target(draft_config: Make, tmp_path: Path) -> None:
+def test_samples_follow_the_distribution_of_the_target(draft_config: Make, tmp_path: Path) -> None:
     target, tokenizer = load_target(draft_config(tmp_path))
     prompt = tokenizer("The fox", return_tensors="pt").input_ids
     rows = sample(target, prompt.expand(2000, -1), prompt.shape[1] + 2, torch.Generator().manual_seed(0))
     with torch.no_grad():
         first = target(prompt).logits[0, -1].float().softmax(-1)
         second = target(rows[:, :-1]).logits[:, -1].float().softmax(-1).mean(0)
-    for place, law in ((-2, first), (-1, second)):
-        seen = torch.bincount(rows[:, place], minlength=len(law)) / len(rows)
-        assert (seen - law).abs().sum() / 2 < 3 * (len(law) / len(rows)) ** 0.5 / 2
+    for place, distribution in ((-2, first), (-1, second)):
+        seen = torch.bincount(rows[:, place], minlength=len(distribution)) / len(rows)
+        assert (seen - distribution).abs().sum() / 2 < 3 * (len(distribution) / len(rows)) ** 0.5 / 2
 
 
 def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) -> None:

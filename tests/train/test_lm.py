@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train import lm, loop
 from draftwood.train.config import LMConfig
 from draftwood.train.lm import train_lm

@@ -1,4 +1,4 @@
-"""Distances between laws, and the figures that follow from them."""
+"""Distances between distributions, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency
 
 
-def laws(seed: int, *shape: int) -> Tensor:
+def distributions(seed: int, *shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return (2 * torch.randn(*shape, 7, generator=generator, dtype=torch.float64)).log_softmax(-1)
 
@@ -18,19 +18,19 @@ LABELS = torch.zeros(5, 4, dtype=torch.long)
 
 
 def test_total_variation_is_the_rejection_rate() -> None:
-    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+    target, draft = distributions(0, 5, 4), distributions(1, 5, 4)
     torch.testing.assert_close(DISTANCES["tvd"](target, draft, LABELS), 1 - acceptance(target, draft).mean())
 
 
 @pytest.mark.parametrize("name", ["kl", "reverse_kl", "jsd", "tvd"])
-def test_a_distance_is_zero_for_equal_laws_only(name: str) -> None:
-    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+def test_a_distance_is_zero_for_equal_distributions_only(name: str) -> None:
+    target, draft = distributions(0, 5, 4), distributions(1, 5, 4)
     assert DISTANCES[name](target, target, LABELS).abs() < 1e-12
     assert DISTANCES[name](target, draft, LABELS) > 0.01
 
 
 def test_divergences_agree_with_torch() -> None:
-    target, draft = laws(0, 5, 4), laws(1, 5, 4)
+    target, draft = distributions(0, 5, 4), distributions(1, 5, 4)
     wanted = torch.nn.functional.kl_div(draft, target, log_target=True, reduction="none").sum(-1).mean()
     torch.testing.assert_close(DISTANCES["kl"](target, draft, LABELS), wanted)
     torch.testing.assert_close(DISTANCES["reverse_kl"](draft, target, LABELS), wanted)
@@ -38,7 +38,7 @@ def test_divergences_agree_with_torch() -> None:
 
 
 def test_cross_entropy_on_samples_of_the_target_is_the_divergence_up_to_its_entropy() -> None:
-    target, draft = laws(0, 1).expand(200_000, 7), laws(1, 1).expand(200_000, 7)
+    target, draft = distributions(0, 1).expand(200_000, 7), distributions(1, 1).expand(200_000, 7)
     labels = torch.multinomial(target[:1].exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(2))[0]
     entropy = -(target.exp() * target).sum(-1).mean()
     estimate = DISTANCES["ce"](target, draft, labels) - entropy
@@ -46,7 +46,7 @@ def test_cross_entropy_on_samples_of_the_target_is_the_divergence_up_to_its_entr
 
 
 def test_acceptance_of_drawn_tokens_matches_speculative_sampling() -> None:
-    target, draft = laws(0, 1)[0], laws(1, 1)[0]
+    target, draft = distributions(0, 1)[0], distributions(1, 1)[0]
     drawn = torch.multinomial(draft.exp(), 200_000, replacement=True, generator=torch.Generator().manual_seed(3))
     accepted = (target - draft).clamp(max=0).exp()[drawn].mean()
     torch.testing.assert_close(accepted, acceptance(target, draft), atol=0.005, rtol=0)

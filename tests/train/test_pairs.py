@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, batch_of, batches_of, encode_pairs, padded, read_pairs
 from draftwood.train.tokenizer import train_pair_tokenizer

@@ -13,9 +13,9 @@ from tests.helpers import tiny_gpt
 from transformers import AutoModelForCausalLM
 
 import draftwood
-from draftwood.errors import ConfigError
-from draftwood.models.causal_block import CausalBlockRunner
-from draftwood.models.torch_runner import TorchRunner
+from draftwood.core.errors import ConfigError
+from draftwood.runners.blocks.causal_block import CausalBlockRunner
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
@@ -47,7 +47,7 @@ def worst_difference(model: Any, cut: Any, cuts: torch.Tensor) -> float:
         for number, place in enumerate(places):
             text = cut.tokens[row, : place + 1].tolist()
             runner.start([text[:-1]])
-            used = runner.ahead(torch.tensor(text[-1:]), BLOCK)[0, :, :VOCAB]
+            used = runner.score_block(torch.tensor(text[-1:]), BLOCK)[0, :, :VOCAB]
             behind = TEXT + number * (BLOCK - 1)
             trained = torch.cat([scores[row, [place]], scores[row, behind : behind + BLOCK - 1]])[:, :VOCAB]
             worst = max(worst, float((trained - used).abs().max()))
@@ -66,7 +66,7 @@ def test_a_mask_sees_in_training_what_it_sees_when_it_drafts() -> None:
     assert worst_difference(model, moved, cuts) > 1e-3
 
 
-def test_what_is_learnt_is_the_targets_law_at_the_place_of_each_mask() -> None:
+def test_what_is_learnt_is_the_targets_distribution_at_the_place_of_each_mask() -> None:
     text, vocabulary = blocks_of_text(), torch.arange(VOCAB)
     cut = CUTTING.masked(text, torch.tensor([[0, 7, 15], [15, 3, 4]]))
     assert cut.at.shape == (2, TEXT - 1 + 3 * (BLOCK - 1))

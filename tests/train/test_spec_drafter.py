@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood.errors import ConfigError, ModelError, PairingError
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.masked_block import MaskedBlockDrafter
+from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.train import spec_drafter as module
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.lm import load_tokenizer

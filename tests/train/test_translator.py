@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, MarianMTModel
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train import translator as module
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import TokenPairs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from draftwood.api import Pair
-from draftwood.methods import build
-from draftwood.models.causal_block import CausalBlockRunner
-from draftwood.settings import Method
+from draftwood.core.settings import Method
+from draftwood.engine.methods import build
+from draftwood.runners.blocks.causal_block import CausalBlockRunner
 from draftwood.tune.choose import LOOKUP, PLAIN, WHOLE, unexpected
 from draftwood.tune.run import Sizes, Tuning
 from tests.helpers import tiny_gpt

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from draftwood.settings import Method
+from draftwood.core.settings import Method
 from draftwood.tune.choose import ADAPTIVE, LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists, leaders
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import ASKED, BEAMS, BRANCHINGS, SCORED, Forwards, Speed, Timed

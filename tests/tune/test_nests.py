@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft.level import LevelDrafter
-from draftwood.methods import build
-from draftwood.models.table import TableRunner
-from draftwood.noise import Noise
-from draftwood.sampling import Law
-from draftwood.settings import Method, Sampling
+from draftwood.engine.methods import build
+from draftwood.runners.table import TableRunner
 from draftwood.tune.nests import beams, branchings
 from draftwood.tune.replay import part_of
 
@@ -58,9 +58,9 @@ def drafted(method, choices, temperature):
     draft = TableRunner(1.5 * torch.randn(VOCAB, VOCAB, VOCAB, dtype=torch.float64))
     drafter, _ = build(method, draft, greedy=temperature == 0)
     texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
-    law = Law(Sampling(temperature=temperature), texts, [1] * ROWS, VOCAB)
+    sampler = Sampler(Sampling(temperature=temperature), texts, [1] * ROWS, VOCAB)
     drafter.start([text[:-1] for text in texts])
-    return drafter.draft(torch.tensor([text[-1] for text in texts]), law, choices, [9] * ROWS), drafter
+    return drafter.draft(torch.tensor([text[-1] for text in texts]), sampler, choices, [9] * ROWS), drafter
 
 
 NESTS = {"beams": beams(4, 3), "branchings": branchings((3, 2, 2))}
@@ -70,11 +70,11 @@ CASES = [(name, method, t) for name, nest in NESTS.items() for method in nest.me
 @pytest.mark.parametrize(("name", "method", "temperature"), CASES, ids=lambda v: v.shape if isinstance(v, Method) else None)
 def test_members_are_what_the_drafter_draws(name, method, temperature):
     nest = NESTS[name]
-    noise = Noise(range(ROWS), greedy=temperature == 0)
+    noise = CounterRng(range(ROWS), greedy=temperature == 0)
     large, drafter = drafted(nest.method, noise.at([5] * ROWS), temperature)
     assert isinstance(drafter, LevelDrafter)
     starts = [0, 1]
-    for width in drafter.growth.widths:
+    for width in drafter.policy.widths:
         starts.append(starts[-1] + width)
     kept = sorted(nest.members[method])
     numbers = [[n for n in kept if a <= n < b] for a, b in pairwise(starts)]
@@ -91,7 +91,7 @@ def test_members_are_what_the_drafter_draws(name, method, temperature):
 
 
 def test_control_other_nodes_of_a_level_are_another_tree():
-    noise = Noise(range(ROWS))
+    noise = CounterRng(range(ROWS))
     large, _ = drafted(Method(method="rsd-s", shape="4x2"), noise.at([5] * ROWS), 1.0)
     last = part_of(large, [0, 3, 4])
     first = part_of(large, [0, 1, 2])
@@ -101,7 +101,7 @@ def test_control_other_nodes_of_a_level_are_another_tree():
 @pytest.mark.parametrize("nest", NESTS.values(), ids=NESTS)
 def test_members_hold_parents_and_earlier_siblings(nest):
     for seed in range(20):
-        large, _ = drafted(nest.method, Noise(range(ROWS)).at([seed] * ROWS), 1.0)
+        large, _ = drafted(nest.method, CounterRng(range(ROWS)).at([seed] * ROWS), 1.0)
         for kept in nest.members.values():
             for row, children in enumerate(large.children):
                 for node, below in enumerate(children):

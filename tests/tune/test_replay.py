@@ -7,18 +7,18 @@ from functools import cache
 import pytest
 import torch
 
-from draftwood.decode import Decoder, Request
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
-from draftwood.methods import build
-from draftwood.models.table import TableRunner
-from draftwood.output import Limits
-from draftwood.settings import Method, Sampling
+from draftwood.runners.table import TableRunner
 from draftwood.tune.choose import acceptance
 from draftwood.tune.nests import Nest, beams, branchings
 from draftwood.tune.replay import Replay
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.law.test_rung3_tape import EXACT, at_temperature, engine_law, reference_law, runners
+from tests.ladder.test_rung3_tape import EXACT, at_temperature, engine_distribution, reference_distribution, runners
 
 VOCAB, TEXTS, TOKENS = 8, 24, 32
 NESTS = {"beams": beams(3, 4), "branchings": branchings((3, 2, 1))}
@@ -48,7 +48,7 @@ def really(method, order, temperature=1.0):
     """Block efficiency of rounds that had room for their whole tree, and its standard error."""
     target, draft = pair(order)
     drafter, verifier = build(method, draft, greedy=temperature == 0)
-    size = 1 + sum(drafter.growth.widths)
+    size = 1 + sum(drafter.policy.widths)
     counts = [
         1.0 + len(piece.round.paths[piece.round_row])
         for pieces in Decoder(target, drafter, verifier).stream(requests(9000), Sampling(temperature=temperature))
@@ -109,11 +109,11 @@ def test_wider_and_deeper_trees_are_never_foretold_less():
 @pytest.mark.parametrize(
     ("nest", "inner"), [(beams(2, 2), Recursive()), (branchings((2, 1)), Traversal())], ids=["beams", "branchings"]
 )
-def test_the_text_follows_the_targets_law_while_notes_are_taken(nest, inner):
+def test_the_text_follows_the_targets_distribution_while_notes_are_taken(nest, inner):
     smaller = next(method for method in nest.members if method.shape in ("2x1", "2"))  # decides by a part of what is drafted
     target, draft = runners(3)
     replay = Replay(Nest(method=nest.method, members=nest.members, anchor=smaller), inner)
     engine = Decoder(target, build(nest.method, draft, greedy=False)[0], replay)
-    law = engine_law(engine, 3, Sampling())
-    assert total_variation(law, reference_law(target.model, 3, at_temperature(1.0))) < EXACT
+    distribution = engine_distribution(engine, 3, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, 3, at_temperature(1.0))) < EXACT
     assert replay.recursive

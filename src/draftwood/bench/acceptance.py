@@ -1,7 +1,7 @@
 """Block efficiency without the noise of the verifiers' own choices, on the same texts for every method.
 
 The target writes its texts once; at every few tokens of them each method drafts a tree. Of a drawn tree, and of prompt
-lookup's chain, the number of tokens that the verifier accepts in the mean, given the tree, is computed exactly
+lookup's chain, the number of tokens that the verifier accepts on average, given the tree, is computed exactly
 (:mod:`draftwood.verify.expected`). A shared-noise tree and its verdict come from the same noise, and given both nothing is
 left to chance; there the mean is taken over several draws of the noise, and its error holds that of the draws. At
 temperature 0 nothing is drawn by anyone. All methods see the same contexts, so their differences have smaller errors than
@@ -22,25 +22,27 @@ from draftwood.bench.prompts import Prompt
 from draftwood.bench.report import table
 from draftwood.bench.run import seed_of
 from draftwood.bench.settings import BUDGETS, Setting
-from draftwood.decode import Decoder, Request
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import CounterRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.core.tree import Draw
 from draftwood.draft import Drafter
-from draftwood.errors import ConfigError
-from draftwood.methods import build
-from draftwood.noise import Noise
-from draftwood.output import Limits
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.settings import Method, Sampling
-from draftwood.tree import Draw
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected
-from draftwood.verify.union import verify
+from draftwood.verify.sparse import verify
 
 STEP: Final = 4  # tokens from one context to the next
 DRAWS: Final = 4  # of the noise of a context, where the mean is not known
 LEFT_OUT: Final = {
     **dict.fromkeys(("ar", "generate"), "nothing is drafted, so the figure is 1"),
-    **dict.fromkeys(("assisted", "prompt-lookup"), "a method of transformers, whose drafts cannot be asked for their laws"),
+    **dict.fromkeys(
+        ("assisted", "prompt-lookup"), "a method of transformers, whose drafts cannot be asked for their distributions"
+    ),
 }
 _ROWS: Final = 16  # contexts that are asked together
 
@@ -88,7 +90,7 @@ def sampled(setting: Setting, sampling: Sampling) -> bool:
 
 
 def measure(pair: Pair, texts: Sequence[Written], setting: Setting, sampling: Sampling) -> list[float]:
-    """Tokens per target forward, per text, in the mean over its contexts; what a drafter learns, it keeps."""
+    """Tokens per target forward, per text, on average over its contexts; what a drafter learns, it keeps."""
     drafter, verifier = build(setting.to_method(), pair.draft, greedy=sampling.greedy)
     means = []
     for text in texts:
@@ -104,23 +106,25 @@ def measure(pair: Pair, texts: Sequence[Written], setting: Setting, sampling: Sa
 def _accepted(
     pair: Pair, drafter: Drafter, verifier: Verifier, text: Written, rows: Sequence[tuple[int, int]], sampling: Sampling
 ) -> list[float]:
-    """Accepted tokens in the mean in some contexts, each given by its length and the seed of its noise."""
+    """Accepted tokens on average in some contexts, each given by its length and the seed of its noise."""
     texts = [(text.prompt + text.ids)[:at] for at, _ in rows]
-    law = Law(sampling, texts, [len(text.prompt)] * len(rows), pair.target.vocab_size, [frozenset(pair.eos)] * len(rows))
-    noise = Noise([seed for _, seed in rows], pair.target.device, greedy=sampling.greedy)
-    choices = noise.at([at - 1 for at, _ in rows])
+    sampler = Sampler(
+        sampling, texts, [len(text.prompt)] * len(rows), pair.target.vocab_size, [frozenset(pair.eos)] * len(rows)
+    )
+    noise = CounterRng([seed for _, seed in rows], pair.target.device, greedy=sampling.greedy)
+    rng = noise.at([at - 1 for at, _ in rows])
     for part in (pair.target, drafter):
         part.start([tokens[:-1] for tokens in texts])
     root = torch.tensor([tokens[-1] for tokens in texts], device=pair.target.device)
     with torch.inference_mode():
-        tree = drafter.draft(root, law, choices, [max(BUDGETS)] * len(rows))
-        laws = law.target(pair.target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
+        tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))
+        distributions = sampler.target(pair.target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
         if not sampling.greedy and tree.draw is not Draw.SHARED_NOISE:
             nodes = range(tree.size)
-            means = expected(tree, laws.dense())
+            means = expected(tree, distributions.dense())
             # A certain chain is matched by the coupled verifier as often as it is accepted by chance.
             return [m.traversal(nodes) if verifier.name == "traversal" else m.recursive(nodes) for m in means]
-        this_round = Round(tree=tree, target_laws=laws, verdict=verify(verifier, tree, laws, choices))
+        this_round = Round(tree=tree, target_log_probs=distributions, verdict=verify(verifier, tree, distributions, rng))
         drafter.commit(this_round)
         return [float(len(path)) for path in this_round.paths]
 

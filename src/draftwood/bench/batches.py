@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.settings import Setting
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 Batch: TypeAlias = tuple[int, ...]
 """Numbers of the prompts that are continued together."""

@@ -15,9 +15,9 @@ from draftwood.bench.config import BenchConfig, CostConfig, InflateConfig, PlotC
 from draftwood.bench.progress import steps
 from draftwood.bench.start.config import StartConfig
 from draftwood.bench.translate.commands import translate_command
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options
+from draftwood.core.settings import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -188,7 +188,8 @@ def start_command(**options: Any) -> None:
 @command.command(name="inflate")
 @dataclass_options(InflateConfig)
 def inflate_command(**options: Any) -> None:
-    """Write a copy of a Llama model that has its law and a larger model's cost, to measure what a draft would save there."""
+    """Write a copy of a Llama model that has its distribution and a larger model's cost, to measure what a draft would save
+    there."""
     from draftwood.bench.inflate import write_pair
 
     config = InflateConfig(**options)
@@ -198,8 +199,8 @@ def inflate_command(**options: Any) -> None:
 
 
 def _start() -> None:
-    from draftwood.loading import quiet_loading
-    from draftwood.machine import set_threads
+    from draftwood.core.machine import set_threads
+    from draftwood.load.models import quiet_loading
 
     quiet_loading()
     set_threads(None)
@@ -218,14 +219,14 @@ def _bench(config: BenchConfig) -> None:
 def _again(pair: Pair, backend: Literal["torch", "openvino"]) -> Pair:
     """The same models, run by another backend."""
     from draftwood.api import Pair
-    from draftwood.models.backend import make_runners
+    from draftwood.runners.factory import make_runners
 
     model, draft = pair.target.model, None if pair.draft is None else pair.draft.model
     return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend))
 
 
 def _block(pair: Pair) -> int | None:
-    from draftwood.models import BlockRunner
+    from draftwood.runners.protocols import BlockRunner
 
     return pair.draft.block if isinstance(pair.draft, BlockRunner) else None
 
@@ -269,7 +270,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
     from draftwood.bench.document import Writer
     from draftwood.bench.judge import Judge
     from draftwood.bench.run import Log
-    from draftwood.machine import load_average
+    from draftwood.core.machine import load_average
 
     pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
     judge = Judge(pair=pair, prompts=prompts, seed=config.seed) if config.scale().judged else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, final
 
 from draftwood.bench.settings import BUDGETS, METHODS
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 PresetName = Literal["quick", "paper", "peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -27,7 +27,7 @@ class Scale:
         prompts_per_source: prompts taken from each source.
         max_new_tokens: the longest continuation.
         temperatures: each is measured with every setting.
-        judged: whether sampled texts are judged by the target's law; it costs one forward per text.
+        judged: whether sampled texts are judged by the target's distribution; it costs one forward per text.
     """
 
     repeats: int
@@ -58,7 +58,7 @@ class BenchConfig:
         default="quick",
         metadata={
             "help": "quick: a minute; paper: fixed lengths and budgets in full; peers: best settings and transformers; "
-            "all-peers: OpenVINO GenAI and llama.cpp too, and sampled texts judged by the target's law"
+            "all-peers: OpenVINO GenAI and llama.cpp too, and sampled texts judged by the target's distribution"
         },
     )
     target: str | None = field(

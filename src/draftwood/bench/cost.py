@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import torch
 
-from draftwood import machine
 from draftwood.api import Pair
 from draftwood.bench.config import CostConfig
 from draftwood.bench.inflate import label_of
 from draftwood.bench.report import table
-from draftwood.errors import ConfigError
-from draftwood.models import ModelRunner
+from draftwood.core import machine
+from draftwood.core.errors import ConfigError
+from draftwood.runners.protocols import ModelRunner
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
 _READS: Final = 7

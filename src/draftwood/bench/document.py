@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from draftwood import machine
 from draftwood.api import Pair
 from draftwood.bench.batches import batched
 from draftwood.bench.config import BenchConfig
@@ -20,7 +19,8 @@ from draftwood.bench.report import markdown
 from draftwood.bench.run import Log, seed_of
 from draftwood.bench.settings import PACKAGES, rank
 from draftwood.bench.summary import columns, figures, ratio
-from draftwood.errors import named
+from draftwood.core import machine
+from draftwood.core.errors import named
 
 FORMAT = 1
 BASES = ("ar", "generate")

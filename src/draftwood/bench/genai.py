@@ -13,9 +13,9 @@ from draftwood.bench.measure import Maker, Texts
 from draftwood.bench.peers import padded
 from draftwood.bench.settings import Setting
 from draftwood.bench.translate.systems import closed
-from draftwood.errors import ConfigError
-from draftwood.models.openvino_graph import openvino
-from draftwood.models.openvino_store import stored_graph
+from draftwood.core.errors import ConfigError
+from draftwood.runners.openvino.graph import openvino
+from draftwood.runners.openvino.store import stored_graph
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -62,7 +62,7 @@ class GenAI:
         self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """Continues prompts under the target's own law at this temperature."""
+        """Continues prompts under the target's own distribution at this temperature."""
         asked = self._genai.GenerationConfig()
         asked.max_new_tokens, asked.apply_chat_template = max_new_tokens, False
         asked.do_sample = temperature > 0
@@ -104,7 +104,7 @@ class GenAI:
 
 
 def _properties(model: Any) -> dict[str, Any]:
-    """As our own runner has them (:mod:`draftwood.models.openvino_network`)."""
+    """As our own runner has them (:mod:`draftwood.runners.openvino.network`)."""
     precision = _PRECISIONS[model.dtype]
     return {
         "INFERENCE_PRECISION_HINT": precision,

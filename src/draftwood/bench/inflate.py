@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from draftwood.bench.config import InflateConfig
-from draftwood.checkpoint import check_path
-from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import load_model, load_tokenizer, named_or_bundled
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
+from draftwood.load.checkpoint import check_path
+from draftwood.load.models import load_model, load_tokenizer, named_or_bundled
 
 LABEL: Final = "cost_inflated"
 """The entry of ``config.json`` that says so."""
@@ -106,7 +106,8 @@ def inflated(model: Any, size: Size, *, seed: int, context: int | None = None) -
         model: a ``LlamaForCausalLM`` without biases.
         size: of the new network; nowhere smaller than the model.
         seed: of the weights that do not matter.
-        context: positions of the new network; the model's own without it. Its law there is what rotary positions make of it.
+        context: positions of the new network; the model's own without it. Its distribution there is what rotary positions
+        make of it.
 
     Returns:
         A ``LlamaForCausalLM`` whose norms are float32 and whose other weights have the model's number format: the norms'
@@ -236,7 +237,7 @@ def _card(label: str, model: Any, grown: Any, size: Size, parameters: int | None
     before, after = model.config.max_position_embeddings, grown.config.max_position_embeddings
     if after != before:
         lines.append(
-            f"* context {after} tokens; the original was trained with {before}, and beyond them its law is what its rotary "
+            f"* context {after} tokens; the original was trained with {before}, and beyond them its distribution is what its rotary "
             "positions make of it"
         )
     return "\n".join(lines) + "\n"

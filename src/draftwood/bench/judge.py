@@ -1,4 +1,4 @@
-"""Do the sampled texts of a run follow the target's law? All are judged as ``draftwood check`` judges ours."""
+"""Do the sampled texts of a run follow the target's distribution? All are judged as ``draftwood check`` judges ours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from draftwood.api import Pair
 from draftwood.bench.batches import batched
 from draftwood.bench.prompts import Prompt
 from draftwood.bench.run import Log, by_prompt
-from draftwood.judging import BINS, judged, places_of
-from draftwood.settings import Sampling
+from draftwood.core.settings import Sampling
+from draftwood.exactness.goodness import BINS, judged, places_of
 
 ENOUGH: Final = 20 * BINS  # tokens; fewer say nothing
 
@@ -52,6 +52,6 @@ class Judge:
         key = case, repeat, prompt
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
-            read, law = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
-            self._known[key] = places_of(self.pair.target, self.pair.draft, read, tokens, law, generator)
+            read, distribution = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
+            self._known[key] = places_of(self.pair.target, self.pair.draft, read, tokens, distribution, generator)
         return self._known[key]

@@ -15,7 +15,7 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.bench.measure import Maker, Texts
 from draftwood.bench.settings import Setting
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 NGRAM: Final = 2  # tokens that prompt lookup matches at most, the default of llama-cpp-python
 _TYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -70,10 +70,10 @@ class LlamaCpp:
         )
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """Continues prompts under the target's own law at this temperature."""
+        """Continues prompts under the target's own distribution at this temperature."""
         llama = self._llama
         drafting = self._lookup(max_ngram_size=NGRAM, num_pred_tokens=setting.nodes) if self._lookup is not None else None
-        law = {"temp": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}
+        distribution = {"temp": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}
 
         def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
             [prompt], [seed] = prompts, seeds
@@ -82,7 +82,7 @@ class LlamaCpp:
             llama.set_seed(seed % 2**32)
             counted = _Counted(llama)
             new: list[int] = []
-            for token in counted.generate(prompt, law):
+            for token in counted.generate(prompt, distribution):
                 new.append(int(token))
                 if token in self._eos or len(new) == max_new_tokens:
                     break
@@ -99,7 +99,7 @@ class _Counted:
     def __init__(self, llama: Any) -> None:
         self._llama, self.forwards = llama, 0
 
-    def generate(self, prompt: Sequence[int], law: dict[str, Any]) -> Any:
+    def generate(self, prompt: Sequence[int], distribution: dict[str, Any]) -> Any:
         evaluate = self._llama.eval
 
         def counting(tokens: Sequence[int]) -> None:
@@ -108,7 +108,7 @@ class _Counted:
 
         self._llama.eval = counting
         try:
-            yield from self._llama.generate(list(prompt), **law)
+            yield from self._llama.generate(list(prompt), **distribution)
         finally:
             del self._llama.eval  # the class's own again
 

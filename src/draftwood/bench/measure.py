@@ -12,12 +12,12 @@ import torch
 
 from draftwood.api import Pair
 from draftwood.bench.settings import Setting
-from draftwood.decode import Decoder, Request
-from draftwood.methods import build
-from draftwood.models import ModelRunner
-from draftwood.models.chain_runner import OpenVinoChainRunner
-from draftwood.output import Limits
-from draftwood.settings import Sampling
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
+from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner
+from draftwood.runners.protocols import ModelRunner
 
 
 @final
@@ -77,7 +77,7 @@ class Meter:
     """Counts and times the forwards of a model and of what was made of it, whoever calls them; ``tokens`` are all that they
     were given to read, and ``rows`` the texts of each forward.
 
-    Copies of the model that share its hooks (:mod:`draftwood.models.twin`) are not counted.
+    Copies of the model that share its hooks (:mod:`draftwood.runners.seq2seq.twin`) are not counted.
     """
 
     count: int = 0

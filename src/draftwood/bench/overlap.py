@@ -12,12 +12,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from draftwood import machine
 from draftwood.api import Pair
 from draftwood.bench.cost import forward
 from draftwood.bench.report import table
-from draftwood.errors import ConfigError
-from draftwood.models import ModelRunner
+from draftwood.core import machine
+from draftwood.core.errors import ConfigError
+from draftwood.runners.protocols import ModelRunner
 
 CHAIN: Final = 4
 """Forwards of the draft, of one token each."""

@@ -18,7 +18,7 @@ from draftwood.bench.translate.systems import closed
 
 
 def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
-    """``model.generate`` under the same law and limits as Draftwood."""
+    """``model.generate`` under the same distribution and limits as Draftwood."""
     model, draft = pair.target.model, pair.draft.model if pair.draft else None
     config = _generation_config(pair, temperature, max_new_tokens)
     extra = {"assistant_model": draft} if setting.method == "assisted" else {}

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from draftwood.bench.cost import limit, name_of
 from draftwood.bench.report import Result, best, efficiency_of, speed_of
 from draftwood.bench.settings import OURS, rank
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 EXTRA: Final = 'pip install "draftwood[plots]"'
 Document: TypeAlias = dict[str, Any]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import final
 
 from draftwood.bench.config import BenchConfig
-from draftwood.corpus import read_documents
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents
 
 Encode = Callable[[str], list[int]]
 _CHARACTERS_PER_TOKEN = 40  # more than any token has on average: only the beginning of a document is encoded

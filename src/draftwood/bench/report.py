@@ -30,11 +30,11 @@ NOTES = """\
   and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
 * A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
 
-LAW = """\
-Where each new token of a text lies in the target's own law at its own prefix, as one plain forward gives it; under that law
-these places are uniform. *Total variation* is the distance of their histogram from the uniform one, *by chance* what an
-exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts follow another
-law."""
+DISTRIBUTION = """\
+Where each new token of a text lies in the target's own distribution at its own prefix, as one plain forward gives it; under
+that distribution these places are uniform. *Total variation* is the distance of their histogram from the uniform one, *by
+chance* what an exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts
+follow another distribution."""
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -263,13 +263,13 @@ def _greedy(document: dict[str, Any]) -> list[str]:
 
 
 def _judged(document: dict[str, Any]) -> list[str]:
-    """Whether sampled texts follow the target's law."""
+    """Whether sampled texts follow the target's distribution."""
     if not document["judged"]:
         return []
     found = document["judged"]
     rows = [[f"{one['temperature']:g}", _at(one), str(one["tokens"]), *_verdict(one)] for one in found]
     header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "law"]
-    return ["## The target's own law", LAW, table(header, rows)]
+    return ["## The target's own distribution", DISTRIBUTION, table(header, rows)]
 
 
 def _at(found: dict[str, Any]) -> str:

@@ -8,10 +8,10 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, cast, final
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftwood.settings import Method, MethodName, VerifierName
+    from draftwood.core.settings import Method, MethodName, VerifierName
 
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
@@ -91,7 +91,7 @@ class Setting:
 
     def to_method(self) -> Method:
         """What Draftwood builds for it."""
-        from draftwood.settings import Method
+        from draftwood.core.settings import Method
 
         nodes = self.nodes or None if self.method in BY_NODES else None
         method, _, verifier = self.method.partition("+")

@@ -24,10 +24,10 @@ from draftwood.bench.run import Bench, Case, Log
 from draftwood.bench.settings import BLOCKS, Setting, depth, node_count
 from draftwood.bench.summary import columns, ratio, speed
 from draftwood.bench.sweep_report import markdown
-from draftwood.errors import ConfigError
-from draftwood.machine import load_average
-from draftwood.models import BlockRunner
-from draftwood.models.backend import runners_like
+from draftwood.core.errors import ConfigError
+from draftwood.core.machine import load_average
+from draftwood.runners.factory import runners_like
+from draftwood.runners.protocols import BlockRunner
 
 AUTO: Final = Setting(method="auto")
 PLAIN: Final = Setting(method="ar")

@@ -17,15 +17,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from draftwood import machine
 from draftwood.bench.config import VerifyConfig
 from draftwood.bench.report import table
-from draftwood.methods import build
-from draftwood.noise import Noise
-from draftwood.sampling import Law
-from draftwood.settings import Method, MethodName, Sampling, VerifierName
-from draftwood.tree import DraftTree
-from draftwood.verify.union import verify
+from draftwood.core import machine
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, MethodName, Sampling, VerifierName
+from draftwood.core.tree import DraftTree
+from draftwood.engine.methods import build
+from draftwood.verify.sparse import verify
 
 SAMPLINGS: Final = {"all tokens": Sampling(), "top-k 50": Sampling(top_k=50), "top-p 0.95": Sampling(top_p=0.95)}
 OURS: Final = {"recursive": "rsd-s", "traversal": "rsd-s", "coupled": "shared-noise"}
@@ -102,11 +102,11 @@ def _round(shape: str, vocab: int, seed: int) -> Iterator[tuple[str, str, float]
             draft = MadeUpDraft(vocab, seed)
             chosen = Method(method=cast(MethodName, method), verifier=cast(VerifierName, name), shape=shape)
             drafter, verifier = build(chosen, draft, greedy=False)
-            law, choices = Law(sampling, [[0]], [1], vocab), Noise([seed]).at([1])
-            tree = drafter.draft(torch.tensor([0]), law, choices, [tree_depth(shape)])
+            sampler, rng = Sampler(sampling, [[0]], [1], vocab), CounterRng([seed]).at([1])
+            tree = drafter.draft(torch.tensor([0]), sampler, rng, [tree_depth(shape)])
             scores = draft.target_scores(tree)
             start = perf_counter()
-            verify(verifier, tree, law.target(scores, tree.prefixes), choices)
+            verify(verifier, tree, sampler.target(scores, tree.prefixes), rng)
             yield label, name, perf_counter() - start
             if name == "recursive":
                 start = perf_counter()
@@ -133,15 +133,15 @@ def straightforward(tree: DraftTree, scores: Float[Tensor, "row node vocab"], sa
         p, accepted = target[node].clone(), 0
         q = draft[node].clone() if node < len(draft) else None
         for child in tree.children[0][node]:
-            law = cast(Tensor, q)
+            distribution = cast(Tensor, q)
             token = int(tree.tokens[0, child])
-            if float(torch.rand(())) * float(law[token]) < float(p[token]):
+            if float(torch.rand(())) * float(distribution[token]) < float(p[token]):
                 accepted = child
                 break
-            left = (p - law).clamp(min=0)
+            left = (p - distribution).clamp(min=0)
             p = left / left.sum() if float(left.sum()) > 0 else p
-            law[token] = 0
-            q = law / law.sum()
+            distribution[token] = 0
+            q = distribution / distribution.sum()
         if not accepted:
             return path, int(torch.multinomial(p, 1))
         path.append(accepted)
@@ -161,13 +161,13 @@ def markdown(document: dict[str, Any]) -> str:
         f"runs. {here['cpu']}, cores: {here['cores']}, threads: {here['torch_threads']}; torch {versions['torch']}, "
         f"transformers {versions['transformers']}.",
     ]
-    for laws in SAMPLINGS:
+    for distributions in SAMPLINGS:
         rows = []
         for vocab in config["vocab"]:
-            found = {r["verifier"]: r for r in results if r["vocab"] == vocab and r["laws"] == laws}
+            found = {r["verifier"]: r for r in results if r["vocab"] == vocab and r["laws"] == distributions}
             cells = (f"{r['median']:.2f} ({r['least']:.2f} to {r['most']:.2f})" for r in map(found.__getitem__, names))
             rows.append([f"{vocab:,}", *cells])
-        blocks += [f"## {laws.capitalize()}", table(["vocabulary", *names], rows)]
+        blocks += [f"## {distributions.capitalize()}", table(["vocabulary", *names], rows)]
     blocks.append(
         f"*{PLAIN}* is recursive rejection written down from the paper: the warpers of transformers at every node, and for "
         "every rejected child the residual over the whole vocabulary. *coupled* verifies a shared-noise tree, the others a "

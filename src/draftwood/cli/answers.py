@@ -11,7 +11,7 @@ from draftwood.cli.journal import Journal, line_of
 from draftwood.cli.lines import standard_output
 from draftwood.cli.prompts import Line, seed_of
 from draftwood.cli.resume import Facts, difference
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 _ANSWER = {"prompt": str, "text": str, "seed": int}
 _ERROR = {"source": str, "error": str}

@@ -17,18 +17,18 @@ import torch
 from draftwood import profile
 from draftwood._version import __version__
 from draftwood.cli.results import name_of
-from draftwood.cores import SINCE_START, usable_cores
-from draftwood.decode import Decoder
-from draftwood.errors import ConfigError, ModelError, PairingError
-from draftwood.loading import bundled_pairs, choose_device, choose_dtype
-from draftwood.machine import cache_folder, free_threads, torch_threads, version_of
-from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
-from draftwood.models.auto import VARIABLE, wanted, why_not_openvino
-from draftwood.models.heads import HeadsConfig
-from draftwood.models.masked_block import MaskedBlockConfig
-from draftwood.models.openvino_store import store_folder, store_size
-from draftwood.models.table import toy
-from draftwood.settings import MAX_NODES, Method, MethodName
+from draftwood.core.cores import SINCE_START, usable_cores
+from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.core.machine import cache_folder, free_threads, torch_threads, version_of
+from draftwood.core.settings import MAX_NODES, Method, MethodName
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
+from draftwood.load.models import bundled_pairs, choose_device, choose_dtype
+from draftwood.runners.auto import VARIABLE, wanted, why_not_openvino
+from draftwood.runners.blocks.heads import HeadsConfig
+from draftwood.runners.blocks.masked_block import MaskedBlockConfig
+from draftwood.runners.openvino.store import store_folder, store_size
+from draftwood.runners.table import toy
 
 _FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
 _UNSHAPED = {"block": "its block"}

@@ -18,10 +18,10 @@ from draftwood.cli.prompts import Asked, Line, encode, read_prompts
 from draftwood.cli.results import results, summary
 from draftwood.cli.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.settings import Settings
-from draftwood.decode import Decoder
-from draftwood.loading import named_or_bundled
-from draftwood.rounds import Stats
-from draftwood.settings import Sampling
+from draftwood.core.rounds import Stats
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Decoder
+from draftwood.load.models import named_or_bundled
 
 
 def run_file(settings: Settings) -> int:

@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.lines import typed
-from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_looks, generate_options
-from draftwood.errors import ConfigError
+from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, generate_options
+from draftwood.core.errors import ConfigError
 
 
 @click.command(name="generate", cls=Sectioned, sections=SECTIONS, short_help="Continue a prompt, or every prompt of a file.")
@@ -49,7 +49,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
 
 def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) -> None:
     """Refuse by name what would have no effect."""
-    files, looks = settings.files, settings.looks
+    files, display = settings.files, settings.display
     if prompt is None and files.input is None:
         raise ConfigError(
             'there is no prompt: give a text such as "Once upon a time", - for standard input, or --input FILE'
@@ -61,9 +61,9 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE, which is missing")
     for name in ("show", "compare"):
-        if files.input is not None and getattr(looks, name):
+        if files.input is not None and getattr(display, name):
             raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
-    check_looks(looks, settings.method)
+    check_display(display, settings.method)
 
 
 def _text(prompt: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import click
 
-from draftwood.errors import ConfigError, DraftwoodError, is_out_of_memory
+from draftwood.core.errors import ConfigError, DraftwoodError, is_out_of_memory
 
 
 class Failure(click.ClickException):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.errors import ConfigError, named
+from draftwood.core.errors import ConfigError, named
 
 
 @final

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from draftwood.errors import ConfigError, named
+from draftwood.core.errors import ConfigError, named
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
 _MARK = b"\xef\xbb\xbf"  # what some editors put in front of UTF-8
@@ -40,7 +40,7 @@ def read_lines(path: Path) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def tell_error(index: int, error: str) -> None:
+def report_error(index: int, error: str) -> None:
     """Name a line, numbered from 0, of which nothing can be made."""
     click.echo(f"Line {index + 1}: {error}.", err=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from draftwood.cli.journal import check_output
-from draftwood.errors import ConfigError, named
+from draftwood.core.errors import ConfigError, named
 
 _OURS = "draftwood, process "
 _PATIENCE = 0.3  # seconds for another process that is just about to end

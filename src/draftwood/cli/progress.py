@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from draftwood.rounds import Stats
+    from draftwood.core.rounds import Stats
 
 
 class Advance(Protocol):

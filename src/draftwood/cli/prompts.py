@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, final
 
 from draftwood.api import Pair
-from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, tell_error
+from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, report_error
 from draftwood.cli.settings import NO_OPTIONS
-from draftwood.decode import Decoder, Request
-from draftwood.errors import CacheError, ConfigError
-from draftwood.output import Limits
-from draftwood.settings import MAX_SEED, Method, Sampling
+from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.settings import MAX_SEED, Method, Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.output import Limits
 
 _LEVELS = 100  # of an id, at most
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(NO_OPTIONS)
@@ -144,7 +144,7 @@ def encode(lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, 
     asked = [_encoded(line, pair, decoder, limits, first_seed) for line in lines]
     for line, _ in asked:
         if line.error is not None:
-            tell_error(line.index, line.error)
+            report_error(line.index, line.error)
     return asked
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.rounds import Stats
-from draftwood.settings import Method, Sampling
+from draftwood.core.rounds import Stats
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Piece, Request, Result
 
 
 def results(

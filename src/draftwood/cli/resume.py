@@ -10,20 +10,20 @@ from typing import Any, TypeAlias
 
 import torch
 
-from draftwood.output import Limits
-from draftwood.processors import asked_for
-from draftwood.profile import folder_of, identity
-from draftwood.settings import Method, Sampling
+from draftwood.core.processors import asked_for
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.output import Limits
+from draftwood.load.profile import folder_of, identity
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name: values that JSON keeps as they are."""
 _TOKENIZER = ("tokenizer*.json", "vocab.*", "merges.txt", "*.spm", "*.model")
-_DIGITS = 16  # of a fingerprint
+_DIGITS = 16  # of a digest_of
 _LONG = 80  # characters of a processor's settings
 
 
 def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
-    """Both models and the target's tokenizer: what the user calls them, and a fingerprint of their files where these can be
+    """Both models and the target's tokenizer: what the user calls them, and a digest_of of their files where these can be
     found.
 
     Args:
@@ -31,10 +31,10 @@ def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str |
         names: what stands on the command line; None for a bundled model.
     """
     models: dict[str, Any] = {
-        role: None if model is None else {"name": name or "bundled", "fingerprint": _fingerprint(model)}
+        role: None if model is None else {"name": name or "bundled", "fingerprint": _digest_of(model)}
         for role, model, name in zip(("target", "draft"), (target, draft), names, strict=True)
     }
-    return {**models, "tokenizer": {"name": names[0] or "bundled", "fingerprint": _tokenizer_fingerprint(target)}}
+    return {**models, "tokenizer": {"name": names[0] or "bundled", "fingerprint": _tokenizer_digest(target)}}
 
 
 def end_facts(eos: Iterable[int], final_token: int | None) -> dict[str, Any]:
@@ -64,12 +64,12 @@ def difference(before: Facts, now: Facts) -> str | None:
     return "; ".join(found) or None
 
 
-def _fingerprint(model: str | Path) -> str | None:
+def _digest_of(model: str | Path) -> str | None:
     found = identity(model)
     return None if found is None else found["fingerprint"][:_DIGITS]
 
 
-def _tokenizer_fingerprint(model: str | Path) -> str | None:
+def _tokenizer_digest(model: str | Path) -> str | None:
     """A digest of the tokenizer's files; None where there are none."""
     folder = folder_of(model)
     files = sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern)}) if folder is not None else []

@@ -13,7 +13,7 @@ from draftwood.bench.document import replace_file
 from draftwood.cli.journal import Journal, check_output, line_of
 from draftwood.cli.lines import NOT_UTF8, read_lines, standard_output
 from draftwood.cli.resume import difference
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 _KIND = "a translation that 'draftwood translate' keeps"
 _PARTIAL = ".partial"

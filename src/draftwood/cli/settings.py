@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 import click
 
 from draftwood.cli.progress import note
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options, pick
-from draftwood.output import Limits
-from draftwood.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options, pick
+from draftwood.core.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.engine.output import Limits
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
-    from draftwood.decode import Decoder
+    from draftwood.engine.decode import Decoder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ class Files:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Looks:
+class DisplayOptions:
     """What is shown."""
 
     show: bool = field(
@@ -99,7 +99,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Sampling": (Sampling, Seed),
     "Length": (Limits,),
     "Files": (Files,),
-    "Display": (Looks,),
+    "Display": (DisplayOptions,),
 }
 NO_OPTIONS = ("processors", "warpers")  # settings of a Sampling that only the library takes
 _BY_HAND = ("logit_bias", *NO_OPTIONS)
@@ -122,7 +122,7 @@ class Settings:
     limits: Limits
     seed: int | None
     files: Files
-    looks: Looks
+    display: DisplayOptions
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class Settings:
             limits=pick(Limits, options),
             seed=pick(Seed, options).seed,
             files=pick(Files, options),
-            looks=pick(Looks, options),
+            display=pick(DisplayOptions, options),
             given=given,
         )
 
@@ -157,8 +157,8 @@ class Settings:
         A terminal shows a passing note, nothing else is said.
         """
         from draftwood.api import load
-        from draftwood.loading import quiet_loading
-        from draftwood.machine import set_threads
+        from draftwood.core.machine import set_threads
+        from draftwood.load.models import quiet_loading
 
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
@@ -183,9 +183,9 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
         PairingError: a verifier that is not exact for the method.
     """
     with note("Loading PyTorch"):
-        from draftwood.decode import Decoder
-        from draftwood.methods import NEEDS_BLOCK, build
-        from draftwood.models.table import toy
+        from draftwood.engine.decode import Decoder
+        from draftwood.engine.methods import NEEDS_BLOCK, build
+        from draftwood.runners.table import toy
     has_draft = models.draft is not None or models.target is None
     draft = toy(MAX_NODES if method.method in NEEDS_BLOCK else 0) if has_draft else None
     refused: ConfigError | None = None
@@ -199,15 +199,15 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
         raise refused
 
 
-def check_looks(looks: Looks, method: Method) -> None:
+def check_display(display: DisplayOptions, method: Method) -> None:
     """Refuse what cannot be shown.
 
     Raises:
         ConfigError: options of the display that exclude each other, or have no effect.
     """
-    if looks.show and looks.json:
+    if display.show and display.json:
         raise ConfigError("--show and --json exclude each other: colours have no place in JSON")
-    if looks.compare and method == Method(method="ar", verifier=method.verifier):
+    if display.compare and method == Method(method="ar", verifier=method.verifier):
         raise ConfigError("--compare sets a method beside plain decoding, but --method ar is plain decoding itself")
 
 

@@ -10,8 +10,8 @@ from typing import Any, final
 import click
 
 from draftwood.cli.lines import standard_output
-from draftwood.decode import Piece
-from draftwood.output import Detokenizer
+from draftwood.engine.decode import Piece
+from draftwood.engine.output import Detokenizer
 
 DRAFTED, OWN = "cyan", "yellow"
 _OPEN, _CLOSE = "⟦", "⟧"

@@ -12,11 +12,11 @@ import click
 from draftwood.cli.group import Interrupted
 from draftwood.cli.lines import standard_output
 from draftwood.cli.results import json_of, results, summary
-from draftwood.cli.settings import Looks, Settings
+from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
-from draftwood.decode import Decoder, Piece, Request, Result
-from draftwood.output import Limits
-from draftwood.settings import Method, Sampling
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.output import Limits
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
@@ -26,14 +26,14 @@ def run_single(settings: Settings, prompt: str) -> None:
     pair, decoder, sampling = settings.open()
     [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
     method = pair.method(settings.method, temperature=sampling.temperature)
-    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.looks.compare else None
+    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
     write_one(
         OneText(
             decoder=decoder,
             plain=plain,
             request=request,
             sampling=sampling,
-            looks=settings.looks,
+            display=settings.display,
             shown_before=prompt,
             told={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
             method=method,
@@ -62,7 +62,7 @@ class OneText:
     plain: Decoder | None
     request: Request
     sampling: Sampling
-    looks: Looks
+    display: DisplayOptions
     shown_before: str
     told: Mapping[str, Any]
     method: Method
@@ -78,7 +78,7 @@ def write_one(one: OneText) -> None:
     """Write one text, and what is wanted beside it."""
     if one.plain is not None:
         _warm_up([one.decoder, one.plain], one)
-    if one.looks.json:
+    if one.display.json:
         result = _decode(one.decoder, one)
         extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
         found = {**one.told, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
@@ -86,7 +86,7 @@ def write_one(one: OneText) -> None:
             click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
-    painter = Painter(screen, one.decoder.tokenizer) if one.looks.show else None
+    painter = Painter(screen, one.decoder.tokenizer) if one.display.show else None
     screen.prompt(one.shown_before)
     result = _decode(one.decoder, one, screen, painter)
     screen.remark(", ".join(part for part in (summary(result.stats, one.decoder), one.seed, _ending(result)) if part))
@@ -159,4 +159,7 @@ def _verdict(result: Result, plain: Result, one: OneText) -> str:
             f"The two texts differ from token {at} on: there two tokens were so close that rounding in "
             f"{one.dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
         )
-    return text + f"The two texts differ, as verifier {verifier.name} uses other random numbers; their law is the same."
+    return (
+        text
+        + f"The two texts differ, as verifier {verifier.name} uses other random numbers; their distribution is the same."
+    )

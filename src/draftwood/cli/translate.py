@@ -8,10 +8,10 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.lines import typed
-from draftwood.cli.settings import Sectioned, check_looks
+from draftwood.cli.settings import Sectioned, check_display
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
-from draftwood.errors import ConfigError
-from draftwood.settings import Method
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method
 
 
 @click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")
@@ -50,10 +50,10 @@ def run_one(settings: Settings, text: str) -> None:
     write_one(
         OneText(
             decoder=opened.decoder,
-            plain=translator.decoder(Method(method="ar")) if settings.looks.compare else None,
+            plain=translator.decoder(Method(method="ar")) if settings.display.compare else None,
             request=translator.request(translator.encode(text), opened.limits(settings), 0),
             sampling=translator.sampling,
-            looks=settings.looks,
+            display=settings.display,
             shown_before="",
             told={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
             method=opened.method,
@@ -64,7 +64,7 @@ def run_one(settings: Settings, text: str) -> None:
 
 def _check_together(ctx: click.Context, settings: Settings, text: str | None) -> None:
     """Refuse by name what would have no effect."""
-    files, looks = settings.files, settings.looks
+    files, display = settings.files, settings.display
     if text is None and files.input is None:
         raise ConfigError('there is no text: give a sentence such as "Guten Tag.", - for standard input, or --input FILE')
     if text is not None and files.input is not None:
@@ -76,6 +76,6 @@ def _check_together(ctx: click.Context, settings: Settings, text: str | None) ->
         if single and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE or -, but a single text was given")
     for name in ("show", "compare"):
-        if not single and getattr(looks, name):
+        if not single and getattr(display, name):
             raise ConfigError(f"--{name} is for a single text; leave it out with --input and -")
-    check_looks(looks, settings.method)
+    check_display(display, settings.method)

@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from draftwood.cli.group import Interrupted
-from draftwood.cli.lines import check_two_files, tell_error
+from draftwood.cli.lines import check_two_files, report_error
 from draftwood.cli.lock import locked
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.sentences import Sentence, Translations, read_sentences
 from draftwood.cli.translate_settings import Opened, Settings
-from draftwood.decode import Request
-from draftwood.errors import CacheError, ConfigError
-from draftwood.rounds import Stats
+from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.rounds import Stats
+from draftwood.engine.decode import Request
 
 
 def run_lines(settings: Settings) -> int:
@@ -36,7 +36,7 @@ def run_lines(settings: Settings) -> int:
 
 def _complete(settings: Settings, sentences: Sequence[Sentence]) -> int:
     files = settings.files
-    out = Translations(files.output, sentences, as_json=settings.looks.json)
+    out = Translations(files.output, sentences, as_json=settings.display.json)
     opened = settings.open()
     out.begin(opened.facts(settings))
     if out.complete:
@@ -78,7 +78,7 @@ def _encoded(
             except (CacheError, ConfigError) as trouble:
                 error = str(trouble)
         if error is not None:
-            tell_error(sentence.index, error)
+            report_error(sentence.index, error)
             settled.append(sentence.told({"error": error}))
     out.write(settled)
     return requests

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import click
 
 from draftwood.cli.progress import note
-from draftwood.cli.settings import Looks, check_fit
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options, pick
-from draftwood.output import Limits
-from draftwood.settings import MAX_NODES, LoadOptions, Method, Sampling
+from draftwood.cli.settings import DisplayOptions, check_fit
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options, pick
+from draftwood.core.settings import MAX_NODES, LoadOptions, Method, Sampling
+from draftwood.engine.output import Limits
 
 if TYPE_CHECKING:
-    from draftwood.decode import Decoder
+    from draftwood.engine.decode import Decoder
     from draftwood.translation import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,7 +88,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Drafting": (Method, Block),
     "Length": (Length,),
     "Files": (Files,),
-    "Display": (Looks,),
+    "Display": (DisplayOptions,),
 }
 _LEFT_OUT = ("profile", "weights")  # those are for language models
 
@@ -110,7 +110,7 @@ class Opened:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
         from draftwood.cli.resume import end_facts, model_facts, text_facts
-        from draftwood.loading import named_or_bundled
+        from draftwood.load.models import named_or_bundled
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
@@ -138,7 +138,7 @@ class Settings:
     method: Method
     length: Length
     files: Files
-    looks: Looks
+    display: DisplayOptions
 
     def __post_init__(self) -> None:
         check_fit(self.models, self.method, Sampling(temperature=0.0))
@@ -161,13 +161,13 @@ class Settings:
             method=method if k is None else replace(method, shape=str(k)),
             length=pick(Length, options),
             files=pick(Files, options),
-            looks=pick(Looks, options),
+            display=pick(DisplayOptions, options),
         )
 
     def open(self) -> Opened:
         """Load the models and build the decoder; says on standard error what the target asks for and does not get."""
-        from draftwood.loading import quiet_loading
-        from draftwood.machine import set_threads
+        from draftwood.core.machine import set_threads
+        from draftwood.load.models import quiet_loading
         from draftwood.translation import load_translator
 
         with note(f"Loading {self.models.target or 'the bundled models'}"):

@@ -14,14 +14,14 @@ import click
 
 from draftwood.bench.prompts import BUILT_IN
 from draftwood.cli.settings import Models
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options, pick
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options, pick
+from draftwood.core.settings import LoadOptions
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
-    from draftwood.profile import Subject
-    from draftwood.tune.run import Findings, Tell
+    from draftwood.load.profile import ProfileKey
+    from draftwood.tune.run import Findings, OnProgress
 
 
 @final
@@ -52,9 +52,9 @@ def command(**options: Any) -> None:
     From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
     """
     from draftwood.api import load
-    from draftwood.loading import quiet_loading
-    from draftwood.machine import set_threads
-    from draftwood.profile import default_path
+    from draftwood.core.machine import set_threads
+    from draftwood.load.models import quiet_loading
+    from draftwood.load.profile import default_path
     from draftwood.tune.run import Tuning
 
     models, loading = pick(Models, options), pick(LoadOptions, options)
@@ -64,14 +64,14 @@ def command(**options: Any) -> None:
     quiet_loading()
     set_threads(loading.threads)
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))
-    subject = pair.subject
-    if subject is None:
+    profile_key = pair.profile_key
+    if profile_key is None:
         raise ConfigError(f"a profile belongs to files, but those of {models.target} or its draft are nowhere: give folders")
-    path = default_path(subject) if files.out is None else files.out
+    path = default_path(profile_key) if files.out is None else files.out
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _progress() as tell:
-        found = Tuning(pair, [pair.encode(text) for text in prompts], sizes, tell).findings()
-    _write(path, subject, found, sizes)
+    with _progress() as on_progress:
+        found = Tuning(pair, [pair.encode(text) for text in prompts], sizes, on_progress).findings()
+    _write(path, profile_key, found, sizes)
     click.echo(_told(found))
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
@@ -97,7 +97,7 @@ def _check_writable(out: Path | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator[OnProgress]:
     """A bar on stderr, drawn between two texts: a thread that redraws on its own would compete with the models."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -108,13 +108,13 @@ def _progress() -> Iterator[Tell]:
         yield lambda phase, done: bar.update(task, description=phase, completed=min(done, 1.0), refresh=True)
 
 
-def _write(path: Path, subject: Subject, found: Findings, sizes: Sizes) -> None:
+def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:
     from draftwood.bench.document import replace_file, text_of
-    from draftwood.machine import versions
-    from draftwood.profile import document
+    from draftwood.core.machine import versions
+    from draftwood.load.profile import document
 
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
-    replace_file(path, text_of(document(subject, found.choices, rest)))
+    replace_file(path, text_of(document(profile_key, found.choices, rest)))
 
 
 def _told(found: Findings) -> str:

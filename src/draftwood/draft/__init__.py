@@ -8,10 +8,10 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Int
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, Draw
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class Drafter(Protocol):
         """Forget everything; ``texts`` are the prompts without their last token."""
         ...
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         """A tree per row below ``root``, no deeper than the row's limit (which may be 0)."""
         ...
 

@@ -7,14 +7,15 @@ round to round; any tree is legal there, since the verifier only matches. At tem
 
 Trees of drawn children are cut in the same way, and stay exact because of what the shares depend on. Whether a place in the
 tree exists may depend on anything except the token drawn there and what is drawn below it. A place's value depends on the
-draft's laws above it and on how many siblings come before it, and no place below it is worth more than it; so neither its
-own token nor any below decides whether it is among the most valuable ones, or whether its level is drawn at all.
+draft's distributions above it and on how many siblings come before it, and no place below it is worth more than it; so
+neither its own token nor any below decides whether it is among the most valuable ones, or whether its level is drawn at all.
 
-A small draft model may choose several tokens in one call (:class:`draftwood.models.ChainRunner`), each the best child of the
-one before. Then the tree grows by such chains: below the root, and below whatever candidate promises most after that.
+A small draft model may choose several tokens in one call (:class:`draftwood.runners.protocols.ChainRunner`), each the best
+child of the one before. Then the tree grows by such chains: below the root, and below whatever candidate promises most after
+that.
 
-A draft that scores a whole block in one forward knows a law for every depth before anything is chosen. With shared noise all
-nodes of one depth then have the same children, and the tree is made at once.
+A draft that scores a whole block in one forward knows a distribution for every depth before anything is chosen. With shared
+noise all nodes of one depth then have the same children, and the tree is made at once.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
 from draftwood.draft.fans import Fan, SharedFan
 from draftwood.draft.lookup import Lookup
 from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
-from draftwood.laws import Laws
-from draftwood.models import BlockRunner, ChainRunner, Runner
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
+from draftwood.runners.protocols import BlockRunner, ChainRunner, Runner
 
 
 @final
@@ -87,7 +88,7 @@ class BestFirst:
         self._behind = True  # the draft has text to read that was committed while nothing was drafted
         self._pools: list[Pool] = []
         self._kept: list[list[int]] = []  # per row, the candidate that each tree node is
-        self._laws: list[Laws] = []  # of this round's levels
+        self._log_probs: list[LogProbs] = []  # of this round's levels
 
     @property
     def max_length(self) -> int | None:
@@ -109,46 +110,46 @@ class BestFirst:
         if self.lookup is not None:
             self.lookup.select(rows)
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._begun, self._drafting = perf_counter(), 0.0
         if self.pace is not None and self.pace.begin():
             limits = [0] * len(limits)
-        pools = self._guessed(law, limits)
+        pools = self._guessed(sampler, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
-        self._laws = []
-        by_chains = self._chains is not None and self._chains[0].span > 0 and law.sampling.only_scales
+        self._log_probs = []
+        by_chains = self._chains is not None and self._chains[0].span > 0 and sampler.sampling.only_scales
         self._behind |= self._by_calls and not by_chains  # the draft begins again
         self._by_calls = by_chains
         if self._chains is not None and by_chains:
-            self._by_chains(*self._chains, pools[0], law, choices, limits[0])
-        elif self._at_once is None or law.sampling.looks_back:
-            self._descend(pools, fronts, law, choices, limits)
+            self._by_chains(*self._chains, pools[0], sampler, rng, limits[0])
+        elif self._at_once is None or sampler.sampling.looks_back:
+            self._descend(pools, fronts, sampler, rng, limits)
         elif any(fronts) and self._pays(above := _above(pools, fronts), 0):
             block, fan = self._at_once
-            places = fan.along(law.draft(block.ahead(root, self.length), list).dense(), choices, 0)
+            places = fan.along(sampler.draft(block.score_block(root, self.length), list).dense(), rng, 0)
             since = [len(pool.values) for pool in pools]
-            for pool, row, limit, stops in zip(pools, places, limits, law.stops, strict=True):
+            for pool, row, limit, stops in zip(pools, places, limits, sampler.stops, strict=True):
                 pool.numbers[0] = 0  # the only candidate that the runner has seen
                 pool.fill(row[:limit], self.nodes, stops)
             self._learn_cost(pools, above, since, 0, perf_counter() - self._begun)
         self._pools, self._kept = pools, self._best(pools)
         if max(map(len, self._kept)) > 1:
-            return self._planted(root.device, law.sampling.greedy)
-        return NoDraft().draft(root, law, choices, limits)
+            return self._planted(root.device, sampler.sampling.greedy)
+        return NoDraft().draft(root, sampler, rng, limits)
 
-    def _guessed(self, law: Law, limits: Sequence[int]) -> list[Pool]:
+    def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[Pool]:
         """Pools with the roots, and what is guessed to follow them if it is worth showing to the target by itself: else it
         would only keep the draft from being asked."""
-        pools = [Pool(text[-1]) for text in law.texts]
+        pools = [Pool(text[-1]) for text in sampler.texts]
         if self.lookup is not None:
-            guesses = self.lookup.guess(law, limits)
+            guesses = self.lookup.guess(sampler, limits)
             if self.pace is None or self.pace.shows([guess.chances for guess in guesses]):
                 for pool, guess in zip(pools, guesses, strict=True):
                     pool.graft(guess.tokens, guess.chances)
         return pools
 
     def _descend(
-        self, pools: list[Pool], fronts: list[list[int]], law: Law, choices: Choices, limits: Sequence[int]
+        self, pools: list[Pool], fronts: list[list[int]], sampler: Sampler, rng: RoundRng, limits: Sequence[int]
     ) -> None:
         """Candidates level by level, with a forward for each."""
         seen, began = 0, perf_counter()
@@ -156,31 +157,33 @@ class BestFirst:
             if not any(fronts) or not self._pays(above := _above(pools, fronts), depth):
                 break
             since = [len(pool.values) for pool in pools]
-            seen = self._expand(pools, fronts, seen, law, choices, depth)
+            seen = self._expand(pools, fronts, seen, sampler, rng, depth)
             least = 0.0 if self.pace is None else self.pace.least_front(depth + 1)
             fronts = [
                 pool.front(depth + 1, self.width, self.nodes, least) if depth + 1 < limit else []
                 for pool, limit in zip(pools, limits, strict=True)
             ]
-            for pool, front, stops in zip(pools, fronts, law.stops, strict=True):
+            for pool, front, stops in zip(pools, fronts, sampler.stops, strict=True):
                 front[:] = [i for i in front if pool.tokens[i] not in stops]  # nothing follows the end of the text
             ended = perf_counter()
             self._learn_cost(pools, above, since, depth, ended - began)
             began = ended
 
-    def _by_chains(self, runner: ChainRunner, fan: SharedFan, pool: Pool, law: Law, choices: Choices, limit: int) -> None:
+    def _by_chains(
+        self, runner: ChainRunner, fan: SharedFan, pool: Pool, sampler: Sampler, rng: RoundRng, limit: int
+    ) -> None:
         """One row's candidates, several levels in each call: below the root, and then below whatever promises most."""
-        seen, began, scale = 0, perf_counter(), 1.0 if law.sampling.greedy else 1.0 / law.sampling.temperature
+        seen, began, scale = 0, perf_counter(), 1.0 if sampler.sampling.greedy else 1.0 / sampler.sampling.temperature
         for call in range(self.length):
-            candidate = pool.most_promising(self.nodes, limit, law.stops[0])
+            candidate = pool.most_promising(self.nodes, limit, sampler.stops[0])
             if candidate is None or not self._pays(above := pool.unguessed(candidate), call):
                 break
             since, depth = len(pool.values), pool.depths[candidate]
-            noise = choices.shared(depth, runner.span, law.vocab)
+            noise = rng.shared(depth, runner.span, sampler.vocab)
             path = [pool.numbers[i] for i in pool.above(candidate)]
             chosen, scores = runner.chain(pool.tokens[candidate], path, None if noise is None else noise[0], scale)
-            [fans] = fan.along(law.draft(scores.unsqueeze(0), list).dense(), choices, depth)
-            pool.chain(candidate, seen, fans[: limit - depth], chosen, law.stops[0])
+            [fans] = fan.along(sampler.draft(scores.unsqueeze(0), list).dense(), rng, depth)
+            pool.chain(candidate, seen, fans[: limit - depth], chosen, sampler.stops[0])
             seen += len(chosen)
             ended = perf_counter()
             through = candidate in pool.guessed  # then the chain may have run on below the guess
@@ -198,7 +201,9 @@ class BestFirst:
             self.pace.grew(depth, above, gain, None if self._behind else seconds)
         self._behind = False
 
-    def _expand(self, pools: list[Pool], fronts: list[list[int]], seen: int, law: Law, choices: Choices, depth: int) -> int:
+    def _expand(
+        self, pools: list[Pool], fronts: list[list[int]], seen: int, sampler: Sampler, rng: RoundRng, depth: int
+    ) -> int:
         """Score the fronts and put their best children into the pools; returns the nodes that the runner has seen."""
         n, device = max(map(len, fronts)), self.runner.device
         ancestors = lineage(pools, fronts, seen).to(device)
@@ -207,13 +212,13 @@ class BestFirst:
         ]
         depths = torch.full((len(pools), n), depth, device=device)
         logits = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
-        laws = law.draft(logits, lambda: prefixes(pools, fronts))
-        self._laws.append(laws)
-        logp, missing = laws.dense(), [[i >= len(front) for i in range(n)] for front in fronts]
+        log_probs = sampler.draft(logits, lambda: prefixes(pools, fronts))
+        self._log_probs.append(log_probs)
+        logp, missing = log_probs.dense(), [[i >= len(front) for i in range(n)] for front in fronts]
         if any(map(any, missing)):
             logp = logp.masked_fill(torch.tensor(missing, device=device).unsqueeze(-1), -torch.inf)
         first = 1 + self.width * (depth - 1) if depth else 0  # of slots of noise; ``seen`` hangs on the neighbours
-        grown = self.fan.grow(logp, choices, depth, first)
+        grown = self.fan.expand(logp, rng, depth, first)
         for pool, front, children in zip(pools, fronts, grown, strict=True):
             for candidate, its in zip(front, children, strict=False):  # behind the front stand places without a node
                 if its.tokens:
@@ -232,7 +237,7 @@ class BestFirst:
 
     def _planted(self, device: torch.device, greedy: bool) -> DraftTree:
         tree = planes(self._pools, self._kept, device)
-        keeps_laws = self.draw in DRAWS_WITH_LAWS and not greedy and bool(self._laws)
+        keeps_log_probs = self.draw in DRAWS_WITH_LOG_PROBS and not greedy and bool(self._log_probs)
         return DraftTree(
             tokens=tree.tokens,
             parents=tree.parents,
@@ -241,17 +246,17 @@ class BestFirst:
             ancestors=tree.ancestors,
             branching=self.fan.count + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
-            draft_laws=self._kept_laws(tree) if keeps_laws else None,
+            draft_log_probs=self._kept_log_probs(tree) if keeps_log_probs else None,
         )
 
-    def _kept_laws(self, tree: Planes) -> Laws:
-        """The laws at the kept nodes up to the last one with children; any law stands at those without."""
+    def _kept_log_probs(self, tree: Planes) -> LogProbs:
+        """The distributions at the kept nodes up to the last one with children; any distribution stands at those without."""
         inner = 1 + int(tree.parents.max())  # host sync
         numbers = [
             [pool.numbers.get(candidate, 0) for candidate in (kept + [0] * inner)[:inner]]
             for pool, kept in zip(self._pools, self._kept, strict=True)
         ]
-        return Laws.joined(self._laws).pick(torch.tensor(numbers, device=tree.tokens.device))
+        return LogProbs.joined(self._log_probs).pick(torch.tensor(numbers, device=tree.tokens.device))
 
     def commit(self, this_round: Round) -> None:
         seen, rest = [], []
@@ -271,15 +276,15 @@ class BestFirst:
             expected = _worth(self._pools, [kept[1:] for kept in self._kept], 0.0)
             self.pace.finished(tree.size, expected, new_tokens / tree.rows, self._drafting, perf_counter() - self._begun)
         self._reading, self._behind = False, not any(pool.numbers for pool in self._pools)
-        self._laws = []  # tensors of the size of the vocabulary, which must not outlive the text
+        self._log_probs = []  # tensors of the size of the vocabulary, which must not outlive the text
 
 
 def _worth(pools: list[Pool], fresh: list[list[int]], less: float) -> float:
-    """Tokens that these candidates are expected to bring beyond ``less`` each, in the mean over the rows."""
+    """Tokens that these candidates are expected to bring beyond ``less`` each, on average over the rows."""
     values = (math.exp(pool.values[i]) for pool, new in zip(pools, fresh, strict=True) for i in new)
     return math.fsum(max(0.0, value - less) for value in values) / len(pools)
 
 
 def _above(pools: list[Pool], fronts: list[list[int]]) -> float:
-    """How probable it is that the text runs through the fronts and not where it is guessed to, in the mean over the rows."""
+    """How probable it is that the text runs through the fronts and not where it is guessed to, on average over the rows."""
     return math.fsum(pool.unguessed(i) for pool, front in zip(pools, fronts, strict=True) for i in front) / len(pools)

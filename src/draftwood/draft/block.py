@@ -1,8 +1,8 @@
 """A chain from one forward: every place of a block gets a token of its own, chosen without knowing those before it.
 
-Above temperature 0 a place's token is drawn from the law that the draft has there, whatever stands before it: given the
-text, the tokens are independent, so each one's law given those above it is that very law, and the verifiers of drawn trees
-are exact. At temperature 0 it is the likeliest token of each place.
+Above temperature 0 a place's token is drawn from the distribution that the draft has there, whatever stands before it: given
+the text, the tokens are independent, so each one's distribution given those above it is that very distribution, and the
+verifiers of drawn trees are exact. At temperature 0 it is the likeliest token of each place.
 
 Sources: blockwise parallel decoding, Stern et al. 2018, arXiv 1811.03115; SpecDec, Xia et al. 2023, arXiv 2203.16487.
 """
@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, Draw, TreeBuilder
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.laws import Laws
-from draftwood.models import BlockRunner
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw, TreeBuilder
+from draftwood.runners.protocols import BlockRunner
 
 
 @final
@@ -33,8 +33,8 @@ class BlockChain:
     would grow from the same scores with the same noise.
 
     The forward is always made for ``length`` places, however few of them a row has room for, so that a row's draft does not
-    depend on its neighbours. Laws that look back at the text (penalties, processors) need the tokens of the places before:
-    there the chain is grown level by level, from a forward of the runner's whole block.
+    depend on its neighbours. Distributions that look back at the text (penalties, processors) need the tokens of the places
+    before: there the chain is grown level by level, from a forward of the runner's whole block.
 
     Args:
         runner: the draft model.
@@ -65,17 +65,17 @@ class BlockChain:
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        self._by_level = law.sampling.looks_back
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        self._by_level = sampler.sampling.looks_back
         if self._by_level:
-            return self._level.draft(root, law, choices, limits)
+            return self._level.draft(root, sampler, rng, limits)
         self._asked = max(limits) > 0
         if not self._asked:
-            return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_laws=None)
-        laws = law.draft(self.runner.ahead(root, self.length), list)
-        tokens = _chosen(_within(laws.dense(), limits), choices, greedy=law.sampling.greedy)
-        ends = [_length(row, stops) for row, stops in zip(tokens.tolist(), law.stops, strict=True)]  # host sync
-        return _chain(root, tokens, ends, None if law.sampling.greedy else laws)
+            return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
+        log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
+        tokens = _chosen(_within(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
+        ends = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
+        return _chain(root, tokens, ends, None if sampler.sampling.greedy else log_probs)
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:
@@ -88,7 +88,7 @@ class BlockChain:
 
 
 def _within(logp: Float[Tensor, "row place vocab"], limits: Sequence[int]) -> Float[Tensor, "row place vocab"]:
-    """The laws to draw from: nothing is possible where a row has no room."""
+    """The distributions to draw from: nothing is possible where a row has no room."""
     places = logp.shape[1]
     if min(limits) >= places:
         return logp
@@ -96,10 +96,10 @@ def _within(logp: Float[Tensor, "row place vocab"], limits: Sequence[int]) -> Fl
     return logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
 
 
-def _chosen(logp: Float[Tensor, "row place vocab"], choices: Choices, *, greedy: bool) -> Int[Tensor, "row place"]:
+def _chosen(logp: Float[Tensor, "row place vocab"], rng: RoundRng, *, greedy: bool) -> Int[Tensor, "row place"]:
     """One token per place, -1 where no token is possible."""
     if not greedy:
-        return choices.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1)
+        return rng.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1)
     best = logp.max(dim=-1)
     return torch.where(best.values > -torch.inf, best.indices, -1)
 
@@ -110,8 +110,10 @@ def _length(tokens: list[int], stops: frozenset[int]) -> int:
     return next((i + 1 for i, token in enumerate(tokens[:real]) if token in stops), real)
 
 
-def _chain(root: Int[Tensor, "row"], tokens: Int[Tensor, "row place"], ends: Sequence[int], laws: Laws | None) -> DraftTree:
-    """A chain of ``ends`` tokens per row; with ``laws`` they were drawn from them, else they are certain."""
+def _chain(
+    root: Int[Tensor, "row"], tokens: Int[Tensor, "row place"], ends: Sequence[int], log_probs: LogProbs | None
+) -> DraftTree:
+    """A chain of ``ends`` tokens per row; with ``distributions`` they were drawn from them, else they are certain."""
     rows, depth = len(ends), max(ends)
     places = torch.arange(1 + depth, device=root.device)
     return DraftTree(
@@ -121,6 +123,6 @@ def _chain(root: Int[Tensor, "row"], tokens: Int[Tensor, "row place"], ends: Seq
         valid=places <= torch.tensor(ends, device=root.device).unsqueeze(1),
         ancestors=torch.ones(1 + depth, 1 + depth, dtype=torch.bool, device=root.device).tril_().expand(rows, -1, -1),
         branching=1,
-        draw=Draw.POINT_MASS if laws is None else Draw.WITHOUT_REPLACEMENT,
-        draft_laws=None if laws is None or not depth else laws.at(range(depth)),
+        draw=Draw.POINT_MASS if log_probs is None else Draw.WITHOUT_REPLACEMENT,
+        draft_log_probs=None if log_probs is None or not depth else log_probs.at(range(depth)),
     )

@@ -8,12 +8,12 @@ from typing import Final, Protocol, final, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rng import RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.foresight import Foresight
 from draftwood.draft.outlook import acceptance
 from draftwood.draft.pool import Grown
 from draftwood.draft.shared_noise import shared_scores
-from draftwood.noise import Choices
-from draftwood.tree import Draw
 
 _NEVER: Final = -float("inf")
 _LEAST: Final = 1e-30
@@ -40,7 +40,7 @@ class Fan(Protocol):
     @property
     def count(self) -> int: ...
 
-    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Grown]]:
         """The children of ``n`` nodes of each row at this depth; ``first`` is the slot of noise of the first of them."""
         ...
 
@@ -66,12 +66,13 @@ class SharedFan:
         self.draw = draw
         self._foresight = Foresight(count)
 
-    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
-        return self._best(shared_scores(logp, choices, depth), logp)
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Grown]]:
+        return self._best(shared_scores(logp, rng, depth), logp)
 
-    def along(self, logp: Float[Tensor, "row place vocab"], choices: Choices, depth: int) -> list[list[Grown]]:
-        """The children of one node of each depth from ``depth`` on; of any, where the draft's law depends on depth only."""
-        return self._best(shared_scores(logp, choices, depth, logp.shape[1]), logp)
+    def along(self, logp: Float[Tensor, "row place vocab"], rng: RoundRng, depth: int) -> list[list[Grown]]:
+        """The children of one node of each depth from ``depth`` on; of any, where the draft's distribution depends on depth
+        only."""
+        return self._best(shared_scores(logp, rng, depth, logp.shape[1]), logp)
 
     def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Grown]]:
         best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)
@@ -93,8 +94,8 @@ class SharedFan:
 
 @final
 class DrawnFan:
-    """Children drawn without replacement. Their shares depend on the draft's law at the node and on how many were drawn
-    before, not on which tokens came, so that a tree may be cut by them (see :mod:`draftwood.draft.best_first`)."""
+    """Children drawn without replacement. Their shares depend on the draft's distribution at the node and on how many were
+    drawn before, not on which tokens came, so that a tree may be cut by them (see :mod:`draftwood.draft.best_first`)."""
 
     name = "dynamic"
     draw = Draw.WITHOUT_REPLACEMENT
@@ -102,8 +103,8 @@ class DrawnFan:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def grow(self, logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, first: int) -> list[list[Grown]]:
-        drawn = choices.ordered(logp, self.count, first, 0).tolist()  # host sync
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Grown]]:
+        drawn = rng.ordered(logp, self.count, first, 0).tolist()  # host sync
         best = logp.amax(dim=-1).exp().tolist()
         return [
             [_drawn([token for token in tokens if token >= 0], likeliest) for tokens, likeliest in zip(*row, strict=True)]

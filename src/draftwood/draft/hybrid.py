@@ -1,7 +1,7 @@
 """Hybrid trees: the draft's best tokens taken for certain, and one token drawn at random from the rest.
 
-At a node with draft law ``q`` the certain children ``A`` are a function of the laws, and one more child may be drawn from
-``norm(q without A)``. The drawn one is verified first, then the certain ones in decreasing probability:
+At a node with draft distribution ``q`` the certain children ``A`` are a function of the distributions, and one more child
+may be drawn from ``norm(q without A)``. The drawn one is verified first, then the certain ones in decreasing probability:
 ``Q = [norm(q without A), certain a_1, certain a_2, ...]``. In this order one child is accepted with probability
 ``p(A) + sum of min(p, Q_1)``, and no verifier can reach more with these children: ``a`` is not output more often than
 ``p(a)``, and the drawn ``x`` neither more often than ``p(x)`` nor than it was drawn. With the drawn one last it would be
@@ -10,11 +10,11 @@ as in EAGLE-2, arXiv 2406.16858.
 
 Why this is exact. A verifier needs two things of a drawn child: given all that was fixed before it, its token follows the
 ``Q_1`` that is recorded, and the place itself was fixed before its token was. Levels are grown one after the other. When a
-level begins, the tokens of the levels above and the draft's laws at its parents are known; from these alone follow, for
-every parent, the set ``A``, whether one child is drawn there, and hence ``Q_1``. Only then is the token drawn, with noise
-of its own. It decides nothing about its own level, and all that it decides later (its children, and through the race for
-places also those of its neighbours) lies deeper. Given the levels above, the tree below an accepted node therefore has
-exactly the laws that are recorded, whatever its neighbours turned out to be. Three things would break this:
+level begins, the tokens of the levels above and the draft's distributions at its parents are known; from these alone follow,
+for every parent, the set ``A``, whether one child is drawn there, and hence ``Q_1``. Only then is the token drawn, with
+noise of its own. It decides nothing about its own level, and all that it decides later (its children, and through the race
+for places also those of its neighbours) lies deeper. Given the levels above, the tree below an accepted node therefore has
+exactly the distributions that are recorded, whatever its neighbours turned out to be. Three things would break this:
 
 * Dropping a drawn child, or giving its place to another, because the draft finds its token unlikely: the tokens that stay
   no longer follow ``Q_1``.
@@ -35,9 +35,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rng import RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
-from draftwood.noise import Choices
-from draftwood.tree import Draw
 
 
 @final
@@ -52,14 +52,14 @@ class HybridBranching:
         self.widths = tuple(accumulate(branching, mul))
         self.branching = max(branching)
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         count = min(self._branching[level.depth], logp.shape[-1])
         best = logp.topk(count if level.greedy else count - 1, dim=-1)
         certain = torch.where(best.values > -torch.inf, best.indices, -1)
         if level.greedy:
             return level.below_each(certain)
         rest = logp.scatter(-1, best.indices, -torch.inf)
-        one = choices.independent(rest, 1, level.first, level.of)
+        one = rng.independent(rest, 1, level.first, level.of)
         return level.below_each(torch.cat([one, certain], dim=-1), drawn=_first(logp, count))
 
 
@@ -79,8 +79,8 @@ class HybridBeam:
         self.widths = (width,) * length
         self.branching = width
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        logp = logp.nan_to_num(nan=-torch.inf, neginf=-torch.inf)  # a law of no token at all must not win a place
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        logp = logp.nan_to_num(nan=-torch.inf, neginf=-torch.inf)  # a distribution of no token at all must not win a place
         value = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
         vocab, wanted = logp.shape[-1], self.branching - (not level.greedy)
         reach = min(wanted, vocab)  # more children of one node cannot be among the best of all
@@ -95,8 +95,8 @@ class HybridBeam:
         rest = logp.flatten(1).scatter(1, parents * vocab + tokens, -torch.inf).view_as(logp)
         room = value + rest.logsumexp(dim=-1)
         at = room.argmax(dim=-1, keepdim=True)
-        law = rest.take_along_dim(at.unsqueeze(-1), dim=1)
-        one = choices.independent(law, 1, level.depth, len(self.widths)).squeeze(-1)
+        distribution = rest.take_along_dim(at.unsqueeze(-1), dim=1)
+        one = rng.independent(distribution, 1, level.depth, len(self.widths)).squeeze(-1)
         return level.below(
             torch.cat([one, certain], dim=-1),
             torch.cat([at, parents], dim=-1),

@@ -7,9 +7,9 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rng import RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
-from draftwood.noise import Choices
-from draftwood.tree import Draw
 
 
 @final
@@ -23,7 +23,7 @@ class IndependentChains:
         self.widths = (width,) * length
         self.branching = width
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         count = self.branching if level.depth == 0 else 1
         child = level.first + level.tokens.shape[1]  # one slot per child: a node may draw several times
-        return level.below_each(choices.independent(logp, count, child, 1 + sum(self.widths)))
+        return level.below_each(rng.independent(logp, count, child, 1 + sum(self.widths)))

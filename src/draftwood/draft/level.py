@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, Draw, TreeBuilder
 from draftwood.draft.outlook import Outlook
-from draftwood.laws import Laws
-from draftwood.models import Runner
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw, TreeBuilder
+from draftwood.runners.protocols import Runner
 
 
 @final
@@ -75,7 +75,7 @@ class Level:
 
 
 @runtime_checkable
-class Growth(Protocol):
+class LevelPolicy(Protocol):
     """How one level of nodes gets its children."""
 
     @property
@@ -94,8 +94,8 @@ class Growth(Protocol):
         """The largest number of children of one node."""
         ...
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        """The next level, given the draft's log-laws at this one."""
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        """The next level, given the draft's log-probabilities at this one."""
         ...
 
 
@@ -106,23 +106,23 @@ class LevelDrafter:
     Args:
         runner: the draft model.
         growth: how a level gets its children.
-        least: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`Outlook`);
+        min_gain: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`Outlook`);
             without it, trees have the full depth of the growth.
     """
 
-    def __init__(self, runner: Runner, growth: Growth, least: float | None = None) -> None:
+    def __init__(self, runner: Runner, policy: LevelPolicy, min_gain: float | None = None) -> None:
         self.runner = runner
-        self.growth = growth
-        self.least = least
+        self.policy = policy
+        self.min_gain = min_gain
         self._evaluated = 0
 
     @property
     def name(self) -> str:
-        return self.growth.name
+        return self.policy.name
 
     @property
     def draw(self) -> Draw:
-        return self.growth.draw
+        return self.policy.draw
 
     @property
     def max_length(self) -> int | None:
@@ -138,8 +138,8 @@ class LevelDrafter:
     def select(self, rows: Sequence[int]) -> None:
         self.runner.select(rows)
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
-        widths = self.growth.widths[: max(limits)]
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
         level = Level(
             depth=0,
@@ -147,37 +147,37 @@ class LevelDrafter:
             of=1 + sum(widths[:-1]),
             tokens=builder.tokens[0],
             parents=builder.parents[0],
-            greedy=law.sampling.greedy,
+            greedy=sampler.sampling.greedy,
         )
         drafted = [[0]] * len(limits)  # the root ends nothing
-        laws: list[Laws] = []
-        outlook = None if self.least is None else Outlook(self.least, len(limits))
+        log_probs: list[LogProbs] = []
+        outlook = None if self.min_gain is None else Outlook(self.min_gain, len(limits))
         self._evaluated = 0
         for width, above in zip(widths, (1, *widths), strict=False):
             logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             self._evaluated = builder.size
-            laws.append(law.draft(logits, builder.prefixes))
-            possible = _possible(laws[-1].dense(), drafted, level.depth, law, limits)
+            log_probs.append(sampler.draft(logits, builder.prefixes))
+            possible = _possible(log_probs[-1].dense(), drafted, level.depth, sampler, limits)
             if outlook is not None:
                 possible = outlook.worth(possible, width // above)
                 if not outlook.open:
                     break  # before places for nodes are made that would stay empty
-            level = self.growth.grow(level, possible, choices)
+            level = self.policy.expand(level, possible, rng)
             builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:
                 break  # the support is exhausted in every row
             if outlook is not None:
                 outlook.descend(drafted, level.parents.tolist(), level.drawn)
-        return self._finish(builder, law, laws)
+        return self._finish(builder, sampler, log_probs)
 
-    def _finish(self, builder: TreeBuilder, law: Law, laws: list[Laws]) -> DraftTree:
-        certain = law.sampling.greedy
-        keeps_laws = bool(laws) and not certain and self.draw is not Draw.SHARED_NOISE
+    def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs]) -> DraftTree:
+        certain = sampler.sampling.greedy
+        keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
-            branching=self.growth.branching,
+            branching=self.policy.branching,
             draw=Draw.POINT_MASS if certain else self.draw,
-            draft_laws=Laws.joined(laws) if keeps_laws else None,
+            draft_log_probs=LogProbs.joined(log_probs) if keeps_log_probs else None,
         )
 
     def commit(self, this_round: Round) -> None:
@@ -189,14 +189,14 @@ class LevelDrafter:
 
 
 def _possible(
-    logp: Float[Tensor, "row n vocab"], drafted: list[list[int]], depth: int, law: Law, limits: Sequence[int]
+    logp: Float[Tensor, "row n vocab"], drafted: list[list[int]], depth: int, sampler: Sampler, limits: Sequence[int]
 ) -> Float[Tensor, "row n vocab"]:
-    """The laws to draw from: nothing below an empty place or a token that ends the text, nothing in a row whose limit is
-    reached. Limits are a row's own, so that its text never depends on its neighbours.
+    """The distributions to draw from: nothing below an empty place or a token that ends the text, nothing in a row whose
+    limit is reached. Limits are a row's own, so that its text never depends on its neighbours.
     """
     barren = [
         [limit <= depth or token < 0 or (depth > 0 and token in stops) for token in row]
-        for row, limit, stops in zip(drafted, limits, law.stops, strict=True)
+        for row, limit, stops in zip(drafted, limits, sampler.stops, strict=True)
     ]
     if any(map(any, barren)):
         logp = logp.masked_fill(torch.tensor(barren, device=logp.device).unsqueeze(-1), -torch.inf)

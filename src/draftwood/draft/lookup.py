@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple, final
 
-from draftwood.sampling import Law
+from draftwood.core.sampling import Sampler
 
 MAX_NGRAM = 3
 _FORGET = 0.95  # weight of the past, per token that was foretold
@@ -91,15 +91,15 @@ class Lookup:
     def select(self, rows: Sequence[int]) -> None:
         self._endings = [self._endings[r] for r in rows]
 
-    def guess(self, law: Law, limits: Sequence[int]) -> list[Guess]:
+    def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
         """One guess per row, cut at its limit, behind the end of its text and before what the settings forbid."""
         self._found, guesses = [], []
-        rows = zip(self._endings, law.texts, law.stops, limits, strict=True)
+        rows = zip(self._endings, sampler.texts, sampler.stops, limits, strict=True)
         for row, (endings, text, stops, limit) in enumerate(rows):
-            tokens, agreed = endings.follow(text, self.length, law.vocab)
+            tokens, agreed = endings.follow(text, self.length, sampler.vocab)
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
             count = min(end, limit)
-            if (most := law.permitted(row, tokens[:count])) < count:
+            if (most := sampler.permitted(row, tokens[:count])) < count:
                 end = count = most
             self._found.append((tokens[:end], agreed))
             guesses.append(Guess(tokens[:count], [self._chances[_at(agreed + i)] for i in range(count)]))

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, Draw, TreeBuilder
 from draftwood.draft.lookup import MAX_NGRAM, Endings
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw, TreeBuilder
 
 
 @final
@@ -38,21 +38,21 @@ class NGram:
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._endings = [
             Endings(source, self.max_ngram) for source in sources or [()] * len(texts)
-        ]  # the law holds the texts
+        ]  # the distribution holds the texts
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         found = [
-            endings.follow(text, min(self.length, limit), law.vocab)[0]
-            for endings, text, limit in zip(self._endings, law.texts, limits, strict=True)
+            endings.follow(text, min(self.length, limit), sampler.vocab)[0]
+            for endings, text, limit in zip(self._endings, sampler.texts, limits, strict=True)
         ]
-        found = [tokens[: law.permitted(row, tokens)] for row, tokens in enumerate(found)]
+        found = [tokens[: sampler.permitted(row, tokens)] for row, tokens in enumerate(found)]
         depth = max(map(len, found))
         builder = TreeBuilder(root, 1 + depth)
         parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
         for i in range(depth):
             column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
             builder.add(column, parents)
-        return builder.build(branching=1, draw=self.draw, draft_laws=None)
+        return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn: the text itself is the memory."""

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Round
-from draftwood.sampling import Law
-from draftwood.tree import DraftTree, Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, Draw
 
 
 @cache
@@ -35,7 +35,7 @@ class NoDraft:
     def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to remember."""
 
-    def draft(self, root: Int[Tensor, "row"], law: Law, choices: Choices, limits: Sequence[int]) -> DraftTree:
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         above, valid, ancestors = _bare(len(root), root.device)
         return DraftTree(
             tokens=root.unsqueeze(1),

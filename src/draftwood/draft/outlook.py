@@ -1,16 +1,17 @@
 """How deep a drawn tree goes: another level is drawn only where enough accepted tokens are expected of it.
 
-What is expected comes from the draft's own laws: at a node whose likeliest token has probability ``c``, one draw is taken to
-be accepted with probability ``a = (1 + c c) / 2`` (a form found on the bundled pair, where it is right within some 0.16 at
-temperatures 0, 0.6 and 1; any other would be as exact, and only end trees earlier or later), each of several children with
-``a`` again where those before it were rejected, and a path with the product of its children's shares.
+What is expected comes from the draft's own distributions: at a node whose likeliest token has probability ``c``, one draw is
+taken to be accepted with probability ``a = (1 + c c) / 2`` (a form found on the bundled pair, where it is right within some
+0.16 at temperatures 0, 0.6 and 1; any other would be as exact, and only end trees earlier or later), each of several
+children with ``a`` again where those before it were rejected, and a path with the product of its children's shares.
 
 Why this is exact. Whether a place in the tree exists may depend on anything except the token drawn there and what is drawn
 below it. The decision on a level is made before any of its tokens is drawn, for all of a row's places of that level at once,
-from the laws and the numbers of children of nodes that stand already. Given the levels above, the tokens of a level that is
-drawn follow the laws that are recorded, and a level that is not drawn is as if the tree had been asked to be that short. A
-level that was drawn is never taken back, however unlikely its tokens. The decision is a function of the row alone: not of
-its neighbours in a batch, of times or of what other requests taught, so that the same seed gives the same text.
+from the distributions and the numbers of children of nodes that stand already. Given the levels above, the tokens of a level
+that is drawn follow the distributions that are recorded, and a level that is not drawn is as if the tree had been asked to
+be that short. A level that was drawn is never taken back, however unlikely its tokens. The decision is a function of the row
+alone: not of its neighbours in a batch, of times or of what other requests taught, so that the same seed gives the same
+text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 
 
 def acceptance(likeliest: float) -> float:
-    """What the probability is taken to be that a draw is accepted from a law with this largest probability."""
+    """What the probability is taken to be that a draw is accepted from a distribution with this largest probability."""
     return (1 + likeliest * likeliest) / 2
 
 
@@ -33,12 +34,12 @@ class Outlook:
     """What to expect of the next level of each row's tree, kept as plain numbers.
 
     Args:
-        least: accepted tokens that a level must be expected to bring, from 0 to 1.
+        min_gain: accepted tokens that a level must be expected to bring, from 0 to 1.
         rows: how many rows.
     """
 
-    def __init__(self, least: float, rows: int) -> None:
-        self._least = least
+    def __init__(self, min_gain: float, rows: int) -> None:
+        self._least = min_gain
         self._reach = [[1.0] for _ in range(rows)]  # estimated probability that the path to a newest node is accepted
         self._accept: list[list[float]] = []  # and that one draw below it is
 
@@ -48,7 +49,8 @@ class Outlook:
         return any(map(any, self._reach))
 
     def worth(self, logp: Float[Tensor, "row n vocab"], children: int) -> Float[Tensor, "row n vocab"]:
-        """The laws at the newest nodes, impossible in rows that end here; a node would get about so many children."""
+        """The distributions at the newest nodes, impossible in rows that end here; a node would get about so many
+        children."""
         best = logp.amax(dim=-1).exp().nan_to_num(0.0).tolist()  # host sync
         self._accept = [[acceptance(c) if c else 0.0 for c in row] for row in best]
         for row, (reach, accept) in enumerate(zip(self._reach, self._accept, strict=True)):

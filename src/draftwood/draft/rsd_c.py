@@ -9,14 +9,15 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rng import RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
-from draftwood.noise import Choices
-from draftwood.tree import Draw
 
 
 @final
 class ConstantBranching:
-    """Every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement from the draft's law there."""
+    """Every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement from the draft's distribution
+    there."""
 
     draw = Draw.WITHOUT_REPLACEMENT
 
@@ -26,5 +27,5 @@ class ConstantBranching:
         self.branching = max(branching)
         self.name = "chain" if self.branching == 1 else "rsd-c"
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        return level.below_each(choices.ordered(logp, self._branching[level.depth], level.first, level.of))
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        return level.below_each(rng.ordered(logp, self._branching[level.depth], level.first, level.of))

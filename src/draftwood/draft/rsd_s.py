@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rng import Beam, RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
-from draftwood.noise import Beam, Choices
-from draftwood.tree import Draw
 
 _EMPTY = (0, 0, -torch.inf, torch.inf)  # a place without a node: parents, tokens, phi, times
 
@@ -26,11 +26,11 @@ class StochasticBeam:
         self.widths = (width,) * length
         self.branching = width
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         width = self.branching
         phi = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
         times = phi.double() if level.times is None else level.times
-        beam = choices.beam(logp, phi, times, width, level.first, level.of)
+        beam = rng.beam(logp, phi, times, width, level.first, level.of)
         missing = width - beam.tokens.shape[1]
         if missing:  # fewer candidates than places: the level keeps its width, so that nodes keep their numbers
             beam = Beam(

@@ -10,21 +10,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood import sampling
+from draftwood.core import sampling
+from draftwood.core.rng import RoundRng
+from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
-from draftwood.noise import Choices
-from draftwood.tree import Draw
 
 _MANY = 4  # of so many tokens one is possible
 
 
 def shared_scores(
-    logp: Float[Tensor, "row n vocab"], choices: Choices, depth: int, count: int = 1
+    logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, count: int = 1
 ) -> Float[Tensor, "row n vocab"]:
     """The draft's perturbed scores for the text position below nodes of this depth; with ``count`` = ``n``, each node stands
     one deeper than the one before."""
     tokens = _few(logp)
-    noise = choices.shared(depth, count, logp.shape[-1], tokens)
+    noise = rng.shared(depth, count, logp.shape[-1], tokens)
     if noise is None or tokens is None:
         return logp if noise is None else logp + noise
     found = logp.index_select(2, tokens) + noise
@@ -53,8 +53,8 @@ class SharedNoiseBranching:
         self.widths = tuple(accumulate(branching, mul))
         self.branching = max(branching)
 
-    def grow(self, level: Level, logp: Float[Tensor, "row n vocab"], choices: Choices) -> Level:
-        scores = shared_scores(logp, choices, level.depth)
+    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
+        scores = shared_scores(logp, rng, level.depth)
         best = scores.topk(min(self._branching[level.depth], scores.shape[-1]), dim=-1)
         tokens: Int[Tensor, "row n count"] = torch.where(best.values > -torch.inf, best.indices, -1)
         return level.below_each(tokens)

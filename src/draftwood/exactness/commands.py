@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options
-from draftwood.settings import LoadOptions, Method, Sampling
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options
+from draftwood.core.settings import LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
-    from draftwood.judging import Report
+    from draftwood.exactness.goodness import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
 _BY_HAND = ("logit_bias", "processors", "warpers")
@@ -25,13 +25,15 @@ _BY_HAND = ("logit_bias", "processors", "warpers")
 class CheckConfig:
     """What is checked, and how much of it."""
 
-    target: str | None = field(default=None, metadata={"help": "model whose law is wanted; the bundled one without it"})
+    target: str | None = field(
+        default=None, metadata={"help": "model whose distribution is wanted; the bundled one without it"}
+    )
     draft: str | None = field(default=None, metadata={"help": "small model that drafts; it has the target's tokenizer"})
     prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text; several times; some without it"})
     samples: int = field(default=128, metadata={"help": "texts"})
     new_tokens: int = field(default=32, metadata={"help": "new tokens in each"})
     enumerate: int | None = field(
-        default=None, metadata={"help": "no samples: the exact law of so many first tokens, where few are possible"}
+        default=None, metadata={"help": "no samples: the exact distribution of so many first tokens, where few are possible"}
     )
     seed: int = field(default=0, metadata={"help": "of the first text; the others count up"})
     json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
@@ -56,8 +58,8 @@ class CheckConfig:
 def command(**options: Any) -> None:
     """Is the output exact? Judge texts of a pair and a method by the target alone.
 
-    With --enumerate 2 no text is drawn: every random choice up to the second token is tried, and the law that comes out is
-    compared with the target's. That takes a tiny vocabulary, or few possible tokens: --top-k 4.
+    With --enumerate 2 no text is drawn: every random choice up to the second token is tried, and the distribution that comes
+    out is compared with the target's. That takes a tiny vocabulary, or few possible tokens: --top-k 4.
     """
 
     def part(cls: type[Any]) -> Any:
@@ -76,10 +78,10 @@ def _check(
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
     """The report, and of what."""
     from draftwood.api import load
+    from draftwood.core.machine import set_threads
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
-    from draftwood.loading import quiet_loading
-    from draftwood.machine import set_threads
+    from draftwood.load.models import quiet_loading
 
     if options.weights != "same":
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""The exact law of the first tokens of a text, from the engine and from the target alone.
+"""The exact distribution of the first tokens of a text, from the engine and from the target alone.
 
 Every random choice of the engine is tried with each of its outcomes (:mod:`draftwood.exactness.tape`); what comes out is the
-joint law of the first tokens, without any sampling error. Beside it stands the target's own: one plain forward per prefix,
-without trees or caches. With the coupled verifier the text is a function of the noise; there a few noises of each text
-position are taken as equally likely, and the target alone picks its tokens with them.
+joint distribution of the first tokens, without any sampling error. Beside it stands the target's own: one plain forward per
+prefix, without trees or caches. With the coupled verifier the text is a function of the noise; there a few noises of each
+text position are taken as equally likely, and the target alone picks its tokens with them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.decode import Decoder, Request
-from draftwood.errors import ConfigError
-from draftwood.exactness.tape import JointLaw, Tape, TapeSource, Texts, enumerate_law, total_variation
-from draftwood.judging import law_of, scores_of
-from draftwood.output import Limits
-from draftwood.sampling import Law
-from draftwood.settings import Sampling
-from draftwood.tree import Draw
+from draftwood.core.errors import ConfigError
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.core.tree import Draw
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.output import Limits
+from draftwood.exactness.goodness import distribution_of, scores_of
+from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 
 MOST_TOKENS: Final = 16  # that may be possible where one is drawn
 NOISES: Final = 16  # of a text position, under the coupled verifier
@@ -44,7 +44,7 @@ class Enumerated:
             tokens are drawn.
         texts: texts that came out with some probability, over all prompts.
         branches: sequences of random choices that led to them.
-        total_variation: the largest distance of a prompt's joint law from the target's own.
+        total_variation: the largest distance of a prompt's joint distribution from the target's own.
         allowed: what rounding may make in the target's number format.
         exact: it is not more.
     """
@@ -65,9 +65,9 @@ class Enumerated:
     def told(self) -> str:
         """The verdict and its reasons."""
         prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
-        own = "own law" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
+        own = "own distribution" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
         return (
-            f"{'exact' if self.exact else 'NOT exact'}. The joint law of the first {self.tokens} tokens after {prompts}, "
+            f"{'exact' if self.exact else 'NOT exact'}. The joint distribution of the first {self.tokens} tokens after {prompts}, "
             f"{self.branches:,} branches of random choices, {self.texts:,} texts: total variation from the target's {own} "
             f"{self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
         )
@@ -76,7 +76,7 @@ class Enumerated:
 def enumerated(
     pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, tokens: int, seed: int
 ) -> Enumerated:
-    """Compare the joint laws of the first ``tokens`` tokens after each prompt.
+    """Compare the joint distributions of the first ``tokens`` tokens after each prompt.
 
     Raises:
         ConfigError: temperature 0, a number format that is too coarse, too many possible tokens or branches.
@@ -85,8 +85,10 @@ def enumerated(
     noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.name == "coupled" else None
     found = []
     for prompt in (pair.encode(text) for text in prompts):
-        engine, branches = _engine_law(decoder, prompt, tokens, sampling, noise, allowed)
-        found.append((len(engine), branches, total_variation(engine, target_law(pair, prompt, tokens, sampling, noise))))
+        engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed)
+        found.append(
+            (len(engine), branches, total_variation(engine, target_distribution(pair, prompt, tokens, sampling, noise)))
+        )
     texts, all_branches, distances = zip(*found, strict=True)
     return Enumerated(
         tokens=tokens,
@@ -107,7 +109,7 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
     dtype = pair.target.model.dtype
     if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
         raise ConfigError(
-            f"laws in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give --dtype "
+            f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give --dtype "
             "float32 or float64, or leave it out: check then samples"
         )
     certain = decoder.verifier.name == "coupled" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
@@ -127,14 +129,14 @@ def _noises(vocab: int, seed: int) -> Float[Tensor, "outcome vocab"]:
     return -(-uniform.clamp(min=1e-12).log()).log()
 
 
-def _engine_law(
+def _engine_distribution(
     decoder: Decoder,
     prompt: list[int],
     tokens: int,
     sampling: Sampling,
     noise: Float[Tensor, "outcome vocab"] | None,
     rounding: float,
-) -> tuple[JointLaw, int]:
+) -> tuple[JointDistribution, int]:
     request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens, ignore_eos=True))
 
     def run(tapes: list[Tape]) -> list[Texts]:
@@ -144,35 +146,36 @@ def _engine_law(
         return [tuple(result.token_ids) for result in results]
 
     rows = max(1, min(_ROWS, _NUMBERS // decoder.target.runner.vocab_size))
-    return enumerate_law(run, rows, rounding=rounding)
+    return enumerate_distribution(run, rows, rounding=rounding)
 
 
-def target_law(
+def target_distribution(
     pair: Pair, prompt: list[int], tokens: int, sampling: Sampling, noise: Float[Tensor, "outcome vocab"] | None
-) -> JointLaw:
-    """The joint law of the first tokens by the target alone: of its draws, or of its picks with equally likely noises."""
-    law, out = law_of(pair.target, prompt, sampling), defaultdict[Texts, float](float)
+) -> JointDistribution:
+    """The joint distribution of the first tokens by the target alone: of its draws, or of its picks with equally likely
+    noises."""
+    distribution, out = distribution_of(pair.target, prompt, sampling), defaultdict[Texts, float](float)
     waiting: list[tuple[Texts, float]] = [((), 1.0)]
     while waiting:
         text, weight = waiting.pop()
         if len(text) == tokens:
             out[text] += weight
         else:
-            here = _law_after(pair, law, [*prompt, *text], list(text))
+            here = _distribution_after(pair, distribution, [*prompt, *text], list(text))
             waiting += [((*text, token), weight * p) for token, p in _next(here, noise)]
     return dict(out)
 
 
-def _law_after(pair: Pair, law: Law, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
+def _distribution_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
     scores = scores_of(pair.target.model, [*ids, 0], 1)  # of the last token nothing is read
-    return law.target(scores, lambda: [[path]]).dense()[0, 0].double()
+    return sampler.target(scores, lambda: [[path]]).dense()[0, 0].double()
 
 
 def _next(logp: Float[Tensor, "vocab"], noise: Float[Tensor, "outcome vocab"] | None) -> Iterator[tuple[int, float]]:
     """Tokens that may follow, each with its probability."""
     if noise is None:
-        law = logp.exp()
-        yield from ((token, float(law[token])) for token in law.nonzero().flatten().tolist())
+        distribution = logp.exp()
+        yield from ((token, float(distribution[token])) for token in distribution.nonzero().flatten().tolist())
         return
     picks = (noise.cpu() + logp).argmax(dim=-1).tolist()
     yield from ((token, picks.count(token) / len(picks)) for token in set(picks))

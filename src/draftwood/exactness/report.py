@@ -1,5 +1,5 @@
-"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.judging`), and its rounds, judged
-by what they recorded (:mod:`draftwood.exactness.rounds`)."""
+"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.exactness.goodness`), and its
+rounds, judged by what they recorded (:mod:`draftwood.exactness.rounds`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.decode import Decoder, Request
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.output import Limits
+from draftwood.exactness.goodness import BINS, Report, judged, judged_greedy, places_in, rounding, target_distribution
 from draftwood.exactness.rounds import Rounds
 from draftwood.exactness.texts import Choice, Text, Texts, by_number
-from draftwood.judging import BINS, Report, judged, judged_greedy, places_in, rounding, target_law
-from draftwood.output import Limits
-from draftwood.settings import Sampling
 
 BATCH = 16  # texts; the first ones are made one by one, since drafters draft more for a single text, and otherwise
 
@@ -72,8 +72,8 @@ class Greedy:
         """Judge a batch."""
         flat = replace(self.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         for request, ids in zip(requests, texts, strict=True):
-            law = target_law(self.pair.target, list(request.prompt), ids, flat)
-            self.gaps.append(law.amax(-1) - law.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
+            distribution = target_distribution(self.pair.target, list(request.prompt), ids, flat)
+            self.gaps.append(distribution.amax(-1) - distribution.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
 
     def report(self) -> Report:
         """What was found."""
@@ -105,10 +105,12 @@ class Drawn:
 
     def _judged(self, prompt: list[int], ids: list[int]) -> Text:
         target, tokens = self._pair.target, torch.tensor(ids)
-        logp = target_law(target, prompt, ids, self._sampling)
+        logp = target_distribution(target, prompt, ids, self._sampling)
         self._places.append(places_in(logp, target, self._pair.draft, prompt, ids, self._sampling, self._generator))
-        law = logp.exp()
-        return Text(prompt=prompt, tokens=tokens, law=law, places=by_number(law, tokens, self._others))
+        distribution = logp.exp()
+        return Text(
+            prompt=prompt, tokens=tokens, distribution=distribution, places=by_number(distribution, tokens, self._others)
+        )
 
     def _found(self) -> Iterator[tuple[str, float]]:
         yield from self._texts.found()

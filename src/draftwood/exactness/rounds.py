@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rounds import Round
+from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
-from draftwood.rounds import Round
-from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
-from draftwood.verify.siblings import laws_at
+from draftwood.verify.siblings import log_probs_at
+from draftwood.verify.sparse import reduced
 from draftwood.verify.traversal import inner_levels, leaves_first, parents_of, pass_down
-from draftwood.verify.union import reduced
 
 _LEAST: Final = 1e-4  # of a distribution that must be left after earlier siblings; of less, rounding takes too much
 
@@ -125,12 +125,12 @@ RULES: Final[Mapping[str, Rule]] = {"recursive": _recursive, "traversal": _trave
 
 def decided(this_round: Round, rule: Rule) -> list[Decided]:
     """What each row's verdict was drawn from."""
-    tree, target_logp, tokens = reduced(this_round.tree, this_round.target_laws)
+    tree, target_logp, tokens = reduced(this_round.tree, this_round.target_log_probs)
     paths, last = this_round.paths, torch.tensor(list(this_round.verdict.next_tokens))
     numbers = (last if tokens is None else torch.searchsorted(tokens.cpu(), last)).tolist()
     trials, left = rule(tree, target_logp, paths)
     ends = [path[-1] if path else 0 for path in paths]
-    own = laws_at(target_logp, range(tree.rows), ends)
+    own = log_probs_at(target_logp, range(tree.rows), ends)
     return [
         Decided(
             trials=trials[row],
@@ -146,25 +146,25 @@ def decided(this_round: Round, rule: Rule) -> list[Decided]:
 def drafted(tree: DraftTree, generator: torch.Generator) -> list[tuple[int, float]]:
     """Of each drawn node: its rank among its siblings from 1 on, and its place from 0 to 1, by token number, in the
     distribution that is recorded for it."""
-    if tree.draft_laws is None or tree.draw not in DRAWS_WITH_LAWS - {Draw.POINT_MASS}:
+    if tree.draft_log_probs is None or tree.draw not in DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}:
         return []
-    law = tree.draft_laws.dense().double().exp()
-    reached = law.cumsum(-1)
+    distribution = tree.draft_log_probs.dense().double().exp()
+    reached = distribution.cumsum(-1)
     out = []
     for row, children in enumerate(tree.children):
-        for parent, below in enumerate(children[: law.shape[1]]):
+        for parent, below in enumerate(children[: distribution.shape[1]]):
             if below:
-                out += _siblings(tree, row, parent, law[row, parent], reached[row, parent], generator)
+                out += _siblings(tree, row, parent, distribution[row, parent], reached[row, parent], generator)
     return out
 
 
 def _siblings(
-    tree: DraftTree, row: int, parent: int, law: Tensor, reached: Tensor, generator: torch.Generator
+    tree: DraftTree, row: int, parent: int, distribution: Tensor, reached: Tensor, generator: torch.Generator
 ) -> list[tuple[int, float]]:
     children = tree.children[row][parent]
     tokens = [tree.lists[0][row][child] for child in children]
     certain = [tree.draw is Draw.HYBRID and tree.certain[row][child] for child in children]
-    own, ends, whole = law[tokens].tolist(), reached[tokens].tolist(), float(reached[-1])
+    own, ends, whole = distribution[tokens].tolist(), reached[tokens].tolist(), float(reached[-1])
     shares = torch.rand(len(children), generator=generator, dtype=torch.float64).tolist()
     gone = {token: p for token, p, sure in zip(tokens, own, certain, strict=True) if sure}
     out = []
@@ -243,21 +243,21 @@ class Rounds:
         if before.extra is not None:
             self._pairs["extra token"].append((before.extra, now.extra))
         # What stands out after a rejection is what the draft says too seldom.
-        lean = torch.where(own > 0, left / own, 0.0)
-        lower = (lean < lean[token]) | ((lean == lean[token]) & (torch.arange(len(lean), device=lean.device) < token))
+        bart = torch.where(own > 0, left / own, 0.0)
+        lower = (bart < bart[token]) | ((bart == bart[token]) & (torch.arange(len(bart), device=bart.device) < token))
         place = float((left[lower].sum() + share[1] * left[token]) / reached[-1])
         self._extra.setdefault(found.after_rejection, []).append(place)
 
     def _origins(self, tree: DraftTree, rows: Sequence[int], now: list[Before]) -> None:
         """Whether the first children of two rounds' roots were drawn with the same noise."""
-        if tree.draft_laws is None or tree.draw not in DRAWS_WITH_LAWS - {Draw.POINT_MASS}:
+        if tree.draft_log_probs is None or tree.draw not in DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}:
             return
-        laws = tree.draft_laws.at([0]).dense()[:, 0].exp()
+        log_probs = tree.draft_log_probs.at([0]).dense()[:, 0].exp()
         for at, (row, known) in enumerate(zip(rows, now, strict=True)):
             below = tree.children[at][0]
             if not below or (tree.draw is Draw.HYBRID and tree.certain[at][below[0]]):
                 continue
-            known.origin = laws[at].cpu(), tree.lists[0][at][below[0]]
+            known.origin = log_probs[at].cpu(), tree.lists[0][at][below[0]]
             before = self._before.get(row, Before()).origin
             if before is not None and tree.draw is not Draw.HYBRID:
                 self._reused += wealth(_same_noise(*known.origin, *before))
@@ -292,8 +292,16 @@ def _of_trials(trials: Sequence[Trial]) -> float:
     return of_events([trial.chance for trial in trials], [trial.accepted for trial in trials])
 
 
-def _same_noise(law: Tensor, token: int, law_before: Tensor, before: int) -> Tensor:
-    likely: Tensor = law.topk(min(LIKELY, len(law))).indices.unsqueeze(0)
+def _same_noise(distribution: Tensor, token: int, distribution_before: Tensor, before: int) -> Tensor:
+    likely: Tensor = distribution.topk(min(LIKELY, len(distribution))).indices.unsqueeze(0)
     one, other = torch.tensor([token]), torch.tensor([before])
-    found: Tensor = ratios(law[likely], law_before[likely], likely, law[other], law_before[other], other, one)
+    found: Tensor = ratios(
+        distribution[likely],
+        distribution_before[likely],
+        likely,
+        distribution[other],
+        distribution_before[other],
+        other,
+        one,
+    )
     return found

@@ -1,8 +1,9 @@
 """A tape on which every random choice of the engine is written: each outcome is tried once, with its probability.
 
 Each row of a batch plays one tape. Where its script ends, a row takes the first outcome and hands in the others as new
-scripts; together the tapes enumerate the exact joint law of whole texts, through the real engine. What a row is asked must
-not depend on its neighbours, or scripts would be read out of step; a sum of all branches that is not one gives that away.
+scripts; together the tapes enumerate the exact joint distribution of whole texts, through the real engine. What a row is
+asked must not depend on its neighbours, or scripts would be read out of step; a sum of all branches that is not one gives
+that away.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.errors import ConfigError
-from draftwood.noise import Beam
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import Beam
 
 NEVER: Final = 1e-12  # of the whole: less likely outcomes are not tried
 MOST: Final = 400_000
 Texts: TypeAlias = tuple[int, ...]
-JointLaw: TypeAlias = Mapping[Texts, float]
+JointDistribution: TypeAlias = Mapping[Texts, float]
 """Probabilities of whole results."""
 
 
@@ -86,16 +87,16 @@ class TapeSource:
         self.tapes = list(tapes)
         self.shared_noise = shared_noise
 
-    def at(self, positions: Sequence[int]) -> TapeChoices:
-        return TapeChoices(self.tapes, list(positions), self.shared_noise)
+    def at(self, positions: Sequence[int]) -> TapeRoundRng:
+        return TapeRoundRng(self.tapes, list(positions), self.shared_noise)
 
     def select(self, rows: Sequence[int]) -> TapeSource:
         return TapeSource([self.tapes[r] for r in rows], self.shared_noise)
 
 
 @final
-class TapeChoices:
-    """:class:`draftwood.noise.Choices` that are tried one after the other."""
+class TapeRoundRng:
+    """:class:`draftwood.core.rng.RoundRng` that are tried one after the other."""
 
     def __init__(
         self, tapes: Sequence[Tape], positions: Sequence[int], shared_noise: Float[Tensor, "outcome vocab"] | None
@@ -103,8 +104,11 @@ class TapeChoices:
         self.tapes, self.positions, self.shared_noise = tapes, positions, shared_noise
 
     def _each(self, log_q: Tensor, count: int, draw: Callable[[Tape, list[float], int], list[int]]) -> Tensor:
-        laws = log_q.exp().nan_to_num(0.0).tolist()
-        out = [[draw(tape, law, count) for law in row] for tape, row in zip(self.tapes, laws, strict=True)]
+        distributions = log_q.exp().nan_to_num(0.0).tolist()
+        out = [
+            [draw(tape, distribution, count) for distribution in row]
+            for tape, row in zip(self.tapes, distributions, strict=True)
+        ]
         return torch.tensor(out, device=log_q.device)
 
     def ordered(
@@ -115,7 +119,11 @@ class TapeChoices:
     def independent(
         self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
     ) -> Int[Tensor, "row node count"]:
-        return self._each(log_q, count, lambda tape, law, n: [tape.fork(law) if max(law) > 0 else -1 for _ in range(n)])
+        return self._each(
+            log_q,
+            count,
+            lambda tape, distribution, n: [tape.fork(distribution) if max(distribution) > 0 else -1 for _ in range(n)],
+        )
 
     def beam(
         self,
@@ -127,8 +135,8 @@ class TapeChoices:
         of: int,
     ) -> Beam:
         rows = [
-            beam_of(tape, p, laws, width)
-            for tape, p, laws in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)
+            beam_of(tape, p, distributions, width)
+            for tape, p, distributions in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)
         ]
         size, device = min(width, log_q.shape[1] * log_q.shape[2]), log_q.device
         empty = (0, 0, 0.0)
@@ -145,9 +153,9 @@ class TapeChoices:
             out.append(bool(asking) and tape.fork([yes, 1.0 - yes]) == 0)
         return out
 
-    def token(self, law: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
-        taken = [tape.fork(row) for tape, row in zip(self.tapes, law.tolist(), strict=True)]
-        return torch.tensor(taken, device=law.device)
+    def token(self, distribution: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
+        taken = [tape.fork(row) for tape, row in zip(self.tapes, distribution.tolist(), strict=True)]
+        return torch.tensor(taken, device=distribution.device)
 
     def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
         return self.token(weights)
@@ -166,9 +174,9 @@ class TapeChoices:
         return found if tokens is None else found[..., tokens]
 
 
-def without_replacement(tape: Tape, law: Sequence[float], count: int) -> list[int]:
+def without_replacement(tape: Tape, distribution: Sequence[float], count: int) -> list[int]:
     """Places of an ordered sample; -1 where nothing is left."""
-    left, out = list(law), list[int]()
+    left, out = list(distribution), list[int]()
     for _ in range(count):
         if max(left) <= 0:
             out.append(-1)
@@ -179,13 +187,13 @@ def without_replacement(tape: Tape, law: Sequence[float], count: int) -> list[in
 
 
 def beam_of(
-    tape: Tape, prefixes: Sequence[float], laws: Sequence[Sequence[float]], width: int
+    tape: Tape, prefixes: Sequence[float], distributions: Sequence[Sequence[float]], width: int
 ) -> list[tuple[int, int, float]]:
     """One level of stochastic beam search as an exponential race: leaves of prefixes that have arrived run on, the next
     prefix arrives at the rate of all mass not yet arrived, and brings its own best leaf (Kool et al. 2019, by memorylessness
     of the race). Prefixes come in beam order. Returns (parent, token, path probability), best first."""
-    alive = [i for i, w in enumerate(prefixes) if w > 0 and max(laws[i]) > 0]
-    left = [[w * q for q in law] for w, law in zip(prefixes, laws, strict=True)]
+    alive = [i for i, w in enumerate(prefixes) if w > 0 and max(distributions[i]) > 0]
+    left = [[w * q for q in distribution] for w, distribution in zip(prefixes, distributions, strict=True)]
     arrived: list[int] = []
     out: list[tuple[int, int, float]] = []
     while len(out) < width:
@@ -207,10 +215,10 @@ def beam_of(
     return out
 
 
-def enumerate_law(
+def enumerate_distribution(
     run: Callable[[list[Tape]], Sequence[Texts]], batch: int = 512, most: int = MOST, rounding: float = 1e-9
-) -> tuple[JointLaw, int]:
-    """The exact law of ``run``'s results (one per tape), and the number of branches.
+) -> tuple[JointDistribution, int]:
+    """The exact distribution of ``run``'s results (one per tape), and the number of branches.
 
     Args:
         run: plays some tapes as the rows of one batch.
@@ -222,7 +230,7 @@ def enumerate_law(
         ConfigError: more than ``most`` branches.
         RuntimeError: the branches do not add up to one.
     """
-    law: dict[Texts, float] = defaultdict(float)
+    distribution: dict[Texts, float] = defaultdict(float)
     waiting: list[list[int]] = [[]]
     branches = 0
     while waiting:
@@ -232,13 +240,15 @@ def enumerate_law(
         if branches > most:
             raise ConfigError(f"there are more than {most:,} branches of random choices: make the case smaller")
         for tape, result in zip(tapes, run(tapes), strict=True):
-            law[result] += tape.weight
+            distribution[result] += tape.weight
             waiting += tape.others
-    if abs(sum(law.values()) - 1) > rounding:
-        raise RuntimeError(f"the branches add up to {sum(law.values())}, not to one: a row's choices hang on its neighbours")
-    return dict(law), branches
+    if abs(sum(distribution.values()) - 1) > rounding:
+        raise RuntimeError(
+            f"the branches add up to {sum(distribution.values())}, not to one: a row's choices hang on its neighbours"
+        )
+    return dict(distribution), branches
 
 
-def total_variation(a: JointLaw, b: JointLaw) -> float:
+def total_variation(a: JointDistribution, b: JointDistribution) -> float:
     """Half the sum of the absolute differences."""
     return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2

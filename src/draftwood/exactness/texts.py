@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.rng import CounterRng
 from draftwood.exactness.evidence import STAKES, of_pairs, of_rare, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
-from draftwood.noise import Noise
 
 LAGS: Final = tuple(range(1, 9))
 ROUNDED: Final = 0.0005  # of tokens that follow their noise, those that two forwards may pick differently
@@ -34,27 +34,29 @@ class Text:
     Attributes:
         prompt: token ids before them.
         tokens: their ids.
-        law: the target's probabilities at each.
+        distribution: the target's probabilities at each.
         places: from 0 to 1 in it by token number, uniform within a token's own share.
     """
 
     prompt: list[int]
     tokens: Int[Tensor, "token"]
-    law: Float[Tensor, "token vocab"]
+    distribution: Float[Tensor, "token vocab"]
     places: Float[Tensor, "token"]
 
     @cached_property
     def likely(self) -> Int[Tensor, "token likely"]:
         """The likeliest tokens at each place."""
-        found: Tensor = self.law.topk(min(LIKELY, self.law.shape[1]), dim=-1).indices
+        found: Tensor = self.distribution.topk(min(LIKELY, self.distribution.shape[1]), dim=-1).indices
         return found
 
 
-def by_number(law: Float[Tensor, "token vocab"], tokens: Int[Tensor, "token"], generator: torch.Generator) -> Tensor:
+def by_number(
+    distribution: Float[Tensor, "token vocab"], tokens: Int[Tensor, "token"], generator: torch.Generator
+) -> Tensor:
     """Places of tokens in their distributions, which need not be normalised, in the order of their numbers."""
     token = tokens.unsqueeze(1)
-    below = law.double().cumsum(1)
-    own, end = law.double().gather(1, token).squeeze(1), below.gather(1, token).squeeze(1)
+    below = distribution.double().cumsum(1)
+    own, end = distribution.double().gather(1, token).squeeze(1), below.gather(1, token).squeeze(1)
     share = torch.rand(len(tokens), generator=generator, dtype=torch.float64)
     places: Tensor = ((end - (1 - share) * own) / below[:, -1]).clamp(0.0, 1.0)
     return places
@@ -65,11 +67,11 @@ def pair_ratios(now: Text, then: Text, at: Sequence[int], before: Sequence[int])
     here, there = torch.tensor(at), torch.tensor(before)
     tokens, earlier = now.likely[here], then.tokens[there]
     return ratios(
-        now.law[here.unsqueeze(1), tokens],
-        then.law[there.unsqueeze(1), tokens],
+        now.distribution[here.unsqueeze(1), tokens],
+        then.distribution[there.unsqueeze(1), tokens],
         tokens,
-        now.law[here, earlier],
-        then.law[there, earlier],
+        now.distribution[here, earlier],
+        then.distribution[there, earlier],
         earlier,
         now.tokens[here],
     )
@@ -154,8 +156,8 @@ class Choice:
 
     def add(self, text: Text, seed: int) -> None:
         """Count the tokens that lie below the best one by more than rounding explains."""
-        noise = Noise([seed]).at([len(text.prompt) - 1]).shared(0, len(text.tokens), text.law.shape[1])
-        scores = text.law.log() + torch.as_tensor(noise)[0]
+        noise = CounterRng([seed]).at([len(text.prompt) - 1]).shared(0, len(text.tokens), text.distribution.shape[1])
+        scores = text.distribution.log() + torch.as_tensor(noise)[0]
         gaps = scores.amax(1) - scores.gather(1, text.tokens.unsqueeze(1)).squeeze(1)
         gaps = gaps[gaps < torch.inf]  # what is just outside top-p here may be just inside in another forward
         self._count += int((gaps > self._allowed).sum())

@@ -27,24 +27,24 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
-from draftwood.checks import shown, whole
-from draftwood.decode import Decoder, Request
-from draftwood.decoders import Learnt, seeds_for
+from draftwood.core.arguments import MethodLike, method_of
+from draftwood.core.checks import shown, whole
+from draftwood.core.errors import ConfigError
+from draftwood.core.processors import ByRow
+from draftwood.core.rng import CounterRng
+from draftwood.core.rounds import Stats
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
-from draftwood.errors import ConfigError
-from draftwood.given import MethodLike, method_of
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decoders import Learnt, seeds_for
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
-from draftwood.methods import build
-from draftwood.models import Runner
-from draftwood.models.causal_block import causal_draft
-from draftwood.models.support import check_fits, context, own_context
-from draftwood.models.torch_runner import TorchRunner
-from draftwood.models.unpadded import UnpaddedNoise, unpadded
-from draftwood.noise import Noise
-from draftwood.output import Limits
-from draftwood.processors import ByRow
-from draftwood.rounds import Stats
-from draftwood.settings import Method, Sampling
+from draftwood.runners.blocks.causal_block import causal_draft
+from draftwood.runners.protocols import Runner
+from draftwood.runners.support import check_fits, context, own_context
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.unpadded import UnpaddedRng, unpadded
 from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62
@@ -162,7 +162,7 @@ class Recipe:
         put, end = (_silent, _silent) if self.streamer is None else (self.streamer.put, self.streamer.end)
         put(input_ids.cpu())
         seeds = self._seeds(len(prompts), sampling)
-        noise = UnpaddedNoise(Noise(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
+        noise = UnpaddedRng(CounterRng(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
         requests = [
             Request(prompt=prompt, seed=seed, limits=ends.limits, criterion=ends.criterion(row))
             for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))

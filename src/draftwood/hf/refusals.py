@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 _NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"
 _CONSTRAINED = "it is for beam search, which keeps several texts at once; leave it out"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from draftwood.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import data, loop
 from draftwood.train.config import AverageConfig
 from draftwood.train.lm import held_out_losses, load_tokenizer, saved_model

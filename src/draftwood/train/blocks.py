@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, held_out_batches
 

@@ -6,8 +6,8 @@ import random
 import re
 from pathlib import Path
 
-from draftwood.corpus import read_documents, read_lines
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents, read_lines
 
 _WORDS = 90  # of a passage
 _TASKS = (

@@ -24,10 +24,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from draftwood.errors import ConfigError
-from draftwood.loading import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
-from draftwood.models.support import context
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions
+from draftwood.load.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.runners.support import context
 from draftwood.train import loop
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from draftwood.checks import whole
-from draftwood.errors import ConfigError
+from draftwood.core.checks import whole
+from draftwood.core.errors import ConfigError
 
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]
@@ -96,7 +96,7 @@ class DraftConfig(TextConfig):
     layers: int = field(default=2, metadata={"help": "transformer layers"})
     heads: int = field(default=4, metadata={"help": "attention heads"})
     intermediate: int = field(default=384, metadata={"help": "width of the feed-forward part"})
-    loss: Loss = field(default="kl", metadata={"help": "distance to the target's next-token law"})
+    loss: Loss = field(default="kl", metadata={"help": "distance to the target's next-token distribution"})
     tvd_weight: float = field(default=2.0, metadata={"help": "weight of the total variation distance beside the loss"})
     sampled: int = field(default=1024, metadata={"help": "blocks that the target writes itself, to train on"})
     sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from draftwood.corpus import read_documents
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents
 
 _SUFFIXES = (".txt", ".txt.xz")
 

@@ -1,6 +1,6 @@
 """A drafter distilled from its target: a much smaller Llama with the same tokenizer.
 
-It learns the target's next-token law, on training text and on text that the target wrote itself
+It learns the target's next-token distribution, on training text and on text that the target wrote itself
 (DistillSpec, arXiv 2310.08461; the drafter's own samples, its third kind of data, are not used).
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from draftwood.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import data, loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
@@ -30,7 +30,7 @@ _HELD_OUT_SEED = 1
 
 
 class Distillation(Trainer):  # type: ignore[misc]
-    """A Trainer whose loss is a distance to the law of a frozen target."""
+    """A Trainer whose loss is a distance to the distribution of a frozen target."""
 
     def __init__(self, *, target: nn.Module, loss: str, tvd_weight: float, **settings: Any) -> None:
         super().__init__(**settings)
@@ -54,7 +54,7 @@ class Distillation(Trainer):  # type: ignore[misc]
 
 
 class BlockDistillation(Distillation):
-    """Distillation of whole blocks: the target's laws are learnt at every token and at the masks of some cuts."""
+    """Distillation of whole blocks: the target's distributions are learnt at every token and at the masks of some cuts."""
 
     def __init__(self, *, cutting: Cutting, **settings: Any) -> None:
         super().__init__(**settings)
@@ -172,7 +172,7 @@ def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
     return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
 
 
-def log_law(logits: Tensor) -> Tensor:
+def log_distribution(logits: Tensor) -> Tensor:
     """Log-probabilities float32 [row, position, vocab] of every token that has a successor in the block."""
     return logits[:, :-1].float().log_softmax(-1)
 
@@ -189,7 +189,9 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
         accepted, same, loss = [], [], []
         for tokens in loop.batches(blocks, batch, target.device):
             logits = [m(input_ids=tokens, use_cache=False).logits for m in (model, target)]
-            draft_logp, target_logp = (log_law(one[..., : logits[1].shape[-1]]) for one in logits)  # without a mask token
+            draft_logp, target_logp = (
+                log_distribution(one[..., : logits[1].shape[-1]]) for one in logits
+            )  # without a mask token
             accepted.append(acceptance(target_logp, draft_logp).cpu())
             same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
             loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Trainer
 
-from draftwood.errors import ConfigError, ModelError
-from draftwood.loading import load_model
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.settings import LoadOptions
+from draftwood.load.models import load_model
 from draftwood.train import data, loop
 from draftwood.train.config import LMConfig
 from draftwood.train.tokenizer import encoder, train_tokenizer

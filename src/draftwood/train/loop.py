@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.config import ChatsConfig, RunConfig
 from draftwood.train.optim import MuonAdamW
 

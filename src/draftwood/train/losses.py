@@ -1,4 +1,4 @@
-"""Distances between the next-token laws of a target and a drafter, and what they say about speculative decoding.
+"""Distances between the next-token distributions of a target and a drafter, and what they say about speculative decoding.
 
 Shapes: ``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab]; ``labels`` int64 [...].
 
@@ -60,8 +60,8 @@ def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) ->
 
     For a chain of L tokens: the mean over starting positions of ``1 + sum_{i<=L} a_1 ... a_i``, with ``a_i`` the
     acceptance i - 1 positions further on. It is an estimate, made for text that the target has sampled: a real chain
-    goes on with drafted tokens that were accepted, whose law is that of min(target, draft), not the target's. On other
-    text it is only a yardstick.
+    goes on with drafted tokens that were accepted, whose distribution is that of min(target, draft), not the target's. On
+    other text it is only a yardstick.
     """
     figures = {}
     for length in lengths:

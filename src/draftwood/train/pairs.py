@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from draftwood.corpus import read_sentence_pairs
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train.config import PairsConfig
+from draftwood.train.corpus import read_sentence_pairs
 
 IGNORED = -100
 """The label of a position that is not in the loss."""

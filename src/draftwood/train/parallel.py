@@ -3,8 +3,8 @@
 Source: PARD, An et al. 2025, arXiv 2504.18583. There a text is seen with all its cuts, and masks are dropped at random; here
 some cuts of a text are drawn and their whole blocks kept. One forward reads the text and, behind it, the masks of every cut:
 a mask has the position of the token that it stands for, and sees the text up to its cut and the masks of its cut before it.
-So each of them gets exactly what it gets when the drafter is used. What it learns is the target's law at its place, given
-the true text: in the mean over texts, the law of the token there when those before are not known.
+So each of them gets exactly what it gets when the drafter is used. What it learns is the target's distribution at its place,
+given the true text: on average over texts, the distribution of the token there when those before are not known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train import loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.losses import acceptance

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 
 @torch.no_grad()

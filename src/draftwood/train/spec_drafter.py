@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianMTModel, Trainer
 
-from draftwood.errors import ConfigError, ModelError
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.masked_block import MaskedBlockDrafter
-from draftwood.models.pairing import fingerprint
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
 from draftwood.train.blocks import Batch, BlockBatches, glance, lengths_of, share_of, worth
 from draftwood.train.config import SpecDrafterConfig
@@ -199,7 +199,7 @@ def written_outputs(target: Any, sources: list[list[int]], cache: Path, part: st
         ConfigError: ``cache`` holds outputs of another target.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    claim, mine = cache / "target.txt", fingerprint(target)
+    claim, mine = cache / "target.txt", digest_of(target)
     if claim.is_file() and claim.read_text() != mine:
         raise ConfigError(f"{cache} holds outputs of target {claim.read_text()}, not of {mine}; give another folder")
     claim.write_text(mine)

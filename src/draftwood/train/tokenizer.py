@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from draftwood.corpus import SEPARATOR
+from draftwood.train.corpus import SEPARATOR
 from draftwood.train.data import Encoder
 
 

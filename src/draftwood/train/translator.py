@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, Trainer
 
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.train import loop
 from draftwood.train.config import TranslatorConfig
 from draftwood.train.pairs import (

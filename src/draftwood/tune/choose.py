@@ -8,9 +8,9 @@ from math import sqrt
 from statistics import fmean
 from typing import cast, final
 
-from draftwood.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT
-from draftwood.models import BlockRunner, Runner
-from draftwood.settings import Method, MethodName
+from draftwood.core.settings import Method, MethodName
+from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT
+from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.tune.costs import Costs
 from draftwood.tune.measure import Speed
 from draftwood.tune.nests import Nest

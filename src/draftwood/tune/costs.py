@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from draftwood.settings import Method
+from draftwood.core.settings import Method
 from draftwood.tune.measure import Forwards, Timed, steady
 
 Line: TypeAlias = list[tuple[int, float]]

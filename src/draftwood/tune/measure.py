@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, cast, final
 import torch
 
 from draftwood.api import Pair
-from draftwood.decode import Decoder, Piece, Request
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft.level import LevelDrafter
-from draftwood.methods import PACED_LENGTH, build
-from draftwood.models import Runner
-from draftwood.output import Limits
-from draftwood.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Piece, Request
+from draftwood.engine.methods import PACED_LENGTH, build
+from draftwood.engine.output import Limits
+from draftwood.runners.protocols import Runner
 from draftwood.tune.nests import beams, branchings
 from draftwood.verify import Verifier
 
@@ -171,4 +171,4 @@ def _forward(runner: Runner, token: int, nodes: int) -> float:
 def widths_of(method: Method, pair: Pair) -> tuple[int, ...]:
     """Nodes per level of a drawn tree; none where nothing is drawn level by level."""
     drafter, _ = build(method, pair.draft, greedy=False)
-    return drafter.growth.widths if isinstance(drafter, LevelDrafter) else ()
+    return drafter.policy.widths if isinstance(drafter, LevelDrafter) else ()

@@ -4,12 +4,12 @@
 at depth ``l`` a tree of branching ``b`` contains the one of branching ``b'`` that the same noise would have drawn.
 
 **Stochastic beams.** A node's time of arrival is at least its parent's, and a parent's first child arrives with it
-(:class:`draftwood.noise.Beam`). Let ``x`` be among the ``w`` first arrivals of a level, and suppose ``w`` nodes of the level
-above had arrived before its parent. Each of them has a child that arrives when it does, hence before ``x``: ``w`` nodes are
-ahead of ``x``, a contradiction. So the parents of the ``w`` first of a level are among the ``w`` first of the level above;
-level by level, the ``w`` first arrivals of a beam of width ``W >= w`` are the beam of width ``w`` drawn with the same noise,
-and the beam of width 1 is the chain. This needs a child below every node that is asked for one, so a nest is grown without
-tokens that end the text.
+(:class:`draftwood.core.rng.Beam`). Let ``x`` be among the ``w`` first arrivals of a level, and suppose ``w`` nodes of the
+level above had arrived before its parent. Each of them has a child that arrives when it does, hence before ``x``: ``w``
+nodes are ahead of ``x``, a contradiction. So the parents of the ``w`` first of a level are among the ``w`` first of the
+level above; level by level, the ``w`` first arrivals of a beam of width ``W >= w`` are the beam of width ``w`` drawn with
+the same noise, and the beam of width 1 is the chain. This needs a child below every node that is asked for one, so a nest is
+grown without tokens that end the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from draftwood.settings import Method
+from draftwood.core.settings import Method
 
 
 @final

@@ -5,7 +5,7 @@ verifiers (:mod:`draftwood.verify.expected`). The mean over rounds is an estimat
 own chance, and the same rounds serve all members, so their order is known better than their level. A mean over rounds hangs
 on where rounds begin, which is where the last one ended: the text goes on by the verdict on one member of middling size, the
 anchor, so that rounds begin as they do for shapes that may be chosen. Every smaller tree is a legal draft of its own, so the
-text follows the target's law.
+text follows the target's distribution.
 
 Source: acceptance measured once, shapes compared by arithmetic, as in Sequoia (arXiv 2402.12374).
 """
@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.tree import DRAWS_WITH_LAWS, DraftTree
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Verdict
+from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree
 from draftwood.tune.nests import Nest
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected
@@ -42,7 +42,7 @@ class Replay:
 
     name = "replay"
     lossless = True
-    draws = DRAWS_WITH_LAWS
+    draws = DRAWS_WITH_LOG_PROBS
     tolerant = False
 
     def __init__(self, nest: Nest, inner: Verifier) -> None:
@@ -53,7 +53,7 @@ class Replay:
         self.recursive: list[list[float]] = []
         self.traversal: list[list[float]] = []
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: RoundRng) -> Verdict:
         for found, drafted in zip(expected(tree, target_logp), tree.drafted, strict=True):
             if 1 + drafted == self._size:  # not at the end of the text, where trees are cut
                 self.recursive.append([found.recursive(kept) for kept in self._members])
@@ -68,7 +68,7 @@ def part_of(tree: DraftTree, kept: Sequence[int]) -> DraftTree:
     kept = list(kept)
     place = torch.zeros(tree.size, dtype=torch.long, device=tree.tokens.device)
     place[kept] = torch.arange(len(kept), device=place.device)
-    inner = 0 if tree.draft_laws is None else tree.draft_laws.logp.shape[1]
+    inner = 0 if tree.draft_log_probs is None else tree.draft_log_probs.logp.shape[1]
     asked = [node for node in kept if node < inner]
     return replace(
         tree,
@@ -77,6 +77,6 @@ def part_of(tree: DraftTree, kept: Sequence[int]) -> DraftTree:
         depths=tree.depths[:, kept],
         valid=tree.valid[:, kept],
         ancestors=tree.ancestors[:, kept][:, :, kept],
-        draft_laws=None if tree.draft_laws is None else tree.draft_laws.at(asked),
+        draft_log_probs=None if tree.draft_log_probs is None else tree.draft_log_probs.at(asked),
         drawn=None if tree.drawn is None else tree.drawn[:, kept],
     )

@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import Any, TypeAlias, cast, final
 
 from draftwood.api import Pair
-from draftwood.errors import ConfigError
-from draftwood.models import BlockRunner
-from draftwood.settings import Method, MethodName, VerifierName
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method, MethodName, VerifierName
+from draftwood.runners.protocols import BlockRunner
 from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, leaders, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import BEAMS, BRANCHINGS, ROOM, Forwards, Runs, Speed, Timed, widths_of
@@ -20,11 +20,11 @@ from draftwood.tune.replay import Replay
 from draftwood.tune.sizes import Sizes
 from draftwood.verify.traversal import Traversal
 
-Tell: TypeAlias = Callable[[str, float], object]
+OnProgress: TypeAlias = Callable[[str, float], object]
 """Called after every text with what is being done and the share of the time that is gone."""
 
 _FORWARDS = 4  # of every size in every pass
-_JUDGED_AFTER = 3  # texts: the next ones only for methods that may still be the fastest
+_TESTED_AFTER = 3  # texts: the next ones only for methods that may still be the fastest
 _UNTIL = {"costs": 0.2, "acceptance": 0.45, "check": 1.0}  # shares of the time
 
 
@@ -107,11 +107,11 @@ class Tuning:
         ConfigError: a prompt that leaves no room in the models' context.
     """
 
-    def __init__(self, pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, tell: Tell) -> None:
+    def __init__(self, pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress: OnProgress) -> None:
         self.pair = pair
         self.prompts = list(prompts)[: sizes.prompts]
         self.sizes = sizes
-        self.tell = tell
+        self.on_progress = on_progress
         self.runs = Runs(pair, sizes.max_new_tokens)
         self._by_level = pair.draft is not None and not isinstance(pair.draft, BlockRunner)
         self.temperatures = sorted(set(sizes.temperature))
@@ -147,7 +147,7 @@ class Tuning:
                 return
 
     def _done(self, phase: str) -> None:
-        self.tell(phase, (perf_counter() - self.start) / (60 * self.sizes.minutes))
+        self.on_progress(phase, (perf_counter() - self.start) / (60 * self.sizes.minutes))
 
     def _costs(self) -> Costs:
         cases = [case for greedy in sorted({t == 0 for t in self.temperatures}) for case in self._calibration(greedy)]
@@ -207,7 +207,7 @@ class Tuning:
             for method, temperature in _shuffled(_cases(asked), seed):
                 found[temperature][method].add(self.runs.timed(method, temperature, prompt, seed))
                 self._done("check")
-            if done >= min(_JUDGED_AFTER, len(self.prompts)):
+            if done >= min(_TESTED_AFTER, len(self.prompts)):
                 asked = {t: leaders({m: found[t][m] for m in methods}) for t, methods in asked.items()}
         for method, temperature in cases:
             _ask_for_rounds(method, found[temperature][method].rounds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from draftwood.checks import number, whole
-from draftwood.errors import ConfigError
-from draftwood.settings import Sampling
+from draftwood.core.checks import number, whole
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Sampling
 
 
 @final

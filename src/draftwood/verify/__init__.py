@@ -1,4 +1,4 @@
-"""Verifiers: each keeps one path of a draft tree so that the output follows the target's own law."""
+"""Verifiers: each keeps one path of a draft tree so that the output follows the target's own distribution."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.tree import DraftTree, Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Verdict
+from draftwood.core.tree import DraftTree, Draw
 
 
 @runtime_checkable
@@ -18,10 +18,10 @@ class Verifier(Protocol):
 
     Attributes:
         name: as written on the command line.
-        lossless: the output follows the target's law exactly.
+        lossless: the output follows the target's distribution exactly.
         draws: the ways of choosing siblings under which that holds.
-        tolerant: it keeps tokens that are nearly the target's best, so at temperature 0 it is given the target's laws as
-            they are, not as point masses.
+        tolerant: it keeps tokens that are nearly the target's best, so at temperature 0 it is given the target's
+            distributions as they are, not as point masses.
     """
 
     @property
@@ -36,6 +36,6 @@ class Verifier(Protocol):
     @property
     def tolerant(self) -> bool: ...
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Keep one path of each row's tree and draw the token after it."""
         ...

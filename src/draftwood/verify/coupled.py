@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.laws import best_tokens
-from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.tree import ALL_DRAWS, DraftTree, Draw
+from draftwood.core.log_probs import best_tokens
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Verdict
+from draftwood.core.tree import ALL_DRAWS, DraftTree, Draw
 
 Choose: TypeAlias = Callable[[int, int, int], int]
 """The target's choice below a node, asked with the row, the node and its depth."""
@@ -95,21 +95,22 @@ class Coupled:
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
     tolerant: ClassVar[bool] = False
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """Looks at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as laws."""
-        noise = choices.shared(0, tree.max_depth + 1, target_logp.shape[-1])
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
+        """DisplayOptions at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as
+        distributions."""
+        noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         return matched(tree, target_logp, noise)
 
 
 @final
 class Greedy:
-    """Match the target's most likely token: exact at temperature 0 only, where it is the law itself."""
+    """Match the target's most likely token: exact at temperature 0 only, where it is the distribution itself."""
 
     name: ClassVar[str] = "greedy"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
     tolerant: ClassVar[bool] = False
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """As :class:`Coupled` without noise; ``choices`` is not asked."""
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
+        """As :class:`Coupled` without noise; ``rng`` is not asked."""
         return matched(tree, target_logp, None)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.tree import DraftTree
+from draftwood.core.tree import DraftTree
 from draftwood.verify.traversal import inner_levels, pass_down
 
 
@@ -44,11 +44,11 @@ class Expected:
                 left -= self._reach[child]
 
     def recursive(self, kept: Collection[int]) -> float:
-        """Accepted tokens in the mean under recursive rejection, if only these nodes had been drafted."""
+        """Accepted tokens on average under recursive rejection, if only these nodes had been drafted."""
         return sum((self._reach[node] for node in kept if node), 0.0)
 
     def traversal(self, kept: Collection[int]) -> float:
-        """Accepted tokens in the mean under traversal verification, if only these nodes had been drafted."""
+        """Accepted tokens on average under traversal verification, if only these nodes had been drafted."""
         mean, going = 0.0, 1.0
 
         def visit(node: int) -> None:

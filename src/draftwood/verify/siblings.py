@@ -1,4 +1,4 @@
-"""The laws ``Q_1, Q_2, ...`` from which the children of a node were drawn, for many nodes at once."""
+"""The distributions ``Q_1, Q_2, ...`` from which the children of a node were drawn, for many nodes at once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.tree import DraftTree, Draw
+from draftwood.core.tree import DraftTree, Draw
 
 
-def laws_at(
+def log_probs_at(
     logp: Float[Tensor, "row node vocab"], rows: Sequence[int], nodes: Sequence[int]
 ) -> Float[Tensor, "asked vocab"]:
     """Probabilities at some nodes, one line each, in memory of their own."""
@@ -23,8 +23,8 @@ def laws_at(
 
 
 @final
-class SiblingLaws:
-    """The laws of the children of some nodes, in draw order, each up to a factor.
+class SiblingProbs:
+    """The distributions of the children of some nodes, in draw order, each up to a factor.
 
     Attributes:
         left: ``Q_j`` times ``total``.
@@ -44,12 +44,12 @@ class SiblingLaws:
             self.left = torch.zeros_like(like)
         else:
             inner = tree.draft_logp.shape[1] - 1
-            self.left = laws_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
+            self.left = log_probs_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
             if tree.draw is Draw.HYBRID:
                 self._take_certain(tree, rows, nodes)
 
     def _take_certain(self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int]) -> None:
-        """The laws of hybrid first children: ``q`` without the certain siblings, or certainty where none was drawn.
+        """The distributions of hybrid first children: ``q`` without the certain siblings, or certainty where none was drawn.
 
         The sum is taken anew, for the reason given in :meth:`seen`.
         """

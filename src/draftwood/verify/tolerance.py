@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.settings import BETA, TAU, check_tolerance
-from draftwood.tree import ALL_DRAWS, DraftTree, Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Verdict
+from draftwood.core.settings import BETA, TAU, check_tolerance
+from draftwood.core.tree import ALL_DRAWS, DraftTree, Draw
 from draftwood.verify.coupled import follow_table
 
 
@@ -46,8 +46,8 @@ class Tolerance:
         """True where only the best token is kept."""
         return self.beta == 1 or self.tau == 0
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
-        """One pass over all nodes, one host sync; ``choices`` is not asked. ``target_logp`` are unsharpened laws."""
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
+        """One pass over all nodes, one host sync; ``rng`` is not asked. ``target_logp`` are unsharpened distributions."""
         best = target_logp.argmax(dim=-1)
         if self.lossless:
             return follow_table(tree, best)

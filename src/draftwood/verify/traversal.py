@@ -1,4 +1,4 @@
-"""Traversal verification: from the leaves to the root (arXiv 2505.12398), with each child's own law ``Q_j``.
+"""Traversal verification: from the leaves to the root (arXiv 2505.12398), with each child's own distribution ``Q_j``.
 
 A child's weight is what recursive rejection leaves undecided: the chance that it may be kept, given all that came before it.
 Leaves are asked first, so that a long path is not lost by one rejection on the way. On a chain this is Block Verification
@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.noise import Choices
-from draftwood.rounds import Verdict
-from draftwood.tree import DRAWS_WITH_LAWS, DraftTree, Draw
-from draftwood.verify.siblings import SiblingLaws, laws_at
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Verdict
+from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
+from draftwood.verify.siblings import SiblingProbs, log_probs_at
 
 
 @final
@@ -47,31 +47,35 @@ class Traversal:
 
     name: ClassVar[str] = "traversal"
     lossless: ClassVar[bool] = True
-    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LAWS
+    draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LOG_PROBS
     tolerant: ClassVar[bool] = False
 
-    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], choices: Choices) -> Verdict:
+    def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""
         own = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
-        left: dict[tuple[int, int], Tensor] = {}  # what remains of the target's law at inner nodes, up to a factor
+        left: dict[tuple[int, int], Tensor] = {}  # what remains of the target's distribution at inner nodes, up to a factor
         for parents in inner_levels(tree):
-            laws = pass_down(tree, parents, own, target_logp)
-            if parents.nodes[0] == 0:  # what remains of a root is nothing by rounding only: the target's law stands for it
-                laws = torch.where(own[parents.rows, 0, None] > 0, laws, laws_at(target_logp, parents.rows, parents.nodes))
-            left.update(zip(zip(parents.rows, parents.nodes, strict=True), laws, strict=True))
+            distributions = pass_down(tree, parents, own, target_logp)
+            if (
+                parents.nodes[0] == 0
+            ):  # what remains of a root is nothing by rounding only: the target's distribution stands for it
+                distributions = torch.where(
+                    own[parents.rows, 0, None] > 0, distributions, log_probs_at(target_logp, parents.rows, parents.nodes)
+                )
+            left.update(zip(zip(parents.rows, parents.nodes, strict=True), distributions, strict=True))
         own[:, 0] = 1.0
         orders = [leaves_first(children) for children in tree.children]
         longest = max(map(len, orders))
         order = torch.tensor([o + [0] * (longest - len(o)) for o in orders], device=own.device)
         asked = own.gather(1, order)
         stops = asked * (1 - asked).cumprod(dim=1).roll(1, dims=1).index_fill(1, order.new_zeros(1), 1.0)
-        ends = order.gather(1, choices.path(stops).unsqueeze(1)).squeeze(1).tolist()  # host sync
-        laws = torch.stack([
+        ends = order.gather(1, rng.path(stops).unsqueeze(1)).squeeze(1).tolist()  # host sync
+        distributions = torch.stack([
             left[row, end] if (row, end) in left else target_logp[row, end].exp() for row, end in enumerate(ends)
         ])  # fmt: skip
         return Verdict(
             paths=[_path(parents, end) for parents, end in zip(tree.lists[1], ends, strict=True)],
-            next_tokens=choices.token(laws).tolist(),
+            next_tokens=rng.token(distributions).tolist(),
             expected=((stops * tree.depths.gather(1, order)).sum(1) / stops.sum(1)).tolist(),
         )
 
@@ -113,13 +117,13 @@ def pass_down(
 ) -> Float[Tensor, "parent vocab"]:
     """Give the children of one depth their weights (in ``own``), and put the parents' final weights in their place.
 
-    Returns what is left of the target's law at the parents, times the weight: that is the sum of each line. Where ``after``
-    is given, it takes down every node's weight after each number of its children.
+    Returns what is left of the target's distribution at the parents, times the weight: that is the sum of each line. Where
+    ``after`` is given, it takes down every node's weight after each number of its children.
     """
     weights = own.view(-1)
     weight = weights.index_select(0, parents.at).unsqueeze(1)
-    left = laws_at(target_logp, parents.rows, parents.nodes)
-    siblings = SiblingLaws(tree, parents.rows, parents.nodes, left)
+    left = log_probs_at(target_logp, parents.rows, parents.nodes)
+    siblings = SiblingProbs(tree, parents.rows, parents.nodes, left)
     left.mul_(weight)
     for j, (children, token) in enumerate(zip(parents.tries, parents.tokens, strict=True)):
         if j:
@@ -137,7 +141,7 @@ def pass_down(
     return left
 
 
-def _take_away(left: Float[Tensor, "parent vocab"], weight: Float[Tensor, "parent 1"], siblings: SiblingLaws) -> None:
+def _take_away(left: Float[Tensor, "parent vocab"], weight: Float[Tensor, "parent 1"], siblings: SiblingProbs) -> None:
     """In place: with ``d = relu(w r - Q_j)`` and its sum ``S``, ``w`` becomes ``S / (S + 1 - w)`` and ``r`` is ``d / S``."""
     left.addcmul_(siblings.left, siblings.total.reciprocal(), value=-1).relu_()
     remains = left.sum(-1, keepdim=True, dtype=weight.dtype)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, final
 
 from draftwood.bench.config import DTypeName, listed
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 SYSTEMS: Final = ("transformers", "torch", "openvino")
 

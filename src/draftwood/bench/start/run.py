@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import torch
 
-from draftwood import machine
 from draftwood.bench.document import plain
 from draftwood.bench.inflate import LABEL
 from draftwood.bench.prompts import BUILT_IN
 from draftwood.bench.report import spread_cell, table
 from draftwood.bench.start.config import StartConfig
 from draftwood.bench.summary import spread
-from draftwood.checkpoint import check_path
-from draftwood.errors import ConfigError
-from draftwood.loading import choose_dtype, named_or_bundled
+from draftwood.core import machine
+from draftwood.core.errors import ConfigError
+from draftwood.load.checkpoint import check_path
+from draftwood.load.models import choose_dtype, named_or_bundled
 
 PROMPT: Final = BUILT_IN["stories"][0]
 BASE: Final = "transformers"

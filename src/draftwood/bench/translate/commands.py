@@ -11,9 +11,9 @@ import click
 
 from draftwood.bench.progress import steps
 from draftwood.bench.translate.config import TranslateConfig
-from draftwood.errors import ConfigError
-from draftwood.options import dataclass_options
-from draftwood.settings import LoadOptions
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options
+from draftwood.core.settings import LoadOptions
 
 if TYPE_CHECKING:
     from draftwood.bench.translate.sentences import Sentence
@@ -33,8 +33,8 @@ def translate_command(**options: Any) -> None:
     """
     from draftwood.bench.translate.peers import require_packages
     from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences
-    from draftwood.loading import quiet_loading
-    from draftwood.machine import free_threads, torch_threads
+    from draftwood.core.machine import free_threads, torch_threads
+    from draftwood.load.models import quiet_loading
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)
@@ -55,7 +55,7 @@ def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
     from draftwood.bench.translate.ours import kept_layers, our_systems
     from draftwood.bench.translate.peers import peer_systems
     from draftwood.bench.translate.sentences import longest_translation
-    from draftwood.models.layer_skip import with_layers
+    from draftwood.runners.seq2seq.layer_skip import with_layers
 
     longest = longest_translation(config, translator)
     skipped = None
@@ -70,7 +70,7 @@ def _speed(config: TranslateConfig, translator: Translator, systems: list[System
     """Run, and write what there is however it ends."""
     from draftwood.bench.translate.document import Writer
     from draftwood.bench.translate.run import Bench, Log, batched
-    from draftwood.machine import load_average
+    from draftwood.core.machine import load_average
 
     cases = [(system, size) for size in config.batch_size for system in systems if system.takes(size)]
     long = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) >= config.long]
@@ -103,7 +103,7 @@ def _exact(config: TranslateConfig, translator: Translator, systems: list[System
     from draftwood.bench.document import replace_file, text_of
     from draftwood.bench.translate import exact
     from draftwood.bench.translate.report import exact_markdown
-    from draftwood.machine import load_average
+    from draftwood.core.machine import load_average
 
     if not systems:
         raise ConfigError("no chosen system means to write the target's greedy translations: name another one")

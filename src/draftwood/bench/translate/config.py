@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, final
 
 from draftwood.bench.config import listed
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block", "tree")
 PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")

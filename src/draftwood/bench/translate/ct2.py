@@ -12,7 +12,7 @@ import torch
 
 from draftwood.bench.translate.ct2_process import CT2Process
 from draftwood.bench.translate.systems import Output, closed
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 _FAMILY = "marian"
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
-from draftwood.errors import ModelError
+from draftwood.core.errors import ModelError
 
 
 class Found(NamedTuple):

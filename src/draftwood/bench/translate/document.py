@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, final
 
-from draftwood import machine
 from draftwood.bench.document import plain, replace_file, text_of
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.figures import Columns, columns, pace, part, quality, translations
@@ -15,6 +14,7 @@ from draftwood.bench.translate.ours import kept_layers
 from draftwood.bench.translate.report import markdown
 from draftwood.bench.translate.run import Batch, Log
 from draftwood.bench.translate.sentences import Sentence, differences
+from draftwood.core import machine
 from draftwood.translation import Translator
 
 FORMAT = 1

@@ -8,16 +8,16 @@ from typing import Any, final
 
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.systems import Output, System
-from draftwood.checkpoint import check_path
-from draftwood.decode import Decoder
-from draftwood.errors import PairingError
-from draftwood.loading import load_model
-from draftwood.methods import BLOCK, build
-from draftwood.models import BlockRunner
-from draftwood.models.backend import make_translation_runners
-from draftwood.models.heads import HeadsDrafter
-from draftwood.models.layer_skip import decoder_layer_count
-from draftwood.settings import LoadOptions, Method
+from draftwood.core.errors import PairingError
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import BLOCK, build
+from draftwood.load.checkpoint import check_path
+from draftwood.load.models import load_model
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.factory import make_translation_runners
+from draftwood.runners.protocols import BlockRunner
+from draftwood.runners.seq2seq.layer_skip import decoder_layer_count
 from draftwood.translation import Translator
 
 

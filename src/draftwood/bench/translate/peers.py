@@ -14,7 +14,7 @@ from draftwood.bench.measure import Meter
 from draftwood.bench.peers import assistant_config, configured
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.systems import Output, System, closed
-from draftwood.errors import ConfigError
+from draftwood.core.errors import ConfigError
 
 EXTRA = 'pip install "draftwood[bench]"'
 

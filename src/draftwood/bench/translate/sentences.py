@@ -9,8 +9,8 @@ from typing import Any, final
 from draftwood.bench.greedy import first_difference, top_two_gap
 from draftwood.bench.translate.config import TranslateConfig
 from draftwood.bench.translate.peers import Generate
-from draftwood.corpus import read_sentence_pairs
-from draftwood.errors import CacheError, ConfigError
+from draftwood.core.errors import CacheError, ConfigError
+from draftwood.train.corpus import read_sentence_pairs
 from draftwood.translation import Translator
 
 

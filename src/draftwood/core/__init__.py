@@ -1,0 +1,1 @@
+"""What every room speaks of: trees, rounds, log-probabilities, sampling, random numbers, settings, errors."""

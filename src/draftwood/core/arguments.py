@@ -1,0 +1,153 @@
+"""What callers write: a method by its name, settings as a mapping or one by one, prompts as text or as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from torch import Tensor
+
+from draftwood.core.checks import settings, several, shown
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method, MethodName, Sampling
+from draftwood.engine.output import Limits
+
+MethodLike: TypeAlias = Method | MethodName | Mapping[str, Any]
+SamplingLike: TypeAlias = Sampling | Mapping[str, Any]
+LimitsLike: TypeAlias = Limits | Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[int]
+"""A text, or its token ids."""
+Array: TypeAlias = Tensor | np.ndarray[Any, Any]
+"""Token ids; two dimensions are several prompts."""
+_LIMITS = ("max_new_tokens", "stop")
+
+
+def method_of(given: MethodLike | None) -> Method:
+    """A method from its name or from a mapping of its settings; None is the default.
+
+    Raises:
+        ConfigError: anything else, or what :class:`Method` refuses.
+    """
+    if given is None:
+        return Method()
+    return Method(method=given) if isinstance(given, str) else settings("method", given, Method)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Singles:
+    """Settings that were given one by one; None where one was not given."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop: str | Sequence[str] | None = None
+
+    def sampling(self, given: SamplingLike | None, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
+        """The sampling of a call: what was given as a whole, or what ``own`` makes of the settings that were given singly.
+
+        Raises:
+            ConfigError: both were given, or values that :class:`Sampling` refuses.
+        """
+        singles = {name: value for name, value in asdict(self).items() if name not in _LIMITS and value is not None}
+        if given is None:
+            return own(singles)
+        _refuse_both("sampling", singles)
+        return settings("sampling", given, Sampling)
+
+    def limits(self, given: LimitsLike | None, own: Limits) -> Limits:
+        """The limits of a call, as :meth:`sampling`; raises what it raises."""
+        singles = {name: value for name, value in asdict(self).items() if name in _LIMITS and value is not None}
+        if given is None:
+            if self.stop is not None:
+                singles["stop"] = (self.stop,) if isinstance(self.stop, str) else several("stop", self.stop, str, "texts")
+            return replace(own, **singles) if singles else own
+        _refuse_both("limits", singles)
+        return settings("limits", given, Limits)
+
+
+def _refuse_both(name: str, singles: Mapping[str, Any]) -> None:
+    if singles:
+        single = next(iter(singles))
+        raise ConfigError(f"both {name} and {single} were given: put {single} into {name}, or leave {name} out")
+
+
+def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
+    """Texts or lists of token ids in order, and whether it was one that came alone, not in a list.
+
+    Args:
+        name: what the argument is called in an error.
+        given: a text, token ids (a list, a tuple, an array or tensor of one dimension), or several of these; an array or
+            tensor of two dimensions is several.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    whole = _plain(given)
+    if isinstance(whole, str):
+        return [check_text(name, whole)], True
+    if not isinstance(whole, list | tuple):
+        raise _no_prompt(name, given)
+    parts = [_plain(part) for part in whole]
+    if parts and (ids := _ids(parts)) is not None:
+        return [ids], True
+    return [prompt_of(name, part) for part in parts], False
+
+
+def prompt_of(name: str, given: object) -> str | list[int]:
+    """A single text or list of token ids; else as :func:`prompts_of`."""
+    part = _plain(given)
+    if isinstance(part, str):
+        return check_text(name, part)
+    ids = _ids([_plain(token) for token in part]) if isinstance(part, list | tuple) else None
+    if ids is None:
+        raise _no_prompt(name, given)
+    return ids
+
+
+def check_text(name: str, text: str) -> str:
+    """Text that can be written as UTF-8.
+
+    Raises:
+        ConfigError: half of a surrogate pair, as bytes of another encoding become.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the {name} is no Unicode text (it holds bytes of another encoding, or half of a surrogate pair): convert it "
+            "to UTF-8"
+        ) from None
+    return text
+
+
+def tokenized(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a text. Where it begins with the beginning-of-text token, as a chat template may write it, the tokenizer
+    does not add another one.
+    """
+    ids = list(tokenizer(text)["input_ids"])
+    if tokenizer.bos_token and text.startswith(tokenizer.bos_token) and ids[:2] == [tokenizer.bos_token_id] * 2:
+        bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return ids[1:] if ids[1 : len(bare) + 1] == bare else ids
+    return ids
+
+
+def _plain(value: object) -> object:
+    """Arrays and tensors as Python lists and numbers."""
+    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
+
+
+def _ids(values: Sequence[object]) -> list[int] | None:
+    """The values, if all of them are whole numbers."""
+    ids = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return ids if len(ids) == len(values) else None
+
+
+def _no_prompt(name: str, given: object) -> ConfigError:
+    hint = " (of what a tokenizer made, its input_ids)" if isinstance(given, Mapping) and "input_ids" in given else ""
+    return ConfigError(f"{name} is {shown(given)}: give a text, its token ids{hint}, or a list of several of these")

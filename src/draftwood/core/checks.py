@@ -1,0 +1,120 @@
+"""Type checks for settings that come from people: a sentence instead of a traceback from deep inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Real
+from reprlib import Repr
+from typing import Any, Final, TypeVar
+
+from draftwood.core.errors import ConfigError
+
+T = TypeVar("T")
+LARGEST: Final = 3.4028234663852886e38
+"""The largest number of float32."""
+_SMALLEST = 1.1754943508222875e-38  # of the normal ones; hardware may take smaller ones for zero
+_shorten = Repr()
+_shorten.maxstring = _shorten.maxother = 60
+
+
+def shown(value: object) -> str:
+    """A value as it was written, not much longer than a line."""
+    return _shorten.repr(value)
+
+
+def whole(name: str, value: Any) -> int:
+    """An integer (numpy's too).
+
+    Raises:
+        ConfigError: anything else.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        raise ConfigError(f"{name} is {shown(value)}: give a whole number") from None
+
+
+def _as_float(value: Real) -> float:
+    """A number as a float; infinity where no float is as large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def number(name: str, value: Any) -> float:
+    """A number that is finite in float32.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else _as_float(value)
+    if not abs(found) < math.inf:
+        raise ConfigError(f"{name} is {shown(value)}: give a finite number")
+    if abs(found) > LARGEST:
+        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give at most 3.4e+38 or so")
+    return found
+
+
+def factor(name: str, value: Any) -> float:
+    """A number that scales or bounds others: finite in float32, and zero there only if it is zero.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    found = number(name, value)
+    if 0 < abs(found) < _SMALLEST:
+        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give one not so near to 0")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as one of them.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {shown(value)}: give True or False")
+    return value
+
+
+def choice(name: str, value: Any, known: Sequence[Any]) -> None:
+    """One of several values.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if value not in known:
+        raise ConfigError(f"{name} is {shown(value)}: choose one of {', '.join(map(str, known))}")
+
+
+def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
+    """A list or tuple of one kind.
+
+    Raises:
+        ConfigError: anything else, a bare text among it.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(v, kind) and not isinstance(v, bool) for v in value):
+        raise ConfigError(f"{name} is {shown(value)}: give a list or tuple of {wanted}")
+    return value
+
+
+def settings(name: str, value: Any, kind: type[T]) -> T:
+    """A dataclass of settings, as it is or from a mapping of its fields.
+
+    Raises:
+        ConfigError: another type, a name that is no field, or what the dataclass itself refuses.
+    """
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} is {shown(value)}: give a {kind.__name__}, or a mapping of its settings")
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    if unknown := [key for key in value if key not in known]:
+        raise ConfigError(f"{name} holds {shown(unknown[0])}, which is none of its settings: {', '.join(known)}")
+    return kind(**value)

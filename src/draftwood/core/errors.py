@@ -1,0 +1,69 @@
+"""Errors of Draftwood. Each message says what came, what was wanted and what to do.
+
+::
+
+    DraftwoodError
+    ├── ConfigError      an option or a combination of options that cannot be honoured exactly
+    ├── PairingError     a drafter, a verifier, a target or a draft model that do not fit together
+    ├── ModelError       a model or tokenizer that cannot be loaded or cannot be driven by a tree
+    ├── CacheError       a sequence that does not fit the model's context or memory
+    └── NumericsError    NaN or infinite scores
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NO_MEMORY = re.compile(r"can.?t allocate|(cannot|failed to) allocate|not enough memory|out of memory|bad_alloc", re.I)
+
+
+class DraftwoodError(Exception):
+    """Base of every error that Draftwood raises on purpose."""
+
+
+class ConfigError(DraftwoodError, ValueError):
+    """An option, or a combination of options, that cannot be honoured exactly."""
+
+
+class PairingError(ConfigError):
+    """A drafter, verifier, target or draft model that do not fit together; names the ones that do."""
+
+
+class ModelError(DraftwoodError):
+    """A model or tokenizer that cannot be loaded or cannot score a tree."""
+
+
+class CacheError(DraftwoodError):
+    """A sequence that does not fit the model's context or the memory of a runner."""
+
+
+class NumericsError(DraftwoodError, ArithmeticError):
+    """Scores that are NaN, or distributions without any possible token."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of any library says that memory ran out; each has a class or a sentence of its own for that."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+@contextmanager
+def named(file: str | Path) -> Iterator[None]:
+    """Name the file in errors of the system that name none, such as that of a full disk.
+
+    Raises:
+        OSError: what came, with a file name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error

@@ -1,0 +1,132 @@
+"""The machine and the versions that figures belong to: without them they mean nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftwood._version import __version__
+from draftwood.core.cores import SINCE_START
+
+_GROUP = Path("/sys/fs/cgroup")  # in a container, its own
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that takes part."""
+    found = {
+        "draftwood": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+    return found | {"openvino": version("openvino")} if "openvino" in sys.modules else found
+
+
+def version_of(package: str) -> str | None:
+    """Which version of a package is installed; None if there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, threads, accelerator."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": str(device),
+        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+
+
+def cache_folder() -> Path:
+    """What is kept for later: ``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    if own := os.environ.get("DRAFTWOOD_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
+
+
+def available_memory() -> int | None:
+    """Bytes that this process may still take without swapping: the system's, or what a container's limit leaves; None where
+    that cannot be told (outside Linux).
+    """
+    info = Path("/proc/meminfo")
+    if not info.is_file():
+        return None
+    lines = info.read_text(encoding="utf-8").splitlines()
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min(free + [room for names in _LIMITS if (room := _room_of_group(*names)) is not None], default=None)
+
+
+def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
+    """Bytes that a control group's limit leaves, its file cache counted as free; None without a limit."""
+    try:
+        most, taken = (int((_GROUP / name).read_text(encoding="utf-8")) for name in (limit, used))
+        stat = (_GROUP / limit).with_name("memory.stat").read_text(encoding="utf-8").split()
+        return max(0, most - taken + int(stat[stat.index(reclaimable) + 1]))
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return None
+
+
+def threads_beside(runner: object) -> int | None:
+    """How many threads PyTorch gets while this runner's models run; None for all.
+
+    Once woken they go on spinning for a while: beside those of another engine they take its cores.
+    """
+    return None if getattr(runner, "engine", "torch") == "torch" else 1
+
+
+def set_threads(count: int | None) -> None:
+    """Give PyTorch, and what OpenVINO compiles from now on, so many threads.
+
+    None is :func:`free_threads`.
+    """
+    torch.set_num_threads(free_threads() if count is None else count)
+
+
+def free_threads() -> int:
+    """One for every core that other processes have left free since the start, but no more than PyTorch has; where the
+    environment variable ``OMP_NUM_THREADS`` says how many, just these."""
+    return torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else min(torch.get_num_threads(), SINCE_START.free())
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Within, PyTorch computes on so many threads; None leaves their number alone."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def load_average() -> float | None:
+    """Processes that wanted a core in the last minute; more than this run's threads means a busy machine."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def cpu_name() -> str:
+    """The processor's own name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "unknown"

@@ -1,0 +1,271 @@
+"""Logits processors that a tree may ask: functions of one row's text and scores, and nothing else.
+
+A tree asks about texts out of order, and about many that are never written. A processor that counts its calls, or steps on
+with every one of them, would change the distribution without a word. So the known classes of ``transformers`` are taken by
+their exact type, and others only if they say that they are stateless; these are tried on every prompt before the first
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+import torch
+from torch import Tensor
+
+from draftwood.core.errors import ConfigError
+
+_TRIED = 2  # tokens behind a prompt on which a processor is tried, and tokens tried in each place
+_HOME = "transformers.generation.logits_process"
+_STATELESS = frozenset(
+    {
+        *("AlternatingCodebooksLogitsProcessor", "BarkEosPrioritizerLogitsProcessor", "EpsilonLogitsWarper"),
+        *("EtaLogitsWarper", "ExponentialDecayLengthPenalty", "ForcedBOSTokenLogitsProcessor"),
+        *("ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization"),
+        *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "MinPLogitsWarper"),
+        *("NoBadWordsLogitsProcessor", "NoRepeatNGramLogitsProcessor", "RepetitionPenaltyLogitsProcessor"),
+        *("SequenceBiasLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor"),
+        *("TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper"),
+        *("WatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor"),  # the one's generator begins anew at every text
+    }
+)
+_FORBIDS_NOTHING = frozenset(  # a token of which the model is all but certain passes every one of these
+    {
+        *("EpsilonLogitsWarper", "EtaLogitsWarper", "ExponentialDecayLengthPenalty", "InfNanRemoveLogitsProcessor"),
+        *("LogitNormalization", "MinPLogitsWarper", "RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper"),
+        *("TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper", "WatermarkLogitsProcessor"),
+    }
+)
+_CONSTRAINT = "PrefixConstrainedLogitsProcessor"  # as stateless as the function that it is given, so it is tried
+_KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
+_ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
+_KNOWN = {
+    **dict.fromkeys(
+        [
+            *("SynthIDTextWatermarkLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
+            *("WhisperNoSpeechDetection", "DiaEOSDelayPatternLogitsProcessor"),
+        ],
+        _KEEPS_STATE,
+    ),
+    **dict.fromkeys(
+        [
+            *("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor"),
+            *("ClassifierFreeGuidanceLogitsProcessor", "DiaClassifierFreeGuidanceLogitsProcessor"),
+            "DiaEOSChannelFilterLogitsProcessor",
+        ],
+        _ROW_BOUND,
+    ),
+}
+
+
+@final
+class Stateless:
+    """A logits processor whose answer depends on each row's ``input_ids`` and ``scores`` alone; decorates functions too.
+
+    The same is said by an attribute ``stateless = True`` of a processor or its class. It is a promise: on every prompt the
+    processor is tried before the first token, which finds many broken promises, but not all.
+
+    Args:
+        processor: called with ``input_ids`` (int64, ``[row, length]``) and ``scores`` (float, ``[row, vocab]``), the scores
+            after each row; returns the new scores. Rows are nodes of draft trees, in no order.
+    """
+
+    stateless = True
+
+    def __init__(self, processor: Any) -> None:
+        if isinstance(processor, type):
+            raise ConfigError(
+                f"Stateless was given the class {processor.__name__}: give an object of it, or set stateless = True in it"
+            )
+        self.processor = processor
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        out: Tensor = self.processor(input_ids, scores)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Stateless({self.processor!r})"
+
+
+@final
+@dataclass(frozen=True)
+class ByRow:
+    """A logits processor that differs from request to request: ``rows[i]`` answers for request ``i``."""
+
+    rows: Sequence[Any]
+
+
+@final
+@dataclass(frozen=True)
+class ByPrompt:
+    """A logits processor that counts from the end of the prompt: ``behind(n)`` answers behind a prompt of ``n`` tokens."""
+
+    behind: Callable[[int], Any]
+
+
+def asked_for(processor: Any, request: int, prompt_length: int) -> Any:
+    """The processor that answers for a request with a prompt of so many tokens."""
+    if isinstance(processor, ByRow):
+        return processor.rows[request]
+    return processor.behind(prompt_length) if isinstance(processor, ByPrompt) else processor
+
+
+def may_forbid(processor: Any) -> bool:
+    """Whether a processor can make a token impossible of which the model is all but certain."""
+    kind = type(processor)
+    return kind.__module__ != _HOME or kind.__name__ not in _FORBIDS_NOTHING
+
+
+def check_processors(processors: Sequence[Any] | None) -> None:
+    """Refuse processors that are not known to be functions of each row's ``input_ids`` and ``scores`` alone.
+
+    Raises:
+        ConfigError: the processor keeps state between calls, depends on other rows, or does not say that it is stateless; it
+            is named.
+    """
+    for processor in processors or ():
+        for one in processor.rows if isinstance(processor, ByRow) else [asked_for(processor, 0, 1)]:
+            _check(one)
+
+
+def _check(processor: Any) -> None:
+    kind = type(processor)
+    known = kind.__name__ if kind.__module__ == _HOME else ""
+    if trouble := _KNOWN.get(known):
+        _refuse(processor, trouble)
+    if known == _CONSTRAINT and processor._num_beams != 1:
+        _refuse(processor, _ROW_BOUND)
+    if known == "RepetitionPenaltyLogitsProcessor" and isinstance(processor.prompt_ignore_length, Tensor):
+        _refuse(processor, _ROW_BOUND)
+    if not (known in _STATELESS or known == _CONSTRAINT or getattr(processor, "stateless", False) is True):
+        raise ConfigError(
+            f"logits processor {_name(processor)} is not known to be stateless, and a draft tree asks about texts out of "
+            "order, many of which are never written. If its answer depends on one row's input_ids and scores alone, give "
+            "draftwood.Stateless(processor), or set stateless = True on its class; otherwise remove it"
+        )
+
+
+def try_processors(
+    processors: Sequence[Any], text: Sequence[int], stops: frozenset[int], *, vocab: int, new: int, device: torch.device
+) -> None:
+    """Ask the same questions in two orders, alone and in company: the answers must be the same.
+
+    All questions are texts that the processors themselves allow behind the prompt. Nothing is asked where all processors are
+    known classes without a function of the user's.
+
+    Args:
+        processors: of one request, in their order, as :func:`asked_for` gives them.
+        text: the prompt.
+        stops: tokens that end the text; behind them nothing is asked.
+        vocab: scores of a row.
+        new: tokens that may follow the prompt.
+        device: where the processors are asked.
+
+    Raises:
+        ConfigError: a processor keeps state, depends on other rows, or fails; it is named.
+    """
+    if all(type(p).__module__ == _HOME and type(p).__name__ in _STATELESS for p in processors):
+        return
+    trial = _Trial(processors, vocab, device)
+    levels, first = [[list(text)]], [[trial.answers([list(text)])]]
+    for _ in range(min(_TRIED, new - 1)):
+        below = [
+            [*one, token]
+            for one, answers in zip(levels[-1], first[-1], strict=True)
+            for token in _allowed(answers[-1])
+            if token not in stops
+        ]
+        if not below:
+            break
+        answered = trial.answered(below)
+        levels.append([one for one, _ in answered])
+        first.append([answers for _, answers in answered])
+    for level, known in zip(reversed(levels), reversed(first), strict=True):
+        for one, answers in zip(reversed(level), reversed(known), strict=True):
+            trial.compare(trial.answers([one]), answers, _KEEPS_STATE)
+    for level, known in zip(levels, first, strict=True):
+        twice = [*level, *level]  # a single text too must get the same answer in another row
+        alone = [torch.cat(parts).repeat(2, 1) for parts in zip(*known, strict=True)]
+        trial.compare(trial.answers(twice, together=True), alone, _ROW_BOUND)
+
+
+def _allowed(scores: Tensor) -> list[int]:
+    """A few tokens that are possible, from all over the vocabulary."""
+    possible: list[int] = (scores[0] > -torch.inf).nonzero().flatten().tolist()
+    return sorted({possible[0], possible[-1]}) if possible else []
+
+
+@final
+class _Trial:
+    """Asks processors one behind the other about made-up scores."""
+
+    def __init__(self, processors: Sequence[Any], vocab: int, device: torch.device) -> None:
+        self._processors = processors
+        self._scores = torch.linspace(-2.0, 2.0, vocab, device=device).unsqueeze(0)
+        self._device = device
+
+    def answers(self, texts: Sequence[Sequence[int]], *, together: bool = False) -> list[Tensor]:
+        """The scores behind each processor; the texts have one length."""
+        ids = torch.tensor(texts, device=self._device)
+        # Every text has scores of its own, so that an answer that depends on other rows' scores shows.
+        out, scores = [], torch.cat([self._scores.roll(sum(text) % self._scores.shape[1], 1) for text in texts])
+        for processor in self._processors:
+            try:
+                scores = processor(ids.clone(), scores.clone())
+            except Exception as error:
+                if together:
+                    _refuse(processor, _ROW_BOUND)
+                raise ConfigError(
+                    f"logits processor {_name(processor)} cannot be tried: behind a prompt of {len(texts[0])} tokens or "
+                    f"fewer it raised {type(error).__name__}: {error}. A processor must answer for every text that it allows"
+                ) from error
+            if isinstance(scores, Tensor) and scores.ndim == 2 and len(scores) != len(texts):
+                _refuse(processor, _ROW_BOUND)
+            if not isinstance(scores, Tensor) or scores.shape != (len(texts), self._scores.shape[1]):
+                came = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+                raise ConfigError(
+                    f"logits processor {_name(processor)} returned {came}: return a tensor of the shape of its scores, "
+                    f"{[len(texts), self._scores.shape[1]]}"
+                )
+            out.append(scores.clone())
+        return out
+
+    def answered(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[Tensor]]]:
+        """The texts that have answers; a constraint may have none behind some, where the text need not go.
+
+        Raises:
+            ConfigError: none has.
+        """
+        found, refused = [], None
+        for text in texts:
+            try:
+                found.append((text, self.answers([text])))
+            except ConfigError as error:
+                refused = error
+        if not found and refused is not None:
+            raise refused
+        return found
+
+    def compare(self, answers: Sequence[Tensor], wanted: Sequence[Tensor], trouble: str) -> None:
+        """Name the first processor whose answer is another."""
+        close = 1e-5 if trouble == _ROW_BOUND else 0.0  # rows together may be rounded otherwise
+        for processor, found, known in zip(self._processors, answers, wanted, strict=True):
+            if found.shape != known.shape or not torch.allclose(found, known, rtol=close, atol=close, equal_nan=True):
+                _refuse(processor, trouble)
+
+
+def _refuse(processor: Any, trouble: str) -> NoReturn:
+    raise ConfigError(
+        f"logits processor {_name(processor)} {trouble}. Remove it, or rewrite it as a function of one row's input_ids and "
+        "scores"
+    )
+
+
+def _name(processor: Any) -> str:
+    """As it is called where it was written."""
+    if isinstance(processor, Stateless):
+        return _name(processor.processor)
+    name = getattr(processor, "__name__", None)
+    return repr(name) if isinstance(name, str) else type(processor).__name__

@@ -1,0 +1,311 @@
+"""Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
+
+No answer depends on earlier ones, so the same request gets the same bits whatever the batch, the device or the order of
+the questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
+shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
+
+Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import cached_property
+from typing import Final, NamedTuple, Protocol, final, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import MAX_SEED
+
+_BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
+_AHEAD: Final = 1 << 16  # values of shared noise that are made at a time: few calls, and no more than the caches hold
+
+
+class Stream(IntEnum):
+    """What a random number is for."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    TOKEN = 2
+    SHARED = 3
+    PATH = 4
+
+
+class Beam(NamedTuple):
+    """The best candidates of one level of a stochastic beam search, best first, ``[row, width]`` each.
+
+    A stochastic beam is a race: a path of probability ``exp(phi)`` arrives after an exponential time of that rate, which is
+    ``exp(-G)`` of its perturbed log-probability ``G``.
+
+    Attributes:
+        parents, tokens: places among the asking nodes, and tokens.
+        phi: log-probability of the path; -inf marks places that no candidate fills.
+        times: when the path arrived, float64.
+    """
+
+    parents: Int[Tensor, "row width"]
+    tokens: Int[Tensor, "row width"]
+    phi: Float[Tensor, "row width"]
+    times: Float[Tensor, "row width"]
+
+
+@runtime_checkable
+class RoundRng(Protocol):
+    """Every random choice of one round. ``first`` numbers the asking nodes, ``of`` is how many will ask in this round, 0 if
+    that is not known."""
+
+    def ordered(
+        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
+    ) -> Int[Tensor, "row node count"]:
+        """An ordered sample without replacement at each node (Gumbel-top-k); -1 where the support is exhausted."""
+        ...
+
+    def independent(
+        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
+    ) -> Int[Tensor, "row node count"]:
+        """``count`` independent draws at each node; -1 where a distribution has no support. Here ``first`` numbers the
+        children."""
+        ...
+
+    def beam(
+        self,
+        log_q: Float[Tensor, "row node vocab"],
+        phi: Float[Tensor, "row node"],
+        times: Float[Tensor, "row node"],
+        width: int,
+        first: int,
+        of: int,
+    ) -> Beam:
+        """One level of stochastic beam search below nodes with these ``phi`` and ``times``."""
+        ...
+
+    def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
+        """True with probability ``min(1, target / draft)``, per row, for each row's ``node``; node 0 does not ask."""
+        ...
+
+    def token(self, distribution: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
+        """One token per row from probabilities that need not be normalised; never one of probability zero."""
+        ...
+
+    def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
+        """One place per row with probability in proportion to its weight; never one of weight zero."""
+        ...
+
+    def shared(
+        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"] | None:
+        """The Gumbel noise of the ``count`` text positions that follow the root by ``1 + offset``, of all tokens or of some;
+        None stands for zero."""
+        ...
+
+
+def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
+    """Keys made on the host, for :func:`exponential`."""
+    return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
+
+
+@runtime_checkable
+class Rng(Protocol):
+    """Where the random choices of a batch come from; :class:`CounterRng`, or a test's exhaustive enumeration."""
+
+    def at(self, positions: Sequence[int]) -> RoundRng: ...
+
+    def select(self, rows: Sequence[int]) -> Rng: ...
+
+
+@final
+class CounterRng:
+    """The noise of a batch of requests, one seed per row.
+
+    Args:
+        seeds: one integer in ``[0, 2**63)`` per row.
+        device: where the noise is made.
+        greedy: zero noise; every choice then is the best candidate (temperature 0).
+
+    Raises:
+        ConfigError: a seed out of range.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool = False) -> None:
+        for seed in seeds:
+            if not 0 <= seed <= MAX_SEED:
+                raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
+        self.seeds = list(seeds)
+        self.device = torch.device(device)
+        self.greedy = greedy
+        spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
+        purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
+        self.streams = mix(spread + purposes)  # [row, stream]
+        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise at hand ...
+        self._starts: list[int] = []  # ... from these text positions on
+
+    def select(self, rows: Sequence[int]) -> CounterRng:
+        """The noise of some of the rows."""
+        return CounterRng([self.seeds[r] for r in rows], self.device, greedy=self.greedy)
+
+    def at(self, positions: Sequence[int]) -> CounterRoundRng:
+        """The choices of the round whose roots stand at these text positions (0-based), one per row."""
+        return CounterRoundRng(self, positions)
+
+    def shared(
+        self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"]:
+        """Gumbel noise of ``count`` text positions, the first ``offset`` behind ``starts``. What earlier rounds made is used
+        again: it belongs to the position, not to the round. What is made for some tokens only is not kept, and may differ in
+        the rounding of its logarithms."""
+        window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
+        if window is not None and window.shape[2] == vocab and min(moves) >= 0:
+            have = max(0, window.shape[1] - max(moves))
+        if window is None or have < offset + count:
+            if tokens is not None:
+                return self._gumbel(starts, offset, count, token_bases(vocab, self.device)[tokens])
+            kept = [_slid(window, moves, have)] if window is not None and have else []
+            fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
+            made = self._gumbel(starts, have, fresh, token_bases(vocab, self.device))
+            window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
+            self._window, self._starts = window, list(starts)
+        found = _slid(window, [move + offset for move in moves], count)
+        return found if tokens is None else found[..., tokens]
+
+    def _gumbel(
+        self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
+    ) -> Float[Tensor, "row count n"]:
+        ahead: Counters = np.arange(offset, offset + count, dtype=np.uint64)
+        following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
+        stream: Counters = self.streams[:, Stream.SHARED, None]
+        keys = keys_tensor(mix(stream + following), self.device)
+        return exponential(keys, bases, torch.float32).log_().neg_()
+
+
+def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
+    """Per row, ``count`` positions of the window from ``first`` on."""
+    if len(set(first)) == 1:
+        return window.narrow(1, first[0], count)
+    at: Int[Tensor, "row count"] = torch.tensor(first).unsqueeze(1) + torch.arange(count)
+    return window[torch.arange(len(first)).unsqueeze(1), at]
+
+
+@final
+class CounterRoundRng:
+    """:class:`RoundRng` by Gumbel noise. Keys: (seed, stream, root position, slot); the shared stream: (seed, position).
+
+    The root position grows in every round, so no number is ever used in two rounds; reusing one would leave each round's
+    marginal distribution right and the joint distribution of the text wrong.
+    """
+
+    def __init__(self, noise: CounterRng, positions: Sequence[int]) -> None:
+        self._greedy = noise.greedy
+        self._device = noise.device
+        self._noise = noise
+        self._positions = positions
+        self._draft: Float[Tensor, "row slot vocab"] | None = None
+
+    @cached_property
+    def _roots(self) -> Counters:
+        """Mixed keys ``[row, stream]`` of this round."""
+        spread: Counters = np.asarray(self._positions, dtype=np.uint64)[:, None] * STEP
+        return mix(self._noise.streams + spread)
+
+    def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
+        slots: Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * STEP
+        roots: Counters = self._roots[:, stream, None]
+        return keys_tensor(mix(roots + slots), self._device)
+
+    def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
+        keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
+        return exponential(keys, bases, log_q.dtype)
+
+    def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+        """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` when greedy."""
+        if self._greedy:
+            return torch.exp(-log_q)
+        rows, count, vocab = log_q.shape
+        if not of or rows * of * vocab > _BULK_LIMIT:
+            return self._exponential(first, count, log_q) / log_q.exp()
+        if self._draft is None:
+            self._draft = self._exponential(0, of, log_q)
+        return self._draft[:, first : first + count] / log_q.exp()
+
+    def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        best = self._arrivals(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1, largest=False)
+        return torch.where(best.values < torch.inf, best.indices, -1)
+
+    def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        if self._greedy:
+            return self.ordered(log_q, 1, first, of)
+        time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first, of).min(dim=-1)
+        return torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
+
+    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
+        reach = min(width, log_q.shape[-1])
+        # The parent arrived with its first child, and the others follow as they would follow that child: by memorylessness
+        # this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Within a row only the first
+        # ``width`` children can enter the beam. What is impossible comes out as infinite or NaN, both last in order.
+        best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
+        logs = log_q.gather(2, best.indices)
+        fans = zip(best.indices.tolist(), best.values.tolist(), logs.tolist(), strict=True)  # host sync
+        rows = zip(fans, phi.tolist(), times.tolist(), strict=True)
+        beams = [_race(width, *fan, above, starts) for fan, above, starts in rows]
+        parents, tokens, sums, arrived = ([[entry[i] for entry in beam] for beam in beams] for i in range(4))
+        return Beam(
+            torch.tensor(parents, device=self._device),
+            torch.tensor(tokens, device=self._device),
+            torch.tensor(sums, device=self._device, dtype=log_q.dtype),
+            torch.tensor(arrived, device=self._device, dtype=torch.float64),
+        )
+
+    def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
+        keys = self._roots[:, Stream.ACCEPT].tolist()
+        rows = zip(keys, target, draft, node, strict=True)
+        return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
+
+    def token(self, distribution: Tensor) -> Tensor:
+        if self._greedy:
+            return distribution.argmax(dim=-1)
+        return self._one_of(distribution, Stream.TOKEN)
+
+    def path(self, weights: Tensor) -> Tensor:
+        return weights.argmax(dim=-1) if self._greedy else self._one_of(weights, Stream.PATH)
+
+    def _one_of(self, weights: Tensor, stream: Stream) -> Tensor:
+        """Inverse of the cumulative distribution: it grows at possible places only, and u < 1 keeps the point below its
+        end."""
+        reached = weights.cumsum(dim=-1, dtype=torch.float64)
+        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
+        return torch.searchsorted(reached, reached[:, -1:] * u.to(self._device), right=True).squeeze(1)
+
+    def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
+        if self._greedy:
+            return None
+        behind = [position + 1 for position in self._positions]
+        found: Tensor = self._noise.shared(behind, offset, count, vocab, tokens)
+        return found
+
+
+def _race(
+    width: int,
+    tokens: list[list[int]],
+    arrivals: list[list[float]],
+    logs: list[list[float]],
+    phi: list[float],
+    times: list[float],
+) -> list[tuple[int, int, float, float]]:
+    """The first ``width`` children of one row to arrive: parent, token, log-probability of the path, time.
+
+    Plain numbers: a few dozen of them are quicker here than array operations.
+    """
+    runners = []
+    for parent, (firsts, above, start) in enumerate(zip(arrivals, phi, times, strict=True)):
+        rate = math.exp(above)
+        for token, arrival, log in zip(tokens[parent], firsts, logs[parent], strict=True):
+            possible = rate > 0 and arrival < math.inf
+            time = start + (arrival - firsts[0]) / rate if possible else math.inf
+            runners.append((parent, token, above + log if time < math.inf else -math.inf, time))
+    return sorted(runners, key=lambda runner: runner[3])[:width]

@@ -1,0 +1,153 @@
+"""What one round leaves behind: the verdict, the round itself, and the statistics of many rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any, final
+
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.tree import DraftTree
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a verifier decided.
+
+    Attributes:
+        paths: per row, the accepted nodes in order, the root excluded.
+        next_tokens: per row, the token that follows the last accepted node; it becomes the next root.
+        expected: how many drafted tokens were to be accepted on average, given the tree, where the verifier knows.
+    """
+
+    paths: Sequence[list[int]]
+    next_tokens: Sequence[int]
+    expected: Sequence[float] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One round: the tree, the target's distributions at its nodes and the verdict; all that is fed back."""
+
+    tree: DraftTree
+    target_log_probs: LogProbs
+    verdict: Verdict
+
+    @property
+    def paths(self) -> Sequence[list[int]]:
+        """Accepted nodes per row, the root excluded."""
+        return self.verdict.paths
+
+    @cached_property
+    def tokens(self) -> list[list[int]]:
+        """Tokens committed per row: the accepted ones and the next token (host sync where any was accepted)."""
+        rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
+        return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
+
+
+STAGES = ("draft", "target", "verify", "other")
+
+
+@final
+@dataclass
+class Stats:
+    """Rounds of one or many requests.
+
+    Attributes:
+        accepted: how many rounds accepted 0, 1, 2, ... drafted tokens (one count per row and round).
+        drafted: drafted nodes scored by the target, over all rows and rounds.
+        expected: accepted drafted tokens on average, given the trees, summed over rounds; None where no verifier says.
+        new_tokens: tokens that were output (a stop inside a block cuts the rest of it).
+        seconds: wall time; ``draft`` and ``target`` are the two models' forwards, ``verify`` the verifier, ``other`` all
+            else. On an accelerator the stages are launch times unless the clock is synchronised; ``total`` is always true.
+    """
+
+    accepted: Counter[int] = field(default_factory=Counter)
+    drafted: int = 0
+    expected: float | None = None
+    new_tokens: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+    @property
+    def rounds(self) -> int:
+        """Target forwards, counted per row."""
+        return self.accepted.total()
+
+    @property
+    def histogram(self) -> list[int]:
+        """``accepted`` as a list."""
+        return [self.accepted[k] for k in range(max(self.accepted, default=0) + 1)]
+
+    @property
+    def block_efficiency(self) -> float:
+        """Tokens committed per target forward: 1 + the mean number of accepted drafted tokens."""
+        return 1 + sum(k * n for k, n in self.accepted.items()) / max(1, self.rounds)
+
+    @property
+    def expected_block_efficiency(self) -> float | None:
+        """Its mean given the trees: the same in the long run, without the noise of the verifier's own draws."""
+        return None if self.expected is None else 1 + self.expected / max(1, self.rounds)
+
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.new_tokens / self.total_seconds if self.total_seconds else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """Share of the time outside the two models' forwards."""
+        outside = self.seconds["verify"] + self.seconds["other"]
+        return outside / self.total_seconds if self.total_seconds else 0.0
+
+    def add(self, other: Stats) -> None:
+        """Take the rounds of another request into account."""
+        if other.expected is None or (self.expected is None and self.rounds > 0):
+            self.expected = None  # known of some rounds only
+        else:
+            self.expected = (self.expected or 0.0) + other.expected
+        self.accepted.update(other.accepted)
+        self.drafted += other.drafted
+        self.new_tokens += other.new_tokens
+        for stage in STAGES:
+            self.seconds[stage] += other.seconds[stage]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        expected = self.expected_block_efficiency
+        return {
+            "rounds": self.rounds,
+            "block_efficiency": round(self.block_efficiency, 4),
+            "expected_block_efficiency": None if expected is None else round(expected, 4),
+            "accepted": self.histogram,
+            "drafted": self.drafted,
+            "new_tokens": self.new_tokens,
+            "tokens_per_second": round(self.tokens_per_second, 2),
+            "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
+        }
+
+
+@final
+class Clock:
+    """Wall time per stage of one round; what no stage claims is ``other``."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self._start = perf_counter()
+
+    def claim(self, name: str, seconds: float) -> None:
+        """Time that was measured elsewhere."""
+        self.seconds[name] += seconds
+
+    def stop(self) -> dict[str, float]:
+        """Seconds per stage since the clock was made."""
+        claimed = sum(self.seconds[s] for s in STAGES[:-1])
+        self.seconds["other"] = max(0.0, perf_counter() - self._start - claimed)
+        return self.seconds

@@ -1,0 +1,227 @@
+"""From a model's scores to the distribution that is sampled: penalties, processors, bias, temperature, top-k, top-p, min-p.
+
+Every step is applied at every tree node on that node's own prefix (prompt, committed text, root-to-node path), in the
+order of ``transformers.generate``: penalties, processors and bias first, then temperature, top-k, top-p, min-p, warpers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.core.asking import permits, processed
+from draftwood.core.errors import ConfigError
+from draftwood.core.log_probs import LogProbs, best_tokens, name_the_trouble, sound
+from draftwood.core.processors import asked_for, may_forbid
+from draftwood.core.settings import Sampling
+from draftwood.core.truncation import likeliest
+
+Paths: TypeAlias = list[list[list[int] | None]]
+"""Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
+Prefixes: TypeAlias = Callable[[], Paths]
+"""Called only by distributions that depend on the text so far."""
+LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
+
+
+@final
+class Sampler:
+    """A :class:`Sampling` bound to the texts of a batch.
+
+    Args:
+        sampling: the settings.
+        texts: per row, all tokens so far, the root last; grown in place by the decode loop.
+        prompt_lengths: per row, how many of them are the prompt.
+        vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
+        stops: per row, tokens that end the text: nothing is drafted below them, and no processor is asked there.
+        requests: per row, the number of its request; rows in order without it.
+        device: where the processors are asked about guesses.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        texts: Sequence[list[int]],
+        prompt_lengths: Sequence[int],
+        vocab: int,
+        stops: Sequence[frozenset[int]] | None = None,
+        requests: Sequence[int] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.sampling = sampling
+        self.texts = list(texts)
+        self.prompt_lengths = list(prompt_lengths)
+        self.vocab = vocab
+        self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
+        self.requests = list(range(len(texts)) if requests is None else requests)
+        self.device = device or torch.device("cpu")
+        self._dead: dict[tuple[int, int], Exception] = {}  # rows and nodes where processors have no answer
+        self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
+        self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and distributions of the draft, not yet looked at for NaN
+
+    def select(self, rows: Sequence[int]) -> Sampler:
+        """The distribution of some of the rows."""
+        return Sampler(
+            self.sampling,
+            [self.texts[r] for r in rows],
+            [self.prompt_lengths[r] for r in rows],
+            self.vocab,
+            [self.stops[r] for r in rows],
+            [self.requests[r] for r in rows],
+            self.device,
+        )
+
+    def permitted(self, row: int, tokens: Sequence[int]) -> int:
+        """How many of these tokens, which are guessed to follow a row's text one behind the other, the settings permit.
+
+        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even where the
+        model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
+        token, and behind the end of the text, no processor is asked.
+        """
+        bias = self.sampling.logit_bias or {}
+        processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
+        if not bias and not processors:
+            return len(tokens)
+        for i, token in enumerate(tokens):
+            if bias.get(token) == -math.inf:
+                return i
+            if processors and not permits(processors, [*self.texts[row], *tokens[:i]], token, self.vocab, self.device):
+                return i
+            if token in self.stops[row]:
+                return i + 1
+        return len(tokens)
+
+    def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> LogProbs:
+        """Log-probabilities of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
+
+        NaN where no token is possible: nothing is drafted there. Whether the draft's scores were NaN is asked by
+        :meth:`target`.
+        """
+        missing = self.vocab - logits.shape[-1]
+        if missing > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        scores = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
+        log_probs = self._log_probs(scores)
+        self._unasked.append((scores, log_probs.logp))
+        return log_probs
+
+    def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, *, certain: bool = True) -> LogProbs:
+        """Log-probabilities of the target at every node; at temperature 0 point masses on the best token, or, if not
+        ``certain``, the unwarped distributions as a ranking.
+
+        Raises:
+            NumericsError: scores that are NaN, also those of the draft since the last call; a distribution without any
+                possible token.
+        """
+        self._dead = {}
+        scores = self._warp(logits, prefixes)
+        asked, self._unasked = self._unasked, []
+        if self._truncates:
+            log_probs = self._log_probs(scores)
+        elif self.sampling.greedy and certain:
+            # Not of the distribution, in which close scores may round to a tie.
+            log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab)
+        else:
+            log_probs = LogProbs(scores=scores, vocab=self.vocab)  # who only matches need not know the distribution
+        if not sound(scores, [distribution for _, distribution in asked]):
+            name_the_trouble(asked, scores)
+        return log_probs
+
+    def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
+        """Raise the error of a processor that had no answer at a node of these paths, which the texts now take.
+
+        Args:
+            paths: per row, nodes of the tree that :meth:`target` was asked about last.
+        """
+        for row, path in enumerate(paths if self._dead else ()):
+            for node in path:
+                if (row, node) in self._dead:
+                    raise self._dead[row, node]
+
+    @property
+    def _truncates(self) -> bool:
+        """Whether scores are to be truncated; before warpers they are already."""
+        return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
+
+    def _log_probs(self, scores: Tensor) -> LogProbs:
+        if not self._truncates:
+            return LogProbs(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
+        values, tokens = likeliest(scores, *self.sampling.cuts)
+        if self.vocab >= LARGE:
+            return LogProbs(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab)
+        kept = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
+        return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab)
+
+    def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
+        s = self.sampling
+        scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        paths: Paths = []
+        if s.looks_back:
+            paths = self._reachable(prefixes())
+            scores = self._look_back(scores, paths)
+        if s.logit_bias:
+            scores = scores + self._bias(scores)
+        if s.temperature not in (0, 1):
+            scores = scores / s.temperature
+        if s.warps:
+            if s.truncates:
+                values, tokens = likeliest(scores, *s.cuts)
+                scores = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
+            scores = self._ask(s.warpers or (), scores, paths)
+        return scores
+
+    def _reachable(self, paths: Paths) -> Paths:
+        """Without the paths that go on after the text's end: no text looks like that."""
+        return [
+            [None if path is None or not stops.isdisjoint(path) else path for path in row]
+            for row, stops in zip(paths, self.stops, strict=True)
+        ]
+
+    def _bias(self, scores: Tensor) -> Tensor:
+        key = scores.device, scores.dtype, scores.shape[-1]
+        if key not in self._biases:
+            given = self.sampling.logit_bias or {}
+            if bad := [token for token in given if not 0 <= token < self.vocab]:
+                raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {self.vocab - 1}")
+            bias = scores.new_zeros(scores.shape[-1])
+            bias[list(given)] = scores.new_tensor(list(given.values()))
+            self._biases[key] = bias
+        return self._biases[key]
+
+    def _look_back(self, scores: Tensor, prefixes: Paths) -> Tensor:
+        s = self.sampling
+        if s.repetition_penalty != 1:
+            seen = self._counts(scores, prefixes, generated_only=False) > 0
+            penalised = torch.where(scores < 0, scores * s.repetition_penalty, scores / s.repetition_penalty)
+            scores = torch.where(seen, penalised, scores)
+        if s.presence_penalty or s.frequency_penalty:
+            counts = self._counts(scores, prefixes, generated_only=True)
+            scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
+        return self._ask(s.processors, scores, prefixes) if s.processors else scores
+
+    def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
+        counts = torch.zeros_like(scores)
+        for row, (text, start) in enumerate(zip(self.texts, self.prompt_lengths, strict=True)):
+            history = torch.tensor(text[start if generated_only else 0 :], dtype=torch.long, device=scores.device)
+            counts[row] += torch.bincount(history, minlength=scores.shape[-1])[: scores.shape[-1]]
+            for node, path in enumerate(prefixes[row]):
+                for token in path or ():
+                    counts[row, node, token] += 1
+        return counts
+
+    def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
+        bias = self.sampling.logit_bias or {}
+        out = []
+        for row, (text, paths, part) in enumerate(zip(self.texts, prefixes, scores, strict=True)):
+            found, dead = processed(self._own(processors, row), text, paths, part, bias)
+            self._dead |= {(row, node): error for node, error in dead.items()}
+            out.append(found)
+        return torch.stack(out)
+
+    def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
+        """As they answer for this row."""
+        return [asked_for(one, self.requests[row], self.prompt_lengths[row]) for one in processors]

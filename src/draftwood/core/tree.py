@@ -1,0 +1,196 @@
+"""Draft trees as flat tensors: node 0 is the root, parents come before children, siblings stay in draw order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.core.log_probs import LogProbs
+
+
+class Draw(StrEnum):
+    """How the children of a node were chosen; it fixes the distribution ``Q_j`` of the j-th child."""
+
+    WITHOUT_REPLACEMENT = "without_replacement"  # Q_1 = q, Q_{j+1} = norm(Q_j with x_j removed)
+    INDEPENDENT = "independent"  # Q_j = q
+    POINT_MASS = "point_mass"  # Q_j is certain
+    HYBRID = "hybrid"  # Q_1 = norm(q without the certain siblings) of a drawn first child; the other children are certain
+    SHARED_NOISE = "shared_noise"  # ranked with the target's own noise: a match, never an acceptance by chance
+
+
+ALL_DRAWS = frozenset(Draw)
+DRAWS_WITH_LOG_PROBS = ALL_DRAWS - {
+    Draw.SHARED_NOISE
+}  # a child has a distribution of its own, and may be accepted by chance
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DraftTree:
+    """One draft tree per row.
+
+    Attributes:
+        tokens: the token of each node; the root holds the last committed token.
+        parents: index of each node's parent, smaller than the node's own; 0 for the root.
+        depths: distance from the root.
+        valid: False for places that hold no node (the draft's support was exhausted there).
+        ancestors: ``[row, i, j]`` is True when ``j`` is ``i`` or one of its ancestors.
+        branching: the largest number of children that a node may have.
+        draw: how siblings were chosen.
+        draft_log_probs: the draft's distributions at the inner nodes, which are the first ones; None when no verifier needs
+        them. drawn: of a hybrid tree, True for nodes drawn at random and False for those taken for certain; else None.
+    """
+
+    tokens: Int[Tensor, "row node"]
+    parents: Int[Tensor, "row node"]
+    depths: Int[Tensor, "row node"]
+    valid: Bool[Tensor, "row node"]
+    ancestors: Bool[Tensor, "row node node"]
+    branching: int
+    draw: Draw
+    draft_log_probs: LogProbs | None = None
+    drawn: Bool[Tensor, "row node"] | None = None
+
+    @property
+    def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:
+        """The draft's log-probabilities over the whole vocabulary."""
+        return None if self.draft_log_probs is None else self.draft_log_probs.dense()
+
+    @property
+    def rows(self) -> int:
+        return int(self.tokens.shape[0])
+
+    @property
+    def size(self) -> int:
+        """Places for nodes, the root included."""
+        return int(self.tokens.shape[1])
+
+    @cached_property
+    def max_depth(self) -> int:
+        """The greatest depth of any place (one host sync on an accelerator)."""
+        return int(self.depths.max()) if self.size > 1 else 0
+
+    @cached_property
+    def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
+        """``tokens``, ``parents`` and ``valid`` as Python lists (host sync)."""
+        return self.tokens.tolist(), self.parents.tolist(), self.valid.tolist()
+
+    @property
+    def drafted(self) -> list[int]:
+        """Nodes per row, the root not counted (host sync)."""
+        return [sum(valid) - 1 for valid in self.lists[2]] if self.size > 1 else [0] * self.rows
+
+    @cached_property
+    def certain(self) -> list[list[bool]]:
+        """Of a hybrid tree, True for the nodes that were not drawn (host sync)."""
+        return [] if self.drawn is None else self.drawn.logical_not().tolist()
+
+    @cached_property
+    def children(self) -> list[list[list[int]]]:
+        """Children of each node in draw order, ``[row][node]`` (host sync)."""
+        _, parents, valid = self.lists
+        table: list[list[list[int]]] = [[[] for _ in row] for row in parents]
+        for children, row, real in zip(table, parents, valid, strict=True):
+            for node in range(1, len(row)):
+                if real[node]:
+                    children[row[node]].append(node)
+        return table
+
+    def prefixes(self) -> list[list[list[int] | None]]:
+        """Tokens after the root up to each node, ``[row][node]``, for distributions that depend on the text so far."""
+        return [prefixes_of(*row) for row in zip(*self.lists, strict=True)]
+
+    def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
+        """A text picture of one row's tree, one node a line."""
+        tokens, children, lines = self.lists[0][row], self.children[row], []
+
+        def walk(node: int, indent: str) -> None:
+            for i, child in enumerate(children[node]):
+                last = i == len(children[node]) - 1
+                lines.append(f"{indent}{'└─' if last else '├─'} {decode(tokens[child])}")
+                walk(child, indent + ("   " if last else "│  "))
+
+        lines.append(decode(tokens[0]))
+        walk(0, "")
+        return "\n".join(lines)
+
+
+def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> list[list[int] | None]:
+    """Tokens after the root up to each node of one row; None where there is no node."""
+    out: list[list[int] | None] = [[]]
+    for token, parent, real in zip(tokens[1:], parents[1:], valid[1:], strict=True):
+        above = out[parent]
+        out.append([*above, token] if real and above is not None else None)
+    return out
+
+
+@final
+class TreeBuilder:
+    """A tree under construction, level by level.
+
+    Args:
+        root: the last committed token of each row.
+        capacity: the largest number of nodes, the root included.
+    """
+
+    def __init__(self, root: Int[Tensor, "row"], capacity: int) -> None:
+        self.ancestors: Bool[Tensor, "row node node"] = torch.zeros(
+            root.shape[0], capacity, capacity, dtype=torch.bool, device=root.device
+        )
+        self.ancestors.diagonal(dim1=1, dim2=2).fill_(True)
+        self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 where there is no node
+        self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
+        self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
+        self.drawn: list[Bool[Tensor, "row n"]] = []  # per level below the root, in hybrid trees
+        self.size = 1
+        self.level = slice(0, 1)
+
+    def add(
+        self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"], drawn: Bool[Tensor, "row n"] | None = None
+    ) -> None:
+        """Append one level; -1 marks places without a node; ``parents`` number the nodes of the level before, from 0.
+        A hybrid tree also says which nodes were ``drawn``."""
+        start, stop = self.size, self.size + tokens.shape[1]
+        parents = parents + self.level.start
+        self.tokens.append(tokens)
+        self.parents.append(parents)
+        self.depths.append(torch.full_like(parents, len(self.depths)))
+        if drawn is not None:
+            self.drawn.append(drawn)
+        above = self.ancestors[:, :start, :start]
+        self.ancestors[:, start:stop, :start] = above.take_along_dim(parents.unsqueeze(-1), dim=1)
+        self.size, self.level = stop, slice(start, stop)
+
+    def level_ancestors(self) -> Bool[Tensor, "row n seen"]:
+        """Which of the nodes so far each node of the newest level attends to."""
+        return self.ancestors[:, self.level, : self.size]
+
+    def prefixes(self) -> list[list[list[int] | None]]:
+        """As :meth:`DraftTree.prefixes`, for the newest level only."""
+        tokens, parents = (torch.cat(part, dim=1).tolist() for part in (self.tokens, self.parents))
+        valid = [[token >= 0 for token in row] for row in tokens]
+        return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]
+
+    def build(self, *, branching: int, draw: Draw, draft_log_probs: LogProbs | None) -> DraftTree:
+        """The finished tree."""
+        n, tokens, drawn = self.size, torch.cat(self.tokens, dim=1), None
+        if draw is Draw.HYBRID:
+            drawn = torch.cat([torch.zeros_like(self.tokens[0], dtype=torch.bool), *self.drawn], dim=1)
+        return DraftTree(
+            tokens=tokens.clamp(min=0),
+            parents=torch.cat(self.parents, dim=1),
+            depths=torch.cat(self.depths, dim=1),
+            valid=tokens >= 0,
+            ancestors=self.ancestors[:, :n, :n],
+            branching=branching,
+            draw=draw,
+            draft_log_probs=draft_log_probs,
+            drawn=drawn,
+        )

@@ -1,0 +1,1 @@
+"""The decode loop, its output, and the methods that it runs."""

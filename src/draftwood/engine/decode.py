@@ -1,0 +1,312 @@
+"""The loop: draft -> target -> verify -> output -> feedback. It exists once; plain decoding is an empty tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from draftwood.core.errors import CacheError, ConfigError, PairingError
+from draftwood.core.machine import threads_beside, torch_threads
+from draftwood.core.processors import asked_for, try_processors
+from draftwood.core.rng import CounterRng, Rng
+from draftwood.core.rounds import STAGES, Clock, Round, Stats
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.draft import Drafter
+from draftwood.draft.none import NoDraft
+from draftwood.engine.output import FinishReason, Limits, RowOutput
+from draftwood.engine.target import Target
+from draftwood.runners.protocols import Runner
+from draftwood.verify import Verifier
+from draftwood.verify.sparse import verify
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One text to be continued.
+
+    Attributes:
+        prompt: token ids, at least one.
+        source: token ids that an encoder-decoder target's encoder reads; the prompt is then what its decoder begins with.
+        seed: the text is a function of the prompt, the settings and this number.
+        limits: when to stop.
+        criterion: ends the text when it returns True for all token ids so far.
+        final: the token that a text ends with where ``limits`` or the context end it (``forced_eos_token_id`` of
+            ``transformers``).
+    """
+
+    prompt: Sequence[int]
+    source: Sequence[int] = ()
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    criterion: Callable[[list[int]], bool] | None = None
+    final: int | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one round added to one row.
+
+    Attributes:
+        row: index of the request.
+        tokens: new token ids.
+        drafted: how many of them, from the first on, came from the draft.
+        text: text that is now certain (may lag behind the tokens).
+        finish_reason: set in the row's last piece.
+        round: the round itself, and the row's index in it.
+    """
+
+    row: int
+    tokens: list[int]
+    drafted: int
+    text: str
+    finish_reason: FinishReason | None
+    round: Round
+    round_row: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished text."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    seed: int
+    lossless: bool
+    stats: Stats
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("text", "token_ids", "finish_reason", "seed", "lossless")
+        return {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}
+
+
+@final
+class Decoder:
+    """A target, a drafter and a verifier that fit together.
+
+    Args:
+        target: the model whose distribution the output follows.
+        drafter: grows the trees; nothing is drafted without one.
+        verifier: keeps one path of each.
+        tokenizer: for text and stop strings; token ids only without one.
+        eos: end-of-text token ids.
+        in_use: shared by all decoders of the same models, whose memory holds one batch at a time.
+
+    Raises:
+        PairingError: the verifier is not exact for the drafter's way of choosing siblings.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        drafter: Drafter | None,
+        verifier: Verifier,
+        *,
+        tokenizer: Any = None,
+        eos: Sequence[int] = (),
+        in_use: Lock | None = None,
+    ) -> None:
+        self.drafter: Drafter = drafter if drafter is not None else NoDraft()
+        self.verifier = verifier
+        if self.drafter.draw not in verifier.draws:
+            fitting = ", ".join(sorted(verifier.draws))
+            raise PairingError(
+                f"verifier {verifier.name!r} is not exact for drafter {self.drafter.name!r}, whose siblings are drawn as "
+                f"{self.drafter.draw.value!r}; it takes {fitting}. Use --verifier auto"
+            )
+        self.target = Target(target)
+        self.tokenizer = tokenizer
+        self.eos = frozenset(eos)
+        self.stats: list[Stats] = []
+        self._threads = threads_beside(target)
+        self._in_use = in_use or Lock()
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of prompt and text together: the target's context."""
+        return self.target.runner.max_length
+
+    def stream(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> Iterator[list[Piece]]:
+        """Rounds as they come, one list of pieces (one per unfinished row) a round; close it to cancel.
+
+        ``self.stats`` holds one :class:`Stats` per request, up to date after every round.
+
+        Raises:
+            ConfigError: an empty prompt, unknown tokens, a decoder that is already in use, a logits processor that is not a
+                function of each row.
+            CacheError: a prompt that leaves no room in the models' context.
+            NumericsError: scores that are NaN.
+        """
+        outputs = [self._open(i, request) for i, request in enumerate(requests)]
+        if self.verifier.name in ("greedy", "tolerance") and not sampling.greedy:
+            raise ConfigError(
+                f"verifier {self.verifier.name!r} is for temperature 0 only, but temperature is {sampling.temperature:g}: "
+                "use --verifier auto, or temperature 0"
+            )
+        seeds = [request.seed for request in requests]
+        source = noise if noise is not None else CounterRng(seeds, self.target.runner.device, greedy=sampling.greedy)
+        for i, output in enumerate(outputs):
+            self._try_processors(i, output, sampling)
+        if not self._in_use.acquire(blocking=False):
+            raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
+        try:
+            self.stats = [Stats() for _ in requests]
+            if outputs:
+                yield from self._rounds(outputs, [request.source for request in requests], sampling, source)
+        finally:
+            self._in_use.release()
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> list[Result]:
+        """All texts, when they are finished; raises what :meth:`stream` raises."""
+        texts = [""] * len(requests)
+        tokens: list[list[int]] = [[] for _ in requests]
+        reasons: list[FinishReason] = ["length"] * len(requests)
+        for pieces in self.stream(requests, sampling, noise=noise):
+            for piece in pieces:
+                texts[piece.row] += piece.text
+                tokens[piece.row] += piece.tokens
+                reasons[piece.row] = piece.finish_reason or "length"
+        return [
+            Result(
+                text=texts[i],
+                token_ids=tokens[i],
+                finish_reason=reasons[i],
+                seed=request.seed,
+                lossless=self.verifier.lossless,
+                stats=self.stats[i],
+            )
+            for i, request in enumerate(requests)
+        ]
+
+    def _try_processors(self, index: int, output: RowOutput, sampling: Sampling) -> None:
+        both = (*(sampling.processors or ()), *(sampling.warpers or ()))
+        own = [asked_for(processor, index, output.prompt_length) for processor in both]
+        runner = self.target.runner
+        try_processors(own, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device)
+
+    def _open(self, index: int, request: Request) -> RowOutput:
+        prompt, vocab = list(request.prompt), self.target.runner.vocab_size
+        if not prompt:
+            raise ConfigError(
+                f"prompt {index} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
+            )
+        if self.target.runner.reads_source != bool(request.source):
+            raise ConfigError(
+                f"request {index} has no source, which the target's encoder would read: give its token ids"
+                if self.target.runner.reads_source
+                else f"request {index} has a source, but the target has no encoder: leave it out, or put it into the prompt"
+            )
+        if bad := [t for t in prompt if not 0 <= t < vocab]:
+            raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
+        if self.max_length is not None and len(prompt) >= self.max_length:
+            raise CacheError(
+                f"prompt {index} has {len(prompt)} tokens, but the models' context is {self.max_length} and the text needs "
+                "room: shorten the prompt, or take models with a longer context"
+            )
+        return RowOutput(
+            prompt,
+            request.limits,
+            eos=self.eos,
+            longest=self.max_length,
+            tokenizer=self.tokenizer,
+            criterion=request.criterion,
+            final=request.final,
+        )
+
+    def _rounds(
+        self, outputs: list[RowOutput], sources: list[Sequence[int]], sampling: Sampling, noise: Rng
+    ) -> Iterator[list[Piece]]:
+        rows = list(range(len(outputs)))
+        sampler = Sampler(
+            sampling,
+            [output.tokens for output in outputs],
+            [output.prompt_length for output in outputs],
+            self.target.runner.vocab_size,
+            [output.stops for output in outputs],
+            device=self.target.runner.device,
+        )
+        clock = Clock()  # what an encoder reads belongs to the first round
+        for stage, part in (("target", self.target), ("draft", self.drafter)):
+            before = part.forward_seconds
+            part.start([output.tokens[:-1] for output in outputs], sources)
+            clock.claim(stage, part.forward_seconds - before)
+        while rows:
+            with torch_threads(self._threads):
+                this_round = self._round([outputs[r] for r in rows], sampler, noise, clock)
+                pieces = [self._take(outputs[r], r, i, this_round) for i, r in enumerate(rows)]
+                for part in (self.target, self.drafter):
+                    part.commit(this_round)
+            going = [i for i, r in enumerate(rows) if outputs[r].finish_reason is None]
+            if 0 < len(going) < len(rows):
+                sampler, noise = sampler.select(going), noise.select(going)
+                for part in (self.target, self.drafter):
+                    part.select(going)
+            self._count(pieces, this_round, clock.stop())
+            rows = [rows[i] for i in going]
+            yield pieces
+            clock = Clock()
+
+    def _round(self, outputs: list[RowOutput], sampler: Sampler, noise: Rng, clock: Clock) -> Round:
+        positions = [len(output.tokens) - 1 for output in outputs]
+        rng = noise.at(positions)
+        root = torch.from_numpy(np.array([output.tokens[-1] for output in outputs], np.int64)).to(self.target.runner.device)
+        limits = [self._limit(output) for output in outputs]
+        with torch.inference_mode():
+            before = self.drafter.forward_seconds
+            tree = self.drafter.draft(root, sampler, rng, limits)
+            clock.claim("draft", self.drafter.forward_seconds - before)
+            before = self.target.forward_seconds
+            logits = self.target.score(tree)
+            clock.claim("target", self.target.forward_seconds - before)
+            target_log_probs = sampler.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
+            began = perf_counter()
+            verdict = verify(self.verifier, tree, target_log_probs, rng)
+            sampler.check_reached(verdict.paths)
+            clock.claim("verify", perf_counter() - began)
+        return Round(tree=tree, target_log_probs=target_log_probs, verdict=verdict)
+
+    def _limit(self, output: RowOutput) -> int:
+        """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""
+        limit = output.remaining - 1
+        if self.drafter.max_length is not None:
+            limit = min(limit, self.drafter.max_length - len(output.tokens))
+        return max(0, limit)
+
+    @staticmethod
+    def _take(output: RowOutput, row: int, index: int, this_round: Round) -> Piece:
+        count, text = output.take(this_round.tokens[index])
+        return Piece(
+            row=row,
+            tokens=output.tokens[len(output.tokens) - count :],
+            drafted=min(count, len(this_round.paths[index])),
+            text=text,
+            finish_reason=output.finish_reason,
+            round=this_round,
+            round_row=index,
+        )
+
+    def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
+        """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
+        means, drafted = this_round.verdict.expected, this_round.tree.drafted
+        for i, piece in enumerate(pieces):
+            stats = self.stats[piece.row]
+            if means is not None:
+                stats.expected = (stats.expected or 0.0) + means[i]
+            stats.accepted[len(this_round.paths[i])] += 1
+            stats.drafted += drafted[i]
+            stats.new_tokens += len(piece.tokens)
+            for stage in STAGES:
+                stats.seconds[stage] += seconds[stage] / len(pieces)

@@ -1,0 +1,117 @@
+"""Decoders of one target and its draft, and seeds for their texts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeAlias, final
+from weakref import WeakKeyDictionary
+
+from draftwood.core.checks import whole
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method
+from draftwood.draft import Drafter
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build, resolve
+from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.runners.unpadded import Unpadded, unpadded
+from draftwood.verify import Verifier
+
+
+@final
+class Decoders:
+    """Makes decoders for a target and its draft, which serve one stream at a time.
+
+    Decoders of the same method share what their drafter has learnt about the pair and the machine.
+    """
+
+    def __init__(self, target: Runner, draft: Runner | None, *, tokenizer: Any, eos: Sequence[int]) -> None:
+        self._target = target
+        self._draft = draft
+        self._tokenizer = tokenizer
+        self._eos = eos
+        self._in_use = Lock()
+        self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
+
+    def resolve(self, method: Method, *, greedy: bool) -> Method:
+        """The method with every ``auto`` replaced; raises what :func:`draftwood.engine.methods.resolve` raises."""
+        has_block = isinstance(self._draft, BlockRunner)
+        return resolve(method, has_draft=self._draft is not None, greedy=greedy, has_block=has_block)
+
+    def of(self, method: Method, *, greedy: bool) -> Decoder:
+        """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""
+        key = method, greedy
+        if key not in self._built:
+            self._built[key] = build(method, self._draft, greedy=greedy)
+        drafter, verifier = self._built[key]
+        return Decoder(self._target, drafter, verifier, tokenizer=self._tokenizer, eos=self._eos, in_use=self._in_use)
+
+
+_Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]
+
+
+@final
+class Learnt:
+    """Drafters for models whose runners last no longer than one call: what a drafter has learnt about a target and its draft
+    is kept, and the models are not.
+
+    A drafter that is in use is not shared: a call that begins meanwhile gets one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool, bool], _Made]]]
+        self._kept = WeakKeyDictionary()
+
+    @contextmanager
+    def drafter(
+        self, target: Any, draft: Any, method: Method, runner: Runner, padding: Sequence[int], *, greedy: bool
+    ) -> Iterator[tuple[Drafter, Verifier]]:
+        """The drafter and the verifier of a method, for as long as the context lasts.
+
+        Args:
+            target, draft: the models that something is learnt about.
+            method: what is drafted and how it is verified.
+            runner: runs the draft model in this call.
+            padding: tokens on the left of each row that the draft model must not see.
+            greedy: for temperature 0.
+
+        Raises:
+            ConfigError, PairingError: as :func:`draftwood.engine.methods.build`.
+        """
+        kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
+        key = method, greedy, isinstance(runner, BlockRunner)
+        if (found := kept.pop(key, None)) is None:
+            hidden = unpadded(runner, padding)
+            found = hidden, *build(method, hidden, greedy=greedy)
+        found[0].hold(runner, padding)
+        yield found[1:]
+        found[0].release()  # not after an error, when nobody knows in which state the drafter is
+        kept[key] = found
+
+
+def drawn(seed: int | None) -> int:
+    """The seed, or a new one, short enough to be typed again.
+
+    Raises:
+        ConfigError: a seed that is no whole number.
+    """
+    return secrets.randbits(32) if seed is None else whole("seed", seed)
+
+
+def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int | None]:
+    """One seed for each of several texts: a single one counts up from text to text, None stays to be drawn.
+
+    Args:
+        what: the texts are called this in an error.
+
+    Raises:
+        ConfigError: another number of seeds, or one that is no whole number.
+    """
+    if seed is None:
+        return [None] * count
+    seeds = list(seed) if isinstance(seed, list | tuple) else [whole("seed", seed) + i for i in range(count)]
+    if len(seeds) != count:
+        raise ConfigError(f"{len(seeds)} seeds came for {count} {what}: give one each, or a single number")
+    return seeds

@@ -1,0 +1,181 @@
+"""What becomes of committed tokens: limits, stop rules, trimming, and text that grows without breaking characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, final
+
+from draftwood.core.checks import flag, several, whole
+from draftwood.core.errors import ConfigError
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+_JOIN = 6  # tokens of the prompt that decide whether the first word begins with a space
+_WINDOW = 32  # tokens that are decoded again with every new one, at most
+_HALF_CHARACTER = "\ufffd"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a text ends.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    max_new_tokens: int = field(default=200, metadata={"help": "the most tokens to generate"})
+    stop: tuple[str, ...] = field(default=(), metadata={"help": "end before this text; may be given several times"})
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"help": "end after this token; several times"})
+    ignore_eos: bool = field(default=False, metadata={"help": "go on after the end-of-text token"})
+
+    def __post_init__(self) -> None:
+        several("stop", self.stop, str, "texts")
+        several("stop_token_ids", self.stop_token_ids, int, "token ids")
+        if whole("max_new_tokens", self.max_new_tokens) < 1:
+            raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more")
+        if bad := [token for token in self.stop_token_ids if token < 0]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, and token ids begin at 0: leave it out")
+        flag("ignore_eos", self.ignore_eos)
+        if any(not text for text in self.stop):
+            raise ConfigError("stop holds an empty text: it would end everything at once; leave it out")
+
+
+@final
+class Detokenizer:
+    """Text of a growing list of tokens; characters whose bytes are incomplete wait for the rest."""
+
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(before)
+        self._done = len(before)  # tokens [0, done) are in the text already
+        self._context = 0  # decoding starts here, so that joins between tokens come out right
+        self._before = self._decode(self._ids)  # text of the tokens [context, done)
+
+    def push(self, ids: Sequence[int], *, last: bool = False) -> str:
+        """The new text; with ``last`` nothing waits any longer."""
+        self._ids.extend(ids)
+        now = self._decode(self._ids[self._context :])
+        if now.endswith(_HALF_CHARACTER) and not last:
+            return ""
+        new = now[len(self._before) :]
+        first, self._done, self._before = self._done, len(self._ids), now
+        if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, would be no context
+            self._context, self._before = first, self._decode(self._ids[first:])
+        return new
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+
+@final
+class RowOutput:
+    """One request's text under way.
+
+    Args:
+        prompt: token ids of the prompt.
+        limits: when to stop.
+        eos: end-of-text token ids.
+        longest: most tokens of prompt and text together, None if unlimited.
+        tokenizer: for text and stop strings; None for token ids only.
+        criterion: ends the text after a token when it returns True for all token ids so far.
+        final: takes the last place that there is room for, whatever the verdict was.
+
+    Raises:
+        ConfigError: stop strings without a tokenizer.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        limits: Limits,
+        *,
+        eos: frozenset[int] = frozenset(),
+        longest: int | None = None,
+        tokenizer: Any = None,
+        criterion: Callable[[list[int]], bool] | None = None,
+        final: int | None = None,
+    ) -> None:
+        if limits.stop and tokenizer is None:
+            raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
+        self.tokens = list(prompt)
+        self.prompt_length = len(prompt)
+        self.limits = limits
+        self.finish_reason: FinishReason | None = None
+        self.text = ""
+        self.stops = frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else eos)
+        self._room = limits.max_new_tokens
+        if longest is not None:
+            self._room = min(self._room, longest - len(prompt))
+        self._words = Detokenizer(tokenizer, list(prompt)[-_JOIN:]) if tokenizer is not None else None
+        self._held = ""  # text that may be the beginning of a stop string
+        self._cut = False  # a stop string ended the text
+        self._criterion = criterion
+        self._final = final
+
+    @property
+    def generated(self) -> list[int]:
+        """Token ids after the prompt."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still come."""
+        return self._room - (len(self.tokens) - self.prompt_length)
+
+    def take(self, tokens: Sequence[int]) -> tuple[int, str]:
+        """Take one round's tokens; returns how many of them count and the text that is now certain."""
+        new_text, count = "", 0
+        for chosen in tokens:
+            token = chosen if self._final is None or self.remaining > 1 else self._final
+            count += 1
+            self.tokens.append(token)
+            if self.limits.stop:  # only then does the text decide where it ends
+                new_text += self._read([token])
+            if self.finish_reason is None and token == chosen and self._ends(token):
+                self.finish_reason = "stop"
+            if self.finish_reason is None and self.remaining <= 0:
+                self.finish_reason = "length"
+            if self.finish_reason is not None:
+                break
+        if not self.limits.stop:
+            new_text += self._read(self.tokens[len(self.tokens) - count :])
+        if self.finish_reason is not None:
+            new_text += self._flush()
+        self.text += new_text
+        return count, new_text
+
+    def _ends(self, token: int) -> bool:
+        return token in self.stops or (self._criterion is not None and self._criterion(self.tokens))
+
+    def _read(self, tokens: Sequence[int]) -> str:
+        if self._words is None:
+            return ""
+        self._held += self._words.push(tokens)
+        return self._release()
+
+    def _release(self) -> str:
+        """Give out what cannot belong to a stop string; end the text where one is complete."""
+        found = [at for stop in self.limits.stop if (at := self._held.find(stop)) >= 0]
+        if found:
+            out, self._held, self._cut, self.finish_reason = self._held[: min(found)], "", True, "stop"
+            return out
+        keep = max((_overlap(self._held, stop) for stop in self.limits.stop), default=0)
+        out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return out
+
+    def _flush(self) -> str:
+        """The rest of the text at its end; nothing follows a stop string."""
+        if self._words is None or self._cut:
+            return ""
+        self._held += self._words.push([], last=True)
+        out = self._release()
+        if not self._cut:
+            out, self._held = out + self._held, ""
+        return out
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest ending of ``text`` that begins ``stop``."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

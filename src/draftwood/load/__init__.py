@@ -1,0 +1,1 @@
+"""From names and folders to models; generation defaults; profiles."""

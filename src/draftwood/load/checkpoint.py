@@ -1,0 +1,183 @@
+"""What can be wrong with a model's files, told by the name of the file, the tensor or the option."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
+
+CONFIG: Final = "config.json"
+_SHOWN = 3  # tensors that are named
+_ADVICE = (
+    f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json) or the name of a hub model with "
+    "safetensors weights"
+)
+
+
+def check_path(name: object) -> None:
+    """Refuse what is neither a folder with a model nor the name of a hub model that can be read.
+
+    The hub is asked once, and only about models that are not in its local cache.
+
+    Raises:
+        ModelError: says what is missing.
+    """
+    if not isinstance(name, str | Path) or not str(name):
+        raise ModelError(
+            f"a model was given as {name!r}: give the name of a hub model or a folder; models in memory go to "
+            "draftwood.Pair or draftwood.Translator"
+        )
+    text, folder = str(name), Path(name)
+    if text.startswith("~"):
+        raise ModelError(f"{text!r} begins with ~, which only a shell expands: write the whole path")
+    if folder.is_dir():
+        if not (folder / CONFIG).is_file():
+            raise ModelError(f"the folder {text!r} holds no {CONFIG}: {_ADVICE}")
+        _check_generation_config(folder / "generation_config.json")
+    elif folder.exists():
+        raise ModelError(f"{text!r} is a file: {_ADVICE}")
+    elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
+        raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
+    else:
+        _ask_the_hub(text)
+
+
+def _check_generation_config(path: Path) -> None:
+    """Transformers passes over one that cannot be read, and the texts would follow another distribution."""
+    try:
+        if path.is_file() and not isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
+            raise ValueError("it holds no object")
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}): correct it, or remove it") from error
+
+
+def _ask_the_hub(name: str) -> None:
+    """One question, without the minute of repeated attempts that loading would make."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        if isinstance(try_to_load_from_cache(name, CONFIG), str):
+            return
+        if constants.HF_HUB_OFFLINE:
+            why = "it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the hub; check the name, or unset that"
+        else:
+            get_hf_file_metadata(hf_hub_url(name, CONFIG))
+            return
+    except HFValidationError:
+        why = "that is neither a folder nor a possible name on the hub"
+    except GatedRepoError:
+        why = "its owner grants access on its hub page; ask there, then log in with 'hf auth login'"
+    except RepositoryNotFoundError:
+        why = "the hub knows no such model; check the name, or log in with 'hf auth login' if it is private"
+    except EntryNotFoundError:
+        why = f"it holds no {CONFIG}, so it is no model for transformers"
+    except Exception as error:
+        said = _first_line(error)
+        why = f"it is not in the local cache, and the hub could not be reached ({said}); check the name and the network"
+    raise ModelError(f"there is no folder {name!r}, and as the name of a hub model it cannot be read: {why}")
+
+
+def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
+    """Refuse a model whose files do not hold exactly its tensors: what is missing would be random.
+
+    Args:
+        name: the model's folder or hub name.
+        found: what ``from_pretrained(..., output_loading_info=True)`` of ``transformers`` says about the files. Tied tensors
+            and those that the model's class may lack or ignore are not in there.
+
+    Raises:
+        ModelError: names the first few tensors of each kind.
+    """
+    missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+    shapes = [f"{key} is {_shape(came)} and should be {_shape(wanted)}" for key, came, wanted in found["mismatched_keys"]]
+    troubles = [
+        *([f"lack {_counted(missing)} ({_first(missing)})"] if missing else []),
+        *([f"hold {_counted(unexpected)} that the model has no place for ({_first(unexpected)})"] if unexpected else []),
+        *([f"hold {_counted(shapes)} of another shape ({_first(sorted(shapes))})"] if shapes else []),
+    ]
+    if troubles:
+        raise ModelError(
+            f"the files of {str(name)!r} do not hold the model that their {CONFIG} describes: they "
+            f"{' and '.join(troubles)}. Give the {CONFIG} and the weights of one model, saved together by save_pretrained"
+        )
+
+
+def cannot_load(what: str, name: str | Path, error: Exception) -> str:
+    """A sentence for an error of ``transformers``; ``what`` is the part of the model that was loaded."""
+    begin = f"the {what} of {str(name)!r} cannot be loaded: "
+    if is_out_of_memory(error):
+        return f"{begin}it needs more memory than there is; take a smaller model, or a shorter number format (bfloat16)"
+    if "trust_remote_code" in str(error):
+        return (
+            f"{begin}it brings Python code of its own, which runs only where it is trusted; read that code, then give "
+            "--trust-remote-code, in Python LoadOptions(trust_remote_code=True)"
+        )
+    if broken := _unreadable(name):
+        return f"{begin}{broken}; copy or download that file again"
+    return f"{begin}{_first_line(error).rstrip(':.')}. {_ADVICE[0].upper()}{_ADVICE[1:]}"
+
+
+def _unreadable(name: str | Path) -> str | None:
+    """Which file of a model is damaged, and how; None if none is."""
+    from safetensors import safe_open
+
+    for path in sorted(_folder(name).glob("*")):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            elif path.suffix == ".safetensors":
+                with safe_open(path, framework="numpy"):
+                    pass
+        except Exception as error:
+            return f"its file {str(path)!r} cannot be read ({_first_line(error).rstrip('.')})"
+    return None
+
+
+def _folder(name: str | Path) -> Path:
+    """Where the files are: the folder itself, or the hub's local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(name).is_dir():
+        return Path(name)
+    found = try_to_load_from_cache(str(name), CONFIG)
+    return Path(found).parent if isinstance(found, str) else Path(name)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def _counted(tensors: Collection[str]) -> str:
+    return f"{len(tensors)} tensor{'s' if len(tensors) > 1 else ''}"
+
+
+def _first(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
+
+
+def _shape(sizes: Any) -> str:
+    return " x ".join(map(str, sizes)) or "a single number"
+
+
+@contextmanager
+def naming_the_config() -> Iterator[None]:
+    """Name the generation config in errors of values that are none, which come from deep inside ``transformers``.
+
+    Raises:
+        ModelError: in their place.
+    """
+    try:
+        yield
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DraftwoodError):
+            raise
+        raise ModelError(
+            f"the target's generation config holds a value that generate does not take either ({error}): correct "
+            "generation_config.json, or give a Sampling of your own"
+        ) from error

@@ -1,0 +1,220 @@
+"""Models and tokenizers from folders or a hub: devices, number formats, and what fits together."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.core.settings import LoadOptions
+from draftwood.load.checkpoint import cannot_load, refuse_gaps
+
+_PLACE = "openvino:"
+_DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
+
+
+def bundled_pairs() -> dict[str, dict[str, Path]]:
+    """The pairs that ship with the package: name -> {"target": folder, "draft": folder}."""
+    root = Path(str(files("draftwood"))) / "pairs"
+    pairs = {}
+    for folder in sorted(root.glob("*")):
+        parts = {part: folder / part for part in ("target", "draft")}
+        if all((path / "model.safetensors").is_file() for path in parts.values()):
+            pairs[folder.name] = parts
+    return pairs
+
+
+def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
+    """The models that were named, or a bundled pair (``language`` or ``translation``) where no target was.
+
+    Raises:
+        ConfigError: a draft without a target.
+        ModelError: there is no such pair.
+    """
+    if target is not None:
+        return target, draft
+    if draft is not None:
+        raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
+    if (pair := bundled_pairs().get(kind)) is None:
+        raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
+    return pair["target"], pair["draft"]
+
+
+def openvino_place(device: str) -> str | None:
+    """OpenVINO's name of the device that a name such as ``openvino:GPU`` asks for; None where it asks for none."""
+    return device.removeprefix(_PLACE) if device.startswith(_PLACE) else None
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is CUDA if there is one, else the CPU. Models that OpenVINO takes elsewhere are read on the CPU."""
+    if name.startswith(_PLACE):
+        return torch.device("cpu")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.split(":")[0] == "mps":
+        raise ConfigError("device 'mps' has no float64, which the noise needs: use --device cpu")
+    if name == "meta":
+        raise ConfigError("device 'meta' holds no numbers: use --device auto or cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({first}): use --device auto or cpu") from error
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16 on accelerators and float32 on the CPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype is {name!r}: choose one of auto, {', '.join(_DTYPES)}")
+    dtype: torch.dtype = _DTYPES[name]
+    return dtype
+
+
+def load_model(
+    name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype, cls: type[Any] | None = None
+) -> Any:
+    """A model in evaluation mode: of a class that has ``from_pretrained``, or a causal language model.
+
+    Raises:
+        ModelError: it cannot be loaded, or its files do not hold exactly its tensors; says from where and why.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, found = (cls or AutoModelForCausalLM).from_pretrained(
+            str(name),
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named and refused below
+        )
+    except Exception as error:
+        raise ModelError(cannot_load("model", name, error)) from error
+    refuse_gaps(name, found)
+    return model.eval().to(device)
+
+
+def model_type(name: str | Path, options: LoadOptions) -> str:
+    """What the configuration of a model says that it is, such as ``marian``; ``masked_block`` and ``draft_heads`` are ours.
+
+    Raises:
+        ModelError: there is no configuration.
+    """
+    from transformers import PretrainedConfig
+
+    try:
+        found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
+    except Exception as error:
+        raise ModelError(cannot_load("configuration", name, error)) from error
+    return str(found.get("model_type", ""))
+
+
+def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
+    """Whether a model of ``transformers`` has an encoder.
+
+    Raises:
+        ModelError: there is no configuration, or one of an unknown type.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
+    except Exception as error:
+        raise ModelError(cannot_load("configuration", name, error)) from error
+
+
+def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
+    """A tokenizer.
+
+    Raises:
+        ModelError: it cannot be loaded; says from where and why.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
+    except ImportError as error:
+        if "sentencepiece" not in str(error).lower():
+            raise ModelError(cannot_load("tokenizer", name, error)) from error
+        raise ModelError(
+            f"the tokenizer of {str(name)!r} needs the package sentencepiece; install it with: "
+            'pip install "draftwood[translate]"'
+        ) from error
+    except Exception as error:
+        raise ModelError(cannot_load("tokenizer", name, error)) from error
+
+
+@final
+class _Notes(logging.Handler):
+    """Shows what this package has to say on standard error, wherever that is by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"Note: {record.getMessage()}.", file=sys.stderr)
+
+
+def quiet_loading() -> None:
+    """For command lines: no loading bars and no advice from transformers; downloads still show their progress. Notes of this
+    package, such as that a model is converted, go to standard error.
+    """
+    own = logging.getLogger("draftwood")
+    if not any(isinstance(handler, _Notes) for handler in own.handlers):
+        own.addHandler(_Notes(logging.INFO))
+        own.setLevel(logging.INFO)
+    from huggingface_hub.utils.tqdm import enable_progress_bars
+    from transformers.utils import logging as theirs
+
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    enable_progress_bars()
+
+
+def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
+    """Both models must mean the same by every token id.
+
+    Raises:
+        PairingError: names the first difference.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    for token, index in sorted(theirs.items(), key=lambda item: item[1]):
+        if ours.get(token, index) != index or (token not in ours and index < len(ours)):
+            raise PairingError(
+                f"{draft_name!r} cannot draft for {target_name!r}: token {token!r} is number {index} for the draft and "
+                f"{ours.get(token, 'unknown')} for the target. Take two models with the same tokenizer"
+            )
+
+
+def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
+    """End-of-text tokens: the generation config's, else the model's, else the tokenizer's.
+
+    Args:
+        vocab: tokens that the model knows.
+
+    Raises:
+        ModelError: one that the model does not know, so that no text would end by it.
+    """
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        found = getattr(source, "eos_token_id", None)
+        if found is not None:
+            ends = [found] if isinstance(found, int) else found
+            if not isinstance(ends, list | tuple) or not all(isinstance(token, int) for token in ends):
+                raise ModelError(
+                    f"the {type(source).__name__} of the target names end-of-text token {found!r}: give a token's number, "
+                    "or a list of them, as eos_token_id there"
+                )
+            if bad := [token for token in ends if not 0 <= token < vocab]:
+                raise ModelError(
+                    f"the {type(source).__name__} of the target names end-of-text token {bad[0]}, but the target knows "
+                    f"tokens 0 to {vocab - 1}: correct eos_token_id there"
+                )
+            return list(ends)
+    return []

@@ -1,0 +1,258 @@
+"""What ``draftwood tune`` found out about a pair on this machine: which profile fits, and what it chooses.
+
+A profile is a JSON file that says what it was measured for. It is used for exactly that: the same two models (by their
+files), number format, device, engine, processor and number of threads. It decides how fast text comes, never which
+distribution it follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from draftwood.core.cores import usable_cores
+from draftwood.core.errors import ConfigError
+from draftwood.core.machine import cache_folder, cpu_name, version_of
+from draftwood.core.settings import Method
+
+FORMAT = 2
+_SAMPLES, _SAMPLE = 16, 4096  # pieces of a weight file that are looked at, and their bytes
+_AGAIN = "run 'draftwood tune' again, or use --profile none"
+
+ProfileKey = Mapping[str, Any]
+"""What a profile is measured for: models, number format, device and machine, as plain values."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What was found to be fastest.
+
+    Attributes:
+        path: its file.
+        subject: what it was measured for.
+        choices: temperature -> what to draft and how to verify it.
+    """
+
+    path: Path
+    profile_key: ProfileKey
+    choices: Mapping[float, Method]
+
+    def choose(self, temperature: float) -> Method:
+        """The choice at the nearest temperature that was measured."""
+        return self.choices[min(self.choices, key=lambda measured: (abs(measured - temperature), measured))]
+
+
+def profile_key_of(
+    target: str | Path, draft: str | Path | None, dtype: torch.dtype, device: torch.device, engine: str = "torch"
+) -> ProfileKey | None:
+    """What would be measured now; None where a model's files cannot be found.
+
+    Args:
+        target, draft: folders, or names of hub models that have been downloaded.
+        engine: what runs them (:class:`draftwood.runners.protocols.ModelRunner`).
+    """
+    models = {"target": identity(target), "draft": None if draft is None else identity(draft)}
+    if models["target"] is None or (draft is not None and models["draft"] is None):
+        return None
+    return {
+        **models,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device.type,
+        "engine": engine,
+        "machine": {
+            "cpu": cpu_name(),
+            "threads": torch.get_num_threads(),
+            "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        },
+    }
+
+
+def default_path(profile_key: ProfileKey) -> Path:
+    """Where the profile for this lies in the user's cache."""
+    digest = hashlib.sha256(json.dumps(_essence(profile_key), sort_keys=True).encode()).hexdigest()
+    return cache_folder() / "profiles" / f"{digest[:16]}.json"
+
+
+def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
+    """The profile to use, if there is one.
+
+    Args:
+        wanted: ``auto`` looks into the user's cache, ``none`` is none, anything else is a file.
+        subject: what it has to be measured for.
+
+    Raises:
+        ConfigError: a file that was named and does not fit. One in the cache that is broken is a warning.
+    """
+    if wanted == "none" or (wanted == "auto" and profile_key is None):
+        return None
+    if wanted != "auto":
+        return _fitting(Path(wanted), profile_key)
+    assert profile_key is not None
+    path = default_path(profile_key)
+    if not path.exists():
+        _warn_of_others(profile_key)
+        return None
+    try:
+        return _fitting(path, profile_key)
+    except ConfigError as error:
+        warnings.warn(f"{error}. The default method is used", stacklevel=3)
+        return None
+
+
+def _warn_of_others(profile_key: ProfileKey) -> None:
+    """Say that the profile of this pair is for another engine or another number of threads, if that is so."""
+    engine, machine = profile_key["engine"], profile_key["machine"]
+    others: list[tuple[str, Any, Any, ProfileKey, str]] = []
+    if (other := {"torch": "openvino", "openvino": "torch"}.get(engine)) is not None:
+        others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other}"))
+    for count in range(1, usable_cores() + 1):
+        like = {**profile_key, "machine": {**machine, "threads": count}}
+        others.append(("threads", count, machine["threads"], like, f"--threads {count}"))
+    for name, theirs, ours, its, option in others:
+        if theirs != ours and (path := default_path(its)).exists():
+            warnings.warn(
+                f"the profile of this pair, {path}, was measured with {name} {theirs!r}, but here it is "
+                f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
+                stacklevel=4,
+            )
+
+
+def _fitting(path: Path, profile_key: ProfileKey | None) -> Profile:
+    profile = read(path)
+    if unlike := difference(profile.profile_key, profile_key):
+        raise ConfigError(f"profile {path} was measured for something else: {unlike}; {_AGAIN}")
+    return profile
+
+
+def read(path: Path) -> Profile:
+    """A profile from its file.
+
+    Raises:
+        ConfigError: no file, or one that is not a profile of this format.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        written = found["format"]
+        if written != FORMAT:
+            raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
+        choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
+        profile_key = found["subject"]
+        _essence(profile_key)
+        torch.device(profile_key["device"])
+        getattr(torch, profile_key["dtype"])
+    except OSError as error:
+        raise ConfigError(f"profile {path} cannot be read ({error.strerror or error}): {_AGAIN}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"profile {path} is not one that this 'draftwood tune' writes ({what}): {_AGAIN}") from error
+    if not choices:
+        raise ConfigError(f"profile {path} chooses nothing: {_AGAIN}")
+    return Profile(path=path, profile_key=profile_key, choices=choices)
+
+
+def why_not(profile: Profile) -> str | None:
+    """Why a profile does not apply here and now; None if it does."""
+    profile_key = profile.profile_key
+    device, dtype = torch.device(profile_key["device"]), getattr(torch, profile_key["dtype"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return "there is no CUDA here"
+    engine = str(profile_key["engine"])
+    if engine.startswith("openvino") and version_of("openvino") is None:
+        return "OpenVINO is not installed here"
+    draft = profile_key["draft"]
+    return difference(
+        profile_key, profile_key_of(profile_key["target"]["name"], draft and draft["name"], dtype, device, engine)
+    )
+
+
+def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile as JSON, with whatever else was measured."""
+    return {
+        "format": FORMAT,
+        "subject": dict(profile_key),
+        "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(choices.items())],
+        **rest,
+    }
+
+
+def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
+    """What a profile was measured for and what it is wanted for, where these differ; None where they do not."""
+    if wanted is None:
+        return "the models' files, to compare with, cannot be found"
+    theirs, ours = _essence(measured), _essence(wanted)
+    for name in ours:
+        if theirs[name] != ours[name]:
+            shown = [_shown(side, name) for side in (measured, wanted)]
+            files = " (the files have changed)" if shown[0] == shown[1] else ""
+            return f"there {name} is {shown[0]}, here {shown[1]}{files}"
+    return None
+
+
+def _essence(profile_key: ProfileKey) -> dict[str, Any]:
+    """What has to agree: a model is the same under another name."""
+    models = {n: None if profile_key[n] is None else str(profile_key[n]["fingerprint"]) for n in ("target", "draft")}
+    machine = {n: profile_key["machine"][n] for n in ("cpu", "threads", "accelerator")}
+    return {**models, **{n: profile_key[n] for n in ("dtype", "device", "engine")}, **machine}
+
+
+def _shown(profile_key: ProfileKey, name: str) -> str:
+    value = profile_key["machine"].get(name) if name in profile_key["machine"] else profile_key[name]
+    return repr(value["name"] if isinstance(value, Mapping) else value)
+
+
+def identity(name: str | Path) -> dict[str, str] | None:
+    """Name and digest_of of a model by its files; None where they cannot be found.
+
+    Args:
+        name: a folder, or the name of a hub model that has been downloaded.
+    """
+    folder = folder_of(name)
+    if folder is None:
+        return None
+    return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": folder_digest(folder)}
+
+
+def folder_of(name: str | Path) -> Path | None:
+    """The folder with a model's files: the name itself, or that of a downloaded hub model; None where there is none."""
+    return Path(name) if Path(name).is_dir() else _downloaded(str(name))
+
+
+def _downloaded(name: str) -> Path | None:
+    """Where a hub model's files are."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of a model folder: the configuration, and of each weight file its size, its header and some samples.
+
+    Weights that were trained further have another one, and no large file is read as a whole.
+    """
+    digest = hashlib.sha256()
+    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
+        if not path.is_file():
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            header = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else size
+            file.seek(0)
+            digest.update(file.read(min(header, size)))
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""BART's layers, written out."""

@@ -1,0 +1,1 @@
+"""Draft models that score a whole block of tokens in one forward."""

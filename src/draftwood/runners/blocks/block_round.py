@@ -1,0 +1,63 @@
+"""What runners of whole blocks share: a round begins with one forward, and nodes below the root are answered from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import ConfigError
+from draftwood.runners.protocols import BlockRunner
+
+
+@final
+class BlockRound:
+    """The tokens of a round's nodes and the scores of its block.
+
+    A token at depth ``d`` is followed by what the block holds at place ``d``, whichever tokens stand above it. Beyond the
+    block nothing is known, and the scores are -inf: nothing is drafted there.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Tensor] = []  # [row, n] each
+        self._scores: Tensor | None = None  # [row, place, vocab]
+
+    def begin(self, root: Int[Tensor, "row"], count: int, block: int) -> None:
+        """The round's forward is about to be made, for ``count`` places.
+
+        Raises:
+            ConfigError: ``count`` is below 1 or above ``block``.
+        """
+        if not 1 <= count <= block:
+            raise ConfigError(f"{count} tokens were asked of a draft that fills blocks of {block}: ask for 1 to {block}")
+        self._nodes = [root.unsqueeze(1)]
+
+    def answer(
+        self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]
+    ) -> Float[Tensor, "row node vocab"]:
+        """Scores after new nodes; the first of a round is the root, for which ``runner`` makes the forward."""
+        if self._scores is None:
+            scores = runner.score_block(tokens[:, 0], runner.block)
+            self._scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=-torch.inf)
+            self._nodes.append(tokens[:, 1:])
+        else:
+            self._nodes.append(tokens)
+        row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
+        return self._scores[row, depths.clamp(max=runner.block)]
+
+    def end(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The round is over; returns the tokens that join each row's text (one host sync)."""
+        tokens = torch.cat(self._nodes, dim=1).tolist() if self._nodes else [[] for _ in pending]
+        self._nodes, self._scores = [], None
+        return [[*(row[node] for node in kept), *rest] for row, kept, rest in zip(tokens, nodes, pending, strict=True)]
+
+
+def unwanted(config: object, *tokens: int) -> list[int]:
+    """Tokens that no text holds: ``tokens``, padding and the decoder's start, unless one of them also ends texts."""
+    special = (getattr(config, name, None) for name in ("pad_token_id", "decoder_start_token_id"))
+    found = {*tokens, *(token for token in special if token is not None)}
+    ends = getattr(config, "eos_token_id", None)
+    return sorted(found - set(ends if isinstance(ends, list) else [ends]))

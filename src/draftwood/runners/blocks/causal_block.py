@@ -1,0 +1,100 @@
+"""Parallel drafting with a causal model: behind the root it reads mask tokens, and each of them predicts the token after it.
+
+Source: PARD, An et al. 2025, arXiv 2504.18583. The model was trained to see masks where the tokens before are not known; the
+first prediction is the ordinary one, made from the root itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from draftwood.core.errors import ConfigError
+from draftwood.runners.blocks.block_round import BlockRound, unwanted
+from draftwood.runners.protocols import ModelRunner
+
+
+@final
+class CausalBlockRunner:
+    """A :class:`draftwood.runners.protocols.BlockRunner` of a causal model: its own runner reads the root and ``count - 1``
+    mask tokens as a chain. Of these only the root stays in its memory; accepted tokens are read in the next round.
+
+    Args:
+        runner: the model's runner, as that of a draft model.
+        mask_token: what stands for a token that is not known; it is never proposed.
+        block: the longest block.
+
+    Raises:
+        ConfigError: a block that is not positive, or a mask token that the model does not know.
+    """
+
+    reads_source = False
+
+    def __init__(self, runner: ModelRunner, mask_token: int, block: int) -> None:
+        known = int(runner.model.get_input_embeddings().weight.shape[0])
+        if not 0 <= mask_token < known:
+            raise ConfigError(f"the mask token is {mask_token}, but the draft knows tokens 0 to {known - 1}")
+        if block < 1:
+            raise ConfigError(f"a block of {block} tokens was asked for; give 1 or more")
+        self.runner = runner
+        self.model = runner.model
+        self.mask_token = mask_token
+        self.block = block
+        self.vocab_size = runner.vocab_size
+        self.max_length = runner.max_length
+        self.device = runner.device
+        self.forward_seconds = 0.0
+        never = [token for token in unwanted(self.model.config, mask_token) if token < self.vocab_size]
+        self._never = torch.tensor(never, dtype=torch.long, device=self.device)
+        self._round = BlockRound()
+
+    @property
+    def engine(self) -> str:
+        return self.runner.engine
+
+    @property
+    def network(self) -> nn.Module:
+        return self.runner.network
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.start(texts)
+        self._round = BlockRound()
+
+    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+        self._round.begin(root, count, self.block)
+        rows = len(root)
+        tokens = root.unsqueeze(1).repeat(1, count)
+        tokens[:, 1:] = self.mask_token
+        depths = torch.arange(count, device=self.device).expand(rows, -1)
+        chain = torch.ones(count, count, dtype=torch.bool, device=self.device).tril_().expand(rows, -1, -1)
+        scores = self.runner.extend(tokens, depths, chain).index_fill(-1, self._never, -torch.inf)
+        self.forward_seconds = self.runner.forward_seconds
+        return scores
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        return self._round.answer(self, tokens, depths)
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        new = self._round.end(nodes, pending)
+        read = [len(kept[:1]) for kept in nodes]  # of each row, the root, unless nothing was asked in this round
+        self.runner.commit([[0] * n for n in read], [tokens[n:] for tokens, n in zip(new, read, strict=True)])
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.runner.select(rows)
+
+
+def causal_draft(runner: ModelRunner) -> ModelRunner:
+    """The runner of a causal draft model, as one of blocks where the model's configuration names ``mask_token_id`` and
+    ``draft_block`` (made by ``draftwood train draft --parallel``).
+    """
+    mask, block = (getattr(runner.model.config, name, None) for name in ("mask_token_id", "draft_block"))
+    return runner if mask is None or block is None else CausalBlockRunner(runner, mask, block)

@@ -1,0 +1,117 @@
+"""The masked-block drafter as a runner: it reads a source once and fills the block after the text in one pass a round."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from time import perf_counter
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.settings import Backend
+from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
+from draftwood.runners.blocks.block_round import BlockRound, unwanted
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
+
+
+@final
+class MaskedBlockRunner:
+    """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`MaskedBlockDrafter`.
+
+    The whole text is read again in every round, since every position sees every other. What depends on the source alone is
+    kept: its states, the layers' keys and values of them, and what the positions' questions found. The number of masked
+    positions is part of what the model reads, so another ``count`` gives other scores.
+
+    Args:
+        model: in evaluation mode.
+        engine: what runs it.
+        block: the longest block; ``model.config.block`` if None.
+
+    Raises:
+        ConfigError: a block that is not positive, or longer than the positions of the model allow; OpenVINO is not
+            installed, or does not compute in the model's number format or on its device.
+    """
+
+    reads_source = True
+
+    def __init__(self, model: MaskedBlockDrafter, *, engine: Backend = "torch", block: int | None = None) -> None:
+        config = model.config
+        self.model = model
+        self.engine = engine
+        self._limit(int(config.block) if block is None else block)
+        self.vocab_size = int(config.vocab_size)
+        self.max_source: int | None = int(config.max_position_embeddings)
+        self.device = model.device
+        self.forward_seconds = 0.0
+        self._never = torch.tensor(unwanted(config, config.mask_token_id), device=self.device)
+        self._texts: list[list[int]] = []
+        self._network: BlockNetwork = OpenVinoBlocks(model) if engine == "openvino" else BartBlocks(model)
+        self._round = BlockRound()
+
+    def _limit(self, block: int) -> None:
+        room = int(self.model.positions.num_embeddings)
+        if not 1 <= block < room:
+            raise ConfigError(f"a block of {block} masked positions was asked for; the model takes 1 to {room - 1}")
+        self.block = block
+        self.max_length: int | None = room - block
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """As :meth:`draftwood.runners.protocols.Runner.start`; the sources are encoded in the first round.
+
+        Raises:
+            ConfigError: not as many sources as texts, or an empty one.
+            CacheError: a source longer than the encoder's positions.
+        """
+        if len(sources) != len(texts) or not all(sources):
+            raise ConfigError(f"{sum(map(bool, sources))} sources came for {len(texts)} texts: give every text its source")
+        longest = max(map(len, sources), default=0)
+        if self.max_source is not None and longest > self.max_source:
+            raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
+        self._network.start([list(source) for source in sources])
+        self._texts = [list(text) for text in texts]
+        self._round = BlockRound()
+
+    def longer(self, block: int) -> MaskedBlockRunner:
+        """The same drafter for blocks of ``block`` tokens, longer than this one's and those of its training; it shares the
+        weights and starts anew.
+
+        Raises:
+            ConfigError: a block longer than the positions of the model allow.
+        """
+        found = copy.copy(self)
+        found._limit(block)
+        found._network = self._network.fresh()
+        found.start([])
+        return found
+
+    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+        self._round.begin(root, count, self.block)
+        start = perf_counter()
+        # Nothing is drafted for a row whose text leaves no room for a block, so that its scores do not matter.
+        texts = [[*text, last][: self.max_length] for text, last in zip(self._texts, root.tolist(), strict=True)]
+        with torch.inference_mode():
+            scores = self._network.scores(texts, count)
+            scores[..., self._never] = -torch.inf
+        self.forward_seconds += perf_counter() - start
+        return scores
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        return self._round.answer(self, tokens, depths)
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        for text, new in zip(self._texts, self._round.end(nodes, pending), strict=True):
+            text.extend(new)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._texts = [self._texts[r] for r in rows]
+        self._network.select(rows)

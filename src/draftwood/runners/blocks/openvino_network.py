@@ -1,0 +1,214 @@
+"""The masked-block drafter as two OpenVINO graphs: one reads sources, the other fills blocks.
+
+The first one's inputs are ``tokens`` [row, source], ``source_mask`` [row, 1, 1, source] (additive) and ``places`` [place],
+its outputs ``memory`` [row, part, head, source, dim], the keys and values that the layers make of the source in turn, and
+``answers`` [row, place, width], what masked positions find in it. The second one's inputs are ``tokens`` and ``positions``
+[row, token], the block last, ``keep`` [kept] (where the block is), ``mask`` [row, 1, 1, token], ``source_mask``, ``answers``
+and the parts of the memory, ``source.0`` and so on; its output is ``scores`` [row, kept, vocab].
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from draftwood.runners.bart.encoder import BartEncoder
+from draftwood.runners.bart.layers import (
+    attend,
+    bias_of,
+    layer_of,
+    product,
+    source_memory,
+    split,
+    turned,
+    weights_of,
+)
+from draftwood.runners.blocks.bart_network import read_block
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.openvino.graph import converting, plain, traced
+from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
+from draftwood.runners.openvino.store import stored_graphs
+
+
+@final
+class OpenVinoBlocks:
+    """A :class:`draftwood.runners.blocks.bart_network.BlockNetwork` of compiled graphs.
+
+    Unlike a target it is not compared with the model when it is loaded: what a drafter scores decides about speed alone.
+
+    Args:
+        model: in evaluation mode, on the CPU, in float32 or bfloat16.
+
+    Raises:
+        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ModelError: the model cannot be converted.
+    """
+
+    def __init__(self, model: MaskedBlockDrafter) -> None:
+        check_precision(model)
+        self.model = model
+        source, block = stored_graphs(model, {"source": source_graph, "block": block_graph})
+        self._reading, self._filling = CompiledGraph(source, model), CompiledGraph(block, model)
+        self._heads, self._dim = _heads(model)
+        self._room = int(model.positions.num_embeddings)
+        self.start([])
+
+    def start(self, sources: Sequence[Sequence[int]]) -> None:
+        self._sources = list(sources)
+        self._places = 0  # whose answers are known
+
+    def fresh(self) -> OpenVinoBlocks:
+        found = copy.copy(self)
+        found._reading, found._filling = self._reading.another(), self._filling.another()
+        found.start([])
+        return found
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._sources = [self._sources[r] for r in rows]
+        if self._places:
+            index = torch.tensor(list(rows))
+            self._attach(*(part.index_select(0, index) for part in (self._mask, self._memory, self._answers)))
+
+    def scores(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
+        config, longest = self.model.config, max(map(len, texts))
+        if self._places < longest + count:
+            self._read_sources(min(self._room, longest + count + int(config.block)))
+        width = filled(longest, self._room)
+        block = [int(config.mask_token_id)] * count
+        tokens = [[*text, *[int(config.pad_token_id)] * (width - len(text)), *block] for text in texts]
+        positions = [[*(min(i, len(t) - 1) for i in range(width)), *range(len(t), len(t) + count)] for t in texts]
+        seen = [[*(i < len(text) for i in range(width)), *[True] * count] for text in texts]
+        scores = torch.empty(len(texts), count, int(config.vocab_size))
+        self._filling.put(
+            tokens=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            mask=bias_of(torch.tensor(seen), torch.float32),
+            scores=scores,
+        )
+        self._filling.put_list("keep", range(width, width + count), np.int64)
+        self._filling.run()
+        return scores
+
+    def _read_sources(self, places: int) -> None:
+        longest = filled(max(map(len, self._sources)), int(self.model.config.max_position_embeddings))
+        padding = int(self.model.config.pad_token_id)
+        tokens = torch.tensor([[*source, *[padding] * (longest - len(source))] for source in self._sources])
+        mask = bias_of(torch.tensor([[i < len(source) for i in range(longest)] for source in self._sources]), torch.float32)
+        memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
+        answers = torch.empty(len(tokens), places, int(self.model.config.d_model))
+        self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
+        self._reading.put_list("places", range(places), np.int64)
+        self._reading.run()
+        self._attach(mask, memory, answers)
+
+    def _attach(self, mask: Tensor, memory: Tensor, answers: Tensor) -> None:
+        self._mask, self._memory, self._answers, self._places = mask, memory, answers, answers.shape[1]
+        parts = {f"source.{i}": part for i, part in enumerate(memory.unbind(1))}
+        self._filling.put(source_mask=mask, answers=answers, **parts)
+
+
+def source_graph(model: Any) -> Any:
+    """What reads sources, as an ``openvino.Model`` in float32.
+
+    Raises:
+        ModelError: the model cannot be traced.
+    """
+    rows, source = 2, 3
+    with converting(model):
+        return traced(
+            _Reading(plain(model)),
+            {
+                "tokens": (torch.ones(rows, source, dtype=torch.long), [-1, -1]),
+                "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
+                "places": (torch.arange(4), [-1]),
+            },
+            ["memory", "answers"],
+        )
+
+
+def block_graph(model: Any) -> Any:
+    """What fills blocks, as an ``openvino.Model`` in float32.
+
+    Raises:
+        ModelError: the model cannot be traced.
+    """
+    rows, token, source, width = 2, 6, 3, int(model.config.d_model)
+    heads, dim = _heads(model)
+    inputs = {
+        "tokens": (torch.ones(rows, token, dtype=torch.long), [-1, -1]),
+        "positions": (torch.arange(token).repeat(rows, 1), [-1, -1]),
+        "keep": (torch.tensor([4, 5]), [-1]),
+        "mask": (torch.zeros(rows, 1, 1, token), [-1, 1, 1, -1]),
+        "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
+        "answers": (torch.zeros(rows, 8, width), [-1, -1, width]),
+    }
+    for part in range(2 * len(model.layers)):
+        inputs[f"source.{part}"] = torch.zeros(rows, heads, source, dim), [-1, heads, -1, dim]
+    with converting(model):
+        return traced(_Filling(plain(model)), inputs, ["scores"])
+
+
+class _Reading(nn.Module):
+    """The encoder, the layers' keys and values, and the questions of masked positions."""
+
+    def __init__(self, model: MaskedBlockDrafter) -> None:
+        super().__init__()
+        self._encoder, self._layers = BartEncoder(model.encoder), [layer_of(part) for part in model.layers]
+        question = model.question
+        self._heads, self._scale = question.num_heads, question.scaling
+        self._query, self._key, self._value, self._out = (
+            weights_of(part) for part in (question.q_proj, question.k_proj, question.v_proj, question.out_proj)
+        )
+        self._table = model.positions.weight
+
+    def forward(self, tokens: Tensor, source_mask: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        embedded = self._encoder.embedded(tokens)
+        states = self._encoder.states(embedded, source_mask)
+        memory = [part for both in source_memory(self._layers, states) for part in both]
+        asking = embedding(places, self._table).unsqueeze(0).expand(tokens.shape[0], -1, -1)
+        query, keys, values = (
+            split(product(x, weights), self._heads)
+            for x, weights in ((asking, self._query), (embedded, self._key), (embedded, self._value))
+        )
+        return torch.stack(memory, dim=1), attend(query, keys, values, source_mask, self._scale, self._out)
+
+
+class _Filling(nn.Module):
+    """Prefix and block through the layers."""
+
+    def __init__(self, model: MaskedBlockDrafter) -> None:
+        super().__init__()
+        self._words, self._scale = model.encoder.embed_tokens.weight, float(model.encoder.embed_scale)
+        self._table = model.positions.weight
+        self._layers = [layer_of(part) for part in model.layers]
+        self._head = turned(self._words), None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        keep: Tensor,
+        mask: Tensor,
+        source_mask: Tensor,
+        answers: Tensor,
+        *parts: Tensor,
+    ) -> Tensor:
+        hidden = embedding(tokens, self._words) * self._scale + embedding(positions, self._table)
+        places = positions.index_select(1, keep).unsqueeze(-1).expand(-1, -1, answers.shape[2])
+        asked = hidden.index_select(1, keep) + answers.gather(1, places)
+        hidden = torch.cat([hidden[:, : hidden.shape[1] - keep.shape[0]], asked], dim=1)
+        memory = list(zip(parts[::2], parts[1::2], strict=True))
+        return product(read_block(self._layers, hidden, memory, mask, source_mask).index_select(1, keep), self._head)
+
+
+def _heads(model: Any) -> tuple[int, int]:
+    """Number and width of the layers' heads."""
+    heads = int(model.config.decoder_attention_heads)
+    return heads, int(model.config.d_model) // heads

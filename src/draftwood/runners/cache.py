@@ -1,0 +1,98 @@
+"""A key-value cache for trees: buffers that grow by doubling, and a path that is moved in place behind the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from draftwood.runners.slots import ForwardBatch
+
+_SMALLEST = 256
+
+
+@final
+class TreeCache(Cache):  # type: ignore[misc]
+    """Keys and values of all layers in two buffers ``[layer, row, head, slot, dim]``.
+
+    New entries go to the slots ``[start, start + n)`` of every row; which slot means what is the runner's business.
+    """
+
+    def __init__(self, layer_count: int) -> None:
+        super().__init__(layers=[])
+        self.layer_count = layer_count
+        self.keys: Float[Tensor, "layer row head slot dim"] | None = None
+        self.values: Float[Tensor, "layer row head slot dim"] | None = None
+        self.start = 0
+        self.capacity = _SMALLEST
+
+    def reserve(self, slots: int) -> None:
+        """Make room for ``slots`` entries per row, doubling."""
+        while self.capacity < slots:
+            self.capacity *= 2
+        if self.keys is not None and self.values is not None and self.keys.shape[3] < self.capacity:
+            self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+
+    def place(self, step: ForwardBatch) -> None:
+        """Make room for a step; its entries come next."""
+        self.reserve(step.start + step.tokens.shape[1])
+        self.start = step.start
+
+    def _grown(self, old: Tensor) -> Tensor:
+        new = old.new_zeros(*old.shape[:3], self.capacity, old.shape[4])
+        new[:, :, :, : old.shape[3]] = old
+        return new
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        if self.keys is None or self.values is None:
+            rows, heads, _n, dim = key_states.shape
+            self.keys = key_states.new_zeros(self.layer_count, rows, heads, self.capacity, dim)
+            self.values = value_states.new_zeros(self.layer_count, rows, heads, self.capacity, value_states.shape[-1])
+        new = key_states.shape[2]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys.narrow(2, self.start, new).copy_(key_states)
+        values.narrow(2, self.start, new).copy_(value_states)
+        return keys.narrow(2, 0, self.start + new), values.narrow(2, 0, self.start + new)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.start
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+        return self.start + int(query_length), 0
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @torch.inference_mode()
+    def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
+        """Per row, copy the slots ``source`` to the slots from ``target`` on."""
+        if self.keys is None or self.values is None:
+            return
+        if len(source) == 1:
+            slots, first = list(source[0]), target[0]
+            if slots and slots != list(range(first, first + len(slots))):
+                index = torch.tensor(slots, device=self.keys.device)
+                for buffer in (self.keys, self.values):
+                    buffer[:, :, :, first : first + len(slots)] = buffer.index_select(3, index)
+            return
+        moves = [
+            (row, s, t + i)
+            for row, (slots, t) in enumerate(zip(source, target, strict=True))
+            for i, s in enumerate(slots)
+            if s != t + i
+        ]
+        if moves:
+            rows, old, new = torch.tensor(moves, device=self.keys.device).unbind(1)
+            for buffer in (self.keys, self.values):
+                buffer[:, rows, :, new] = buffer[:, rows, :, old]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only these rows."""
+        if self.keys is not None and self.values is not None:
+            index = torch.tensor(list(rows), device=self.keys.device)
+            self.keys, self.values = self.keys.index_select(1, index), self.values.index_select(1, index)

@@ -1,0 +1,191 @@
+"""Encoder-decoder models of BART's kind as two OpenVINO graphs: one reads sources, the other scores trees over them.
+
+The encoder's inputs are ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive), its outputs ``states``
+[row, source, width] and ``memory`` [row, part, head, source, dim], the keys and values that the decoder's layers make of
+them in turn. The decoder's inputs are those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of the
+memory, ``source.0`` and so on; its outputs are ``scores`` [row, kept, vocab] and ``states`` [row, kept, width].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from draftwood.core.errors import ModelError
+from draftwood.runners.bart.encoder import BartEncoder
+from draftwood.runners.bart.layers import Layer, bias_of, source_memory
+from draftwood.runners.openvino.graph import GraphMemory, converting, memory_names, plain, stateful, traced
+from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
+from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
+from draftwood.runners.openvino.store import stored_graphs
+from draftwood.runners.seq2seq.bart_decoder import BartDecoder
+from draftwood.runners.seq2seq.patched_decoder import Scored
+from draftwood.runners.seq2seq.source import Encoded, longest_source
+from draftwood.runners.slots import ForwardBatch
+
+
+@final
+class OpenVinoDecoder:
+    """A decoder of BART's kind and its encoder, as graphs. The decoder keeps the keys and values of the text; those of the
+    sources come from the encoder.
+
+    Args:
+        model: a ``transformers`` text-to-text model in evaluation mode, on the CPU, in float32 or bfloat16.
+
+    Raises:
+        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ModelError: the model is of another kind, or cannot be converted.
+    """
+
+    bare = recent = True
+    dtype = torch.float32
+
+    def __init__(self, model: Any) -> None:
+        check_precision(model)
+        encoder, decoder = stored_graphs(model, {"encoder": encoder_graph, "decoder": decoder_graph})
+        self._encoder, self._decoder = CompiledGraph(encoder, model), CompiledGraph(decoder, model)
+        parts = [one.partial_shape for one in decoder.inputs if one.any_name.startswith("source.")]
+        self._sizes = len(parts), parts[0][1].get_length(), parts[0][3].get_length()
+        self._width, self._vocab = (decoder.output(name).partial_shape[2].get_length() for name in ("states", "scores"))
+        self._spare = spare_tokens(model, len(parts) // 2)
+        self._model_dtype, self._longest = model.dtype, longest_source(model) or 0
+
+    def encode(self, tokens: Int[Tensor, "row longest"], mask: Bool[Tensor, "row longest"] | None) -> Encoded:
+        """Read padded sources, padded further; ``mask`` is True at tokens, None where nothing is padded."""
+        rows, longest = tokens.shape
+        source = filled(longest, self._longest)
+        if source > longest:
+            mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+            tokens, mask = (nn.functional.pad(part, (0, source - longest)) for part in (tokens, mask))
+        parts, heads, dim = self._sizes
+        states = torch.empty(rows, source, self._width)
+        memory = torch.empty(rows, parts, heads, source, dim)
+        self._encoder.put(tokens=tokens, source_mask=_whole(mask, tokens.shape), states=states, memory=memory)
+        self._encoder.run()
+        return Encoded(tokens, states, mask, memory)
+
+    def start(self, source: Encoded) -> None:
+        self.cache = GrowingMemory(self._decoder.request, len(source.tokens), self._spare)
+        self._attach(source)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.cache.select(rows)
+        self._attach(self._source.select(rows))
+
+    def read(self, step: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
+        inputs = self.cache.inputs(step)
+        rows, new = inputs.tokens.shape
+        states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
+        self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
+        self._decoder.put(mask=inputs.mask, states=states, scores=scores)
+        self._decoder.put_list("keep", range(new - keep, new), np.int64)
+        self._decoder.put_list("rows", self.cache.next_rows(), np.int32)
+        self._decoder.run()
+        return Scored(states.to(self._model_dtype), scores)
+
+    def _attach(self, source: Encoded) -> None:
+        assert source.memory is not None
+        self._source = source
+        parts = {f"source.{i}": part for i, part in enumerate(source.memory.unbind(1))}
+        self._decoder.put(source_mask=_whole(source.mask, source.tokens.shape), **parts)
+
+
+def encoder_graph(model: Any) -> Any:
+    """What reads sources, as an ``openvino.Model`` in float32.
+
+    Raises:
+        ModelError: the model is of another kind, or cannot be traced.
+    """
+    model = plain(model)
+    encoder, decoder = _bart(model)
+    rows, source = 2, 3
+    with converting(model):
+        return traced(
+            _Reading(encoder, decoder.layers),
+            {
+                "tokens": (torch.ones(rows, source, dtype=torch.long), [-1, -1]),
+                "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
+            },
+            ["states", "memory"],
+        )
+
+
+def decoder_graph(model: Any) -> Any:
+    """What scores trees, as an ``openvino.Model`` in float32.
+
+    Raises:
+        ModelError: the model is of another kind, or cannot be traced.
+    """
+    model = plain(model)
+    _encoder, decoder = _bart(model)
+    rows, new, old, source = 2, 3, 4, 5
+    inputs = {
+        "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
+        "positions": (torch.tensor([[old, old + 1, old + 1]] * rows), [-1, -1]),
+        "mask": (torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]),
+        "keep": (torch.tensor([1, 2]), [-1]),
+        "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
+    }
+    past, present = memory_names(len(decoder.layers))
+    sources = [f"source.{i}" for i in range(len(past))]
+    for names, length in ((sources, source), (past, old)):
+        for name, (heads, dim) in zip(names, _sizes(decoder.layers), strict=True):
+            inputs[name] = torch.zeros(rows, heads, length, dim), [-1, heads, -1, dim]
+    with converting(model):
+        return stateful(traced(_Scoring(decoder), inputs, ["scores", "states", *present]), len(decoder.layers))
+
+
+class _Reading(nn.Module):
+    """An encoder, and the keys and values of a decoder."""
+
+    def __init__(self, encoder: BartEncoder, layers: list[Layer]) -> None:
+        super().__init__()
+        self._encoder, self._layers = encoder, layers
+
+    def forward(self, tokens: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
+        states = self._encoder.states(self._encoder.embedded(tokens), source_mask)
+        memory = [part for both in source_memory(self._layers, states) for part in both]
+        return states, torch.stack(memory, dim=1)
+
+
+class _Scoring(nn.Module):
+    """A decoder as a function of tensors."""
+
+    def __init__(self, decoder: BartDecoder) -> None:
+        super().__init__()
+        self._decoder = decoder
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, keep: Tensor, source_mask: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, ...]:
+        half = len(parts) // 2
+        source, memory = parts[:half], GraphMemory(parts[half:])
+        self._decoder.recall(list(zip(source[::2], source[1::2], strict=True)), source_mask)
+        states = self._decoder.states(memory, tokens, positions, mask).index_select(1, keep)
+        return (self._decoder.scores(states), states, *memory.present)
+
+
+def _bart(model: Any) -> tuple[BartEncoder, BartDecoder]:
+    """Encoder and decoder written out."""
+    try:
+        return BartEncoder(model.get_encoder()), BartDecoder(model)
+    except (ModelError, AttributeError, LookupError) as error:
+        raise ModelError(
+            f"model type {model.config.model_type!r} cannot be converted for OpenVINO: its encoder or decoder is not made "
+            f"as those of Marian, BART and M2M100 are ({error}). Use --backend torch"
+        ) from error
+
+
+def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
+    """Heads and width of the keys and values of every layer in turn."""
+    return [(layer.heads, weight.shape[1] // layer.heads) for layer in layers for weight, _ in (layer.key, layer.value)]
+
+
+def _whole(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
+    """The additive mask of the sources."""
+    return torch.zeros(shape[0], 1, 1, shape[1]) if mask is None else bias_of(mask, torch.float32)

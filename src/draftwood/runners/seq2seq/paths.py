@@ -1,0 +1,145 @@
+"""Encoder-decoder models whose positions cannot be set: each path of a tree is read from the start, as a text of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from draftwood.core.errors import ModelError
+from draftwood.core.settings import Backend
+from draftwood.runners.seq2seq.proof import check_source_trees
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
+
+
+def seq2seq_runner(model: Any, *, engine: Backend = "torch", drafts: bool = False) -> Seq2SeqRunner | PathRunner:
+    """The fastest runner that is right for an encoder-decoder model; arguments as for :class:`Seq2SeqRunner`.
+
+    Raises:
+        ConfigError: OpenVINO is not installed, or does not compute in the model's number format or on its device.
+        ModelError: the architecture cannot score a tree in any way, or OpenVINO cannot run it; it is named, with the reason.
+    """
+    check_encoder_decoder(model)
+    if engine == "openvino":
+        return Seq2SeqRunner(model, engine=engine, drafts=drafts)
+    try:
+        return Seq2SeqRunner(model, drafts=drafts)
+    except ModelError:
+        return PathRunner(model, drafts=drafts)
+
+
+@final
+class PathRunner:
+    """Any encoder-decoder language model whose decoder is causal: text and path are read again in each forward, one line per
+    path to a leaf, filled up on the right; no memory but the encoder's. Slower than a cache, and right for more models.
+
+    Args:
+        model: a ``transformers`` text-to-text model in evaluation mode.
+        check: score two small trees and compare them with plain forwards of their paths.
+        drafts: this is a draft model: of texts beyond its positions, and of tokens that it does not know, it may say
+            anything, and of a source too long for it it reads the beginning.
+
+    Attributes:
+        max_source: the longest source in tokens, None if unlimited.
+
+    Raises:
+        ModelError: the architecture cannot score a tree; it is named, with the reason.
+    """
+
+    reads_source = True
+    engine = "torch"
+
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
+        check_encoder_decoder(model)
+        self.model = model
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.max_length = longest_text(model)
+        self.device = model.device
+        self.forward_seconds = 0.0
+        self._drafts = drafts
+        self._known_tokens = known_tokens(model.get_decoder(), model)
+        self._reader = SourceReader(model, drafts=drafts)
+        self.max_source = self._reader.longest
+        if check:
+            check_source_trees(self)
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        start = perf_counter()
+        self._source = self._reader.read(sources, len(texts))
+        self.forward_seconds += perf_counter() - start
+        self._texts = [list(text) for text in texts]
+        self._nodes: list[list[int]] = [[] for _ in texts]
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._source = self._source.select(rows)
+        self._texts = [self._texts[r] for r in rows]
+        self._nodes = [self._nodes[r] for r in rows]
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Float[Tensor, "row node vocab"]:
+        if not self._drafts:
+            check_text(self.model, max(map(len, self._texts)) + 1, self.max_length)
+        for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
+            nodes += new
+        rows: list[int] = []
+        lines: list[list[int]] = []
+        places: list[list[tuple[int, int]]] = []
+        for row, seen in enumerate(ancestors.tolist()):
+            paths = [[j for j, sees in enumerate(line) if sees] for line in seen]
+            leaf_of = _leaves(paths)
+            leaves = sorted(set(leaf_of))
+            text = self._texts[row]
+            places.append([
+                (len(lines) + leaves.index(leaf), len(text) + len(path) - 1)
+                for path, leaf in zip(paths, leaf_of, strict=True)
+            ])  # fmt: skip
+            lines += [text + [self._nodes[row][node] for node in paths[leaf]] for leaf in leaves]
+            rows += [row] * len(leaves)
+        scores = self._forward(rows, lines)
+        line, token = torch.tensor(places, device=self.device).unbind(-1)
+        return scores[line, token.clamp_(max=scores.shape[1] - 1)]
+
+    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+        for row, (kept, tokens) in enumerate(zip(nodes, pending, strict=True)):
+            self._texts[row] += [self._nodes[row][node] for node in kept]
+            self._texts[row] += tokens
+            self._nodes[row] = []
+
+    def _forward(self, rows: list[int], lines: list[list[int]]) -> Float[Tensor, "line token vocab"]:
+        start = perf_counter()
+        # A node beyond the positions is not valid in its row, and its scores are never used.
+        width = min(max(map(len, lines)), self.max_length or max(map(len, lines)))
+        tokens = torch.tensor([(line + [0] * width)[:width] for line in lines], device=self.device)
+        source = self._source.select(rows)
+        whole = torch.ones(source.states.shape[:2], dtype=torch.long, device=self.device)
+        with torch.inference_mode():
+            scores: Tensor = self.model(
+                input_ids=source.tokens,  # FSMT makes its decoder causal only where it gets these
+                encoder_outputs=BaseModelOutput(last_hidden_state=source.states),
+                attention_mask=whole if source.mask is None else source.mask.long(),
+                decoder_input_ids=tokens.clamp(max=self._known_tokens - 1) if self._drafts else tokens,
+                use_cache=False,
+            ).logits
+        self.forward_seconds += perf_counter() - start
+        return scores
+
+
+def _leaves(paths: list[list[int]]) -> list[int]:
+    """For each path, the index of one that goes through it to a leaf: the one that ends last."""
+    first = min(path[-1] for path in paths)
+    out = list(range(len(paths)))
+    for index in range(len(paths) - 1, -1, -1):  # children come after their parents
+        for node in paths[index]:
+            if node >= first and out[node - first] == node - first:
+                out[node - first] = out[index]
+    return out

@@ -1,0 +1,99 @@
+"""A proof at load time: trees over sources are scored as plain forwards of their paths are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.core.errors import ModelError
+from draftwood.runners.seq2seq.source import known_tokens
+from draftwood.runners.support import TOLERANCE, apart
+
+if TYPE_CHECKING:
+    from draftwood.runners.seq2seq.paths import PathRunner
+    from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+
+_PATHS = ([0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4])
+_LEAVES = (_PATHS[3], _PATHS[4])
+_ACCEPTED = ([0, 1, 3], [0])
+
+
+def check_source_trees(runner: Seq2SeqRunner | PathRunner) -> None:
+    """Score a small tree on each of two rows of different length, accept a path of each, and score another one; compare all
+    nodes with plain forwards of the whole paths, without memory, through the model as it came.
+
+    Raises:
+        ModelError: the scores differ, or the model fails.
+    """
+    kind = getattr(runner.model.config, "model_type", type(runner.model).__name__)
+    try:
+        worst = max(_differences(runner))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
+    finally:
+        runner.forward_seconds = 0.0
+    if worst <= TOLERANCE.get(runner.model.dtype, 0.5):
+        return
+    if runner.model.training:
+        raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
+    raise ModelError(
+        f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
+        "alone, so they hang on more than the source and the tokens before them. Use another model"
+    )
+
+
+def _differences(runner: Seq2SeqRunner | PathRunner) -> list[float]:
+    texts, sources, tokens = _inputs(runner)
+    runner.start(texts, sources)
+    ancestors = torch.zeros(2, 5, 5, dtype=torch.bool, device=runner.device)
+    for node, path in enumerate(_PATHS):
+        ancestors[:, node, path] = True
+    depths = ancestors.sum(-1) - 1
+    out = []
+    for _ in range(2):
+        scores = runner.extend(torch.tensor(tokens, device=runner.device), depths, ancestors)
+        for row, source in enumerate(sources):
+            for path in _LEAVES:
+                wanted = _plain(runner.model, source, texts[row] + [tokens[row][node] for node in path])[-len(path) :]
+                out.append(apart(scores[row, path].double(), wanted))
+        if runner.max_length is not None and runner.max_length < 8:
+            break  # no room for another tree
+        runner.commit(_ACCEPTED, [[], []])
+        texts = [text + [tokens[row][node] for node in _ACCEPTED[row]] for row, text in enumerate(texts)]
+        tokens = [line[::-1] for line in tokens]
+    return out
+
+
+def _inputs(runner: Seq2SeqRunner | PathRunner) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """Texts, sources and the trees' tokens: none of them padding, which some models treat as no token at all."""
+    model = runner.model
+    padding = getattr(model.config, "pad_token_id", None)
+    first = getattr(model.config, "decoder_start_token_id", None)
+    ours, theirs = (
+        [t for t in range(min(40, known_tokens(part, model))) if t != padding]
+        for part in (model.get_decoder(), model.get_encoder())
+    )
+
+    def some(known: list[int], start: int, count: int) -> list[int]:
+        return [known[-1 - (start + i) % len(known)] for i in range(count)]
+
+    start = ours[0] if first is None else int(first)
+    sources = [some(theirs, 0, 5), some(theirs, 3, 3)]
+    return (
+        [[start, *some(ours, 9, 1)], [start]],
+        [s[: runner.max_source] for s in sources],
+        [some(ours, 0, 5), some(ours, 4, 5)],
+    )
+
+
+@torch.inference_mode()
+def _plain(model: Any, source: list[int], text: list[int]) -> Float[Tensor, "token vocab"]:
+    """Scores after every token of one text, as float64."""
+    tokens, said = (torch.tensor([line], device=model.device) for line in (source, text))
+    scores: Tensor = model(input_ids=tokens, decoder_input_ids=said, use_cache=False).logits[0]
+    return scores.double()

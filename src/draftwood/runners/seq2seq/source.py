@@ -1,0 +1,171 @@
+"""What an encoder-decoder model's encoder makes of a batch of sources, and what such models can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.runners.bart.encoder import bart_encoder
+from draftwood.runners.bart.layers import padding_bias
+
+_DROPS = "its experts leave tokens out when they are full, so that a token's scores depend on others that it does not see"
+_REFUSED = {
+    "prophetnet": "it predicts several tokens at once from streams that see one another",
+    "xlm-prophetnet": "it predicts several tokens at once from streams that see one another",
+    "switch_transformers": _DROPS,
+    "nllb-moe": _DROPS,
+}
+
+
+def check_encoder_decoder(model: Any) -> None:
+    """Refuse by name what cannot work.
+
+    Raises:
+        ModelError: no encoder or no decoder, an encoder that does not read text, or a decoder whose scores of a token
+            depend on more than the source and the tokens before it.
+    """
+    config = model.config
+    kind = getattr(config, "model_type", type(model).__name__)
+    reason = _REFUSED.get(kind)
+    if not getattr(config, "is_encoder_decoder", False):
+        reason = "it is not an encoder-decoder model"
+    elif getattr(model, "main_input_name", "input_ids") != "input_ids":
+        reason = f"its encoder reads {model.main_input_name}, not text"
+    elif getattr(config, "attention_type", None) == "block_sparse":
+        reason = "its sparse encoder reads a source otherwise in company; set the attention type to original_full"
+    elif getattr(model, "_is_stateful", False):
+        reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
+    elif model.get_output_embeddings() is None:
+        reason = "it has no language-model head"
+    if reason is not None:
+        raise ModelError(
+            f"model type {kind!r} cannot score a draft tree over a source: {reason}. Use a text-to-text model with a head, "
+            "such as Marian, BART, M2M100 or T5"
+        )
+
+
+def longest_text(model: Any) -> int | None:
+    """Positions of the decoder, None if it has no end."""
+    return _positions(model.get_decoder(), "max_target_positions")
+
+
+def check_text(model: Any, length: int, longest: int | None) -> None:
+    """Refuse a text of ``length`` tokens, the root included, that has no place in the decoder.
+
+    Raises:
+        CacheError: says the numbers.
+    """
+    if longest is not None and length > longest:
+        raise CacheError(
+            f"the text has {length} tokens, but the decoder of {model.config.model_type} takes {longest}: "
+            "lower max_new_tokens"
+        )
+
+
+def longest_source(model: Any) -> int | None:
+    """Positions of the encoder, None if it has no end."""
+    return _positions(model.get_encoder(), "max_source_positions")
+
+
+def _positions(stack: Any, name: str) -> int | None:
+    if any(getattr(part, "has_relative_attention_bias", False) for part in stack.modules()):
+        return None
+    found = getattr(stack, name, None) or getattr(getattr(stack, "config", None), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def known_tokens(stack: Any, model: Any) -> int:
+    """Tokens that an encoder or decoder has embeddings of."""
+    table = getattr(stack, "embed_tokens", None)
+    if table is None:
+        table = (stack if hasattr(stack, "get_input_embeddings") else model).get_input_embeddings()
+    return int(table.weight.shape[0])
+
+
+class Encoded(NamedTuple):
+    """A batch of encoded sources."""
+
+    tokens: Int[Tensor, "row source"]
+    states: Float[Tensor, "row source width"]
+    mask: Bool[Tensor, "row source"] | None
+    """True at tokens; None where nothing is padded."""
+    memory: Float[Tensor, "row part head source dim"] | None = None
+    """Keys and values of the decoder's layers in turn, where the encoder's graph makes them too."""
+
+    def select(self, rows: Sequence[int]) -> Encoded:
+        """Keep only these rows, in this order; a row may come more than once."""
+        index = torch.tensor(list(rows), device=self.states.device)
+        return Encoded(*(None if part is None else part.index_select(0, index) for part in self))
+
+    def bias(self) -> Float[Tensor, "row 1 1 source"] | None:
+        """The additive mask of cross-attention."""
+        return padding_bias(self.mask, self.states.dtype)
+
+
+Encode: TypeAlias = Callable[[Tensor, Tensor | None], Encoded]
+"""From tokens [row, source] and their mask [row, source] (True at tokens; None where nothing is padded)."""
+
+
+@final
+class SourceReader:
+    """The encoder of a model.
+
+    Args:
+        model: an encoder-decoder model.
+        drafts: it is a draft model: of a source longer than it can take it reads the beginning, and tokens that it does not
+            know are the last one that it knows; its distribution is only worse.
+        encode: what encodes padded sources; the model's own encoder, or that one written out, without it.
+    """
+
+    def __init__(self, model: Any, *, drafts: bool = False, encode: Encode | None = None) -> None:
+        self._model, self._drafts = model, drafts
+        self._encoder = model.get_encoder()
+        self._known = known_tokens(self._encoder, model)
+        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        self.longest = longest_source(model)
+        self._encode = encode
+        self._bart = bart_encoder(self._encoder, self._padding) if encode is None else None
+
+    def read(self, sources: Sequence[Sequence[int]], rows: int) -> Encoded:
+        """Encode the sources of ``rows`` rows, once for all their rounds.
+
+        Raises:
+            CacheError: a source is longer than the encoder's positions.
+            ConfigError: a source is missing or empty, or holds tokens that the encoder does not know.
+        """
+        kept = [list(source) for source in sources]
+        if self._drafts:
+            kept = [[min(t, self._known - 1) for t in source[: self.longest]] for source in kept]
+        self._check(kept, rows)
+        width = max(map(len, kept))
+        tokens = torch.tensor([s + [self._padding] * (width - len(s)) for s in kept], device=self._model.device)
+        mask = None
+        if min(map(len, kept)) < width:
+            lengths = torch.tensor([len(s) for s in kept], device=self._model.device)
+            mask = torch.arange(width, device=self._model.device) < lengths[:, None]
+        with torch.inference_mode():
+            if self._encode is not None:
+                return self._encode(tokens, mask)
+            if self._bart is not None:
+                return Encoded(tokens, self._bart.read(tokens, mask).states, mask)
+            whole = torch.ones_like(tokens) if mask is None else mask.long()
+            return Encoded(tokens, self._encoder(input_ids=tokens, attention_mask=whole)[0], mask)
+
+    def _check(self, sources: list[list[int]], rows: int) -> None:
+        if len(sources) != rows:
+            raise ConfigError(f"{rows} texts came with {len(sources)} sources: an encoder-decoder model wants one for each")
+        for index, source in enumerate(sources):
+            if not source:
+                raise ConfigError(f"source {index} is empty: give at least one token (a tokenizer adds an end token)")
+            if bad := [t for t in source if not 0 <= t < self._known]:
+                raise ConfigError(f"source {index} holds token {bad[0]}, but the encoder knows 0 to {self._known - 1}")
+            if self.longest is not None and len(source) > self.longest:
+                raise CacheError(
+                    f"source {index} has {len(source)} tokens, but the encoder of {self._model.config.model_type} takes "
+                    f"{self.longest}: shorten the source, or split it into sentences"
+                )

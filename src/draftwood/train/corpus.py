@@ -1,0 +1,87 @@
+"""Text files of documents and of sentence pairs, for training and for benchmarks."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from pathlib import Path
+
+from draftwood.core.errors import ConfigError
+
+SEPARATOR = "<|endoftext|>"
+
+
+def read_documents(path: Path) -> list[str]:
+    """Documents of one text file, plain or xz-compressed, separated by lines ``<|endoftext|>``.
+
+    Raises:
+        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed).
+    """
+    text = _text(path)
+    found = [d.strip("\n") for d in re.split(rf"(?m)^{re.escape(SEPARATOR)}$", text) if d.strip()]
+    if not found:
+        raise ConfigError(f"{path} holds no text")
+    return found
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of one text file, plain or xz-compressed, without their ends and without surrounding blanks.
+
+    Raises:
+        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed); an empty line, by its number.
+    """
+    lines = [line.strip() for line in _text(path).removesuffix("\n").split("\n")]
+    if not any(lines):
+        raise ConfigError(f"{path} holds no text")
+    if "" in lines:
+        raise ConfigError(f"line {lines.index('') + 1} of {path} is empty; leave it out here and in the other language")
+    return lines
+
+
+def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Source and target sentences of one part of every NAME in a data folder.
+
+    The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file translates the other.
+
+    Raises:
+        ConfigError: no folder, a missing file, one that :func:`read_lines` refuses, or files that differ in their number of
+            lines.
+    """
+    wanted = f"NAME.{part}.{languages[0]}"
+    if not folder.is_dir():
+        raise ConfigError(f"data folder {folder} does not exist; give one with {wanted}[.xz]")
+    if languages[0] == languages[1]:
+        raise ConfigError(f"source and target language are both {languages[0]!r}; give two languages")
+    patterns = [f"*.{part}.{lang}{packed}" for lang in languages for packed in ("", ".xz")]
+    names = sorted({path.name.split(f".{part}.")[0] for pattern in patterns for path in folder.glob(pattern)})
+    if not names:
+        raise ConfigError(f"data folder {folder} holds no {wanted} or {wanted}.xz")
+    sides: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        read = [read_lines(_found(folder / f"{name}.{part}.{lang}")) for lang in languages]
+        if len(read[0]) != len(read[1]):
+            counts = " and ".join(f"{len(r)} lines in {lang}" for r, lang in zip(read, languages, strict=True))
+            raise ConfigError(f"{name}.{part} has {counts}; give files that translate each other line by line")
+        for side, lines in zip(sides, read, strict=True):
+            side += lines
+    return sides
+
+
+def _found(plain: Path) -> Path:
+    for path in (plain, plain.with_name(plain.name + ".xz")):
+        if path.is_file():
+            return path
+    raise ConfigError(f"data folder {plain.parent} holds no {plain.name} or {plain.name}.xz")
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8").replace("\r\n", "\n")
+    except (lzma.LZMAError, EOFError) as error:
+        raise ConfigError(
+            f"{path} is no whole xz file ({error}): copy it again, or unpack it and leave the .xz away"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"line {line} of {path} is not UTF-8 text: convert the file, for example with iconv") from error

@@ -1,0 +1,333 @@
+"""Blocks from one forward: exact, place by place and under every way of growing trees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.block import BlockChain
+from draftwood.draft.fans import SharedFan
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import BLOCK, build
+from draftwood.engine.output import Limits
+from draftwood.exactness.tape import total_variation
+from draftwood.runners.blocks.causal_block import CausalBlockRunner
+from draftwood.runners.table import BlockTableRunner
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.verify.coupled import Greedy
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import decoder, tiny_gpt, tiny_runner
+from tests.ladder.test_rung3_tape import (
+    EXACT,
+    PROMPT,
+    SHARED,
+    WRONG,
+    Wrapped,
+    at_temperature,
+    engine_distribution,
+    other_temperature,
+    reference_distribution,
+)
+
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+
+
+@cache
+def pair(vocab: int, block: int = 3):
+    """A target, and a draft that knows one token more: the mask."""
+    return tiny_runner(vocab, 1), CausalBlockRunner(TorchRunner(tiny_gpt(vocab + 1, 2, layers=1), drafts=True), vocab, block)
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "vocab", "length"), [
+    ("block", "1", 3, 3), ("block", "2", 3, 3), ("block", None, 2, 4), ("auto", "2", 2, 4),
+    ("chain", "2", 3, 3), ("rsd-c", "2-1", 2, 4), ("rsd-s", "2x2", 2, 4), ("iid", "2x2", 2, 4), ("hybrid", "2-1", 2, 4),
+    ("hybrid", "2x2", 3, 3), ("dynamic", "2x2", 3, 3),
+])  # fmt: skip
+def test_blocks_give_the_targets_joint_distribution(method, shape, vocab, length, verifier):
+    target, draft = pair(vocab)
+    engine = decoder(target, draft, method, shape, verifier, nodes=4 if method == "dynamic" else None)
+    distribution = engine_distribution(engine, length, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize("eos", [(), (2,)])
+def test_distribution_under_temperature_and_with_an_end_token_inside_the_block(verifier, eos):
+    target, draft = pair(3)
+    engine = decoder(target, draft, "block", "2", verifier, eos=eos)
+    distribution = engine_distribution(engine, 3, Sampling(temperature=0.7))
+    expected = reference_distribution(target.model, 3, at_temperature(0.7), eos=eos[0] if eos else None)
+    assert total_variation(distribution, expected) < EXACT
+
+
+@BOTH
+def test_penalties_see_the_drafted_tokens_before_each_place(verifier):
+    target, draft = pair(3)
+
+    def penalised(scores, text):
+        scores = scores.clone()
+        for token in set(text):
+            scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
+        for token in text[len(PROMPT) :]:
+            scores[token] -= 0.3
+        return scores.softmax(-1)
+
+    engine = decoder(target, draft, "block", "2", verifier)
+    distribution = engine_distribution(engine, 3, Sampling(repetition_penalty=1.7, frequency_penalty=0.3))
+    assert total_variation(distribution, reference_distribution(target.model, 3, penalised)) < EXACT
+
+
+@pytest.mark.parametrize(("method", "shape"), [
+    ("block", "2"), ("shared-noise", "2-2"), ("shared-noise", "1-1-1"), ("shared-noise", "2x2"),
+])  # fmt: skip
+def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape):
+    target, draft = pair(3)
+    distribution = engine_distribution(decoder(target, draft, method, shape, "coupled"), 3, Sampling(), SHARED)
+    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 3, Sampling(), SHARED)
+    assert len(plain) > 3
+    assert total_variation(distribution, plain) < EXACT
+
+
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
+def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier):
+    target, draft = pair(3)
+    expected = reference_distribution(target.model, 2, at_temperature(1.0))
+    engine = Decoder(target, Wrapped(BlockChain(draft, 2), other_temperature), verifier())
+    assert total_variation(engine_distribution(engine, 2, Sampling()), expected) > WRONG
+
+
+def end_at_unlikely(tree):
+    """A place that depends on its own token: the chain ends before a drafted token that the draft finds unlikely."""
+    if tree.draft_logp is None:
+        return tree
+    own = tree.draft_logp.gather(2, tree.tokens[:, 1:, None]).squeeze(2)
+    likely = torch.nn.functional.pad((own > -1.2).long().cumprod(1), (1, 0), value=1).bool()
+    return replace(tree, valid=tree.valid & likely)
+
+
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
+def test_control_a_chain_that_ends_where_its_own_token_is_unlikely_is_seen(verifier):
+    target, draft = pair(3)
+    expected = reference_distribution(target.model, 3, at_temperature(1.0))
+    engine = Decoder(target, Wrapped(BlockChain(draft, 2), end_at_unlikely), verifier())
+    assert total_variation(engine_distribution(engine, 3, Sampling()), expected) > WRONG
+
+
+def test_control_a_draft_that_reads_its_masks_again_drafts_something_else():
+    """The text stays exact whatever the draft's memory holds, so that only its distributions can tell."""
+    draft, log_probs = pair(2)[1], []
+    for kept in ([0], [0, 1]):  # the root, and the root and a mask
+        draft.start([[0]])
+        draft.score_block(torch.tensor([1]), 2)
+        draft.runner.commit([kept], [[0]])
+        log_probs.append(draft.score_block(torch.tensor([1]), 2)[..., :2].log_softmax(-1))
+    assert float((log_probs[0] - log_probs[1]).abs().max()) > WRONG
+
+
+# ---- the same chain as level by level ----
+
+ROWS, VOCAB, LENGTH = 16, 7, 5
+
+
+def blocks(length=LENGTH, seed=0):
+    table = 1.5 * torch.randn(VOCAB, length, VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    table[3, 2] = -torch.inf  # after token 3, nothing is possible at the third place
+    return BlockTableRunner(table)
+
+
+def trees(drafter, sampling, limits, stops=frozenset()):
+    texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
+    sampler = Sampler(sampling, texts, [1] * ROWS, VOCAB, [stops] * ROWS)
+    rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([1 + r for r in range(ROWS)])
+    drafter.start([t[:-1] for t in texts])
+    return drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, limits)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
+@pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
+def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
+    limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
+    block = trees(BlockChain(blocks(), LENGTH), sampling, limits, stops)
+    levels = trees(LevelDrafter(blocks(), ConstantBranching((1,) * LENGTH)), sampling, limits, stops)
+    lengths = block.valid.sum(1) - 1
+    assert len(set(lengths.tolist())) > 3
+    assert max(lengths) == block.max_depth == block.size - 1
+    assert torch.equal(block.valid, levels.valid[:, : block.size])
+    assert not levels.valid[:, block.size :].any()
+    for name in ("tokens", "parents", "depths"):
+        ours, theirs = getattr(block, name), getattr(levels, name)[:, : block.size]
+        assert torch.equal(ours[block.valid], theirs[block.valid])
+    assert torch.equal(block.ancestors, levels.ancestors[:, : block.size, : block.size])
+    assert (block.draw, block.branching) == (levels.draw, levels.branching)
+    if sampling.greedy:
+        assert block.draft_log_probs is None
+    else:
+        ours, theirs = block.draft_logp, levels.draft_logp[:, : block.size - 1]
+        assert torch.equal(ours.nan_to_num(1.0), theirs.nan_to_num(1.0))
+
+
+class ByLevels:
+    """A block's scores behind the interface of a runner that is asked level by level."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        if name in ("ahead", "block"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=3), Sampling(temperature=0.0)])
+@pytest.mark.parametrize("stops", [frozenset(), frozenset({1, 5})])
+@pytest.mark.parametrize("nodes", [1, 4, 11])
+def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level(sampling, stops, nodes):
+    limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
+    made = BestFirst(blocks(), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
+    grown = BestFirst(ByLevels(blocks()), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
+    tree, other = (trees(drafter, sampling, limits, stops) for drafter in (made, grown))
+    assert made._at_once
+    assert not grown._at_once
+    assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
+    assert max(tree.valid.sum(1)) == nodes + 1
+    assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]
+    assert max(len(path) for row in range(ROWS) for path in paths(tree, row)) > min(2, nodes - 1)
+
+
+def paths(tree, row):
+    return sorted(tuple(prefix) for prefix in tree.prefixes()[row] if prefix is not None)
+
+
+def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
+    asked = []
+    runner = blocks()
+    ahead = runner.score_block
+    runner.score_block = lambda root, count: (asked.append(count), ahead(root, count))[1]
+    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [LENGTH] * ROWS)
+    assert asked == [4]
+    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [0] * ROWS)
+    assert asked == [4]
+
+
+def test_the_tree_is_as_long_as_the_longest_row_needs():
+    short = trees(BlockChain(blocks(), LENGTH), Sampling(), [2] * ROWS)
+    assert (short.size, short.draft_logp.shape[1]) == (3, 2)
+    runner = BlockChain(blocks(), LENGTH)
+    runner.runner.score_block = None  # without room it is not asked
+    none = trees(runner, Sampling(), [0] * ROWS)
+    assert none.valid.tolist() == [[True]] * ROWS
+
+
+# ---- whole texts ----
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+WORDS = 23
+
+
+def engine(method="block", verifier="auto", *, greedy=False, block=6, layers=1, seed=2, eos=(), **more):
+    draft = CausalBlockRunner(TorchRunner(tiny_gpt(WORDS + 1, seed, layers=layers), drafts=True), WORDS, block)
+    made = build(Method(method=method, verifier=verifier, **more), draft, greedy=greedy)
+    return Decoder(tiny_runner(WORDS, 1), *made, eos=eos)
+
+
+def requests(new=9):
+    return [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=new + 3 * i)) for i, p in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize(("method", "shape"), [("block", None), ("block", "3"), ("rsd-s", "2x4"), ("shared-noise", None)])
+@pytest.mark.parametrize("eos", [(), (0, 1, 2)])
+def test_a_batch_is_its_rows_one_by_one(method, shape, eos):
+    together = [r.token_ids for r in engine(method, shape=shape, eos=eos).generate(requests(), Sampling())]
+    alone = [engine(method, shape=shape, eos=eos).generate([r], Sampling())[0].token_ids for r in requests()]
+    assert together == alone
+
+
+@pytest.mark.parametrize("method", ["block", "chain", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"])
+def test_temperature_zero_writes_the_greedy_text(method):
+    zero = Sampling(temperature=0.0)
+    plain = Decoder(tiny_runner(WORDS, 1), None, Greedy()).generate(requests(), zero)
+    results = engine(method, greedy=True).generate(requests(), zero)
+    assert [r.token_ids for r in results] == [r.token_ids for r in plain]
+    assert all(r.lossless for r in results)
+
+
+def test_the_first_place_of_the_targets_own_block_is_always_accepted():
+    """The root's own prediction is the ordinary one: all memory and positions show in it."""
+    target = tiny_runner(WORDS, 1)
+    model = tiny_gpt(WORDS + 1, 3, layers=2)
+    model.load_state_dict(
+        {
+            name: torch.cat([weight, torch.ones_like(weight[:1])]) if weight.shape[0] == WORDS else weight
+            for name, weight in target.model.state_dict().items()
+        }
+    )  # the target, and one more token: its embedding is new, its score is cut away
+    for verifier in ("recursive", "traversal"):
+        made = build(Method(verifier=verifier), CausalBlockRunner(TorchRunner(model, drafts=True), WORDS, 4), greedy=False)
+        for result in Decoder(target, *made).generate(requests(30), Sampling()):
+            assert result.stats.histogram[0] <= 1  # only the last round may have room for nothing
+
+
+@pytest.mark.parametrize("scores", [torch.full((VOCAB, 3, VOCAB), -torch.inf), torch.zeros(VOCAB, 3, VOCAB)])
+@pytest.mark.parametrize("method", ["block", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_without_any_possible_token_drafts_nothing(method, temperature, scores):
+    """As heads have none before the first state."""
+    shape = {"chain": "3", "iid": "2x3", "rsd-s": "2x3", "hybrid": "2x3"}.get(method)
+    made = build(Method(method=method, shape=shape), BlockTableRunner(scores.double()), greedy=temperature == 0)
+    results = Decoder(tiny_runner(VOCAB, 1), *made).generate(
+        [Request(prompt=[1, 2], seed=3, limits=Limits(max_new_tokens=6))], Sampling(temperature=temperature)
+    )
+    assert len(results[0].token_ids) == 6
+    assert (results[0].stats.drafted > 0) == bool(scores.isfinite().all())
+
+
+# ---- names and shapes ----
+
+
+def test_auto_drafts_blocks_where_the_draft_fills_them():
+    draft = pair(3)[1]
+    for greedy, verifier in ((False, "recursive"), (True, "greedy")):
+        drafter, verify = build(Method(), draft, greedy=greedy)
+        assert (type(drafter), drafter.length, verify.name) == (BlockChain, draft.block, verifier)
+    assert build(Method(shape="2"), draft, greedy=False)[0].length == 2
+    small, draft.block = draft.block, 25
+    assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
+    draft.block = small
+    assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
+    assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "adaptive"
+    paced = build(Method(method="shared-noise"), draft, greedy=False)[0]
+    assert paced.length == draft.block
+
+
+@pytest.mark.parametrize(("method", "shape"), [
+    ("block", "4"), ("chain", "4"), ("rsd-c", "1-1-1-1"), ("rsd-s", "2x4"), ("iid", "2x4"), ("hybrid", "2x4"),
+    ("dynamic", "2x4"), ("shared-noise", "2x4"), ("shared-noise", "1-1-1-1"),
+])  # fmt: skip
+def test_shapes_deeper_than_the_block_are_refused(method, shape):
+    message = f"shape '{shape}' of method '{method}' is 4 tokens deep, but the draft fills blocks of 3"
+    with pytest.raises(ConfigError, match=message):
+        build(Method(method=method, shape=shape), pair(3)[1], greedy=False)
+
+
+def test_a_draft_that_fills_no_blocks_is_refused():
+    with pytest.raises(PairingError, match=r"method 'block' needs .* \(TorchRunner\) does not.*train draft --parallel"):
+        build(Method(method="block"), tiny_runner(3, 1), greedy=False)
+    with pytest.raises(PairingError, match="needs a draft model"):
+        build(Method(method="block"), None, greedy=False)
+    with pytest.raises(ConfigError, match="shape '2-2' does not fit method 'block': give a length such as 10"):
+        build(Method(method="block", shape="2-2"), pair(3)[1], greedy=False)
+    for token, block, message in ((9, 3, "mask token is 9, but the draft knows tokens 0 to 3"), (3, 0, "block of 0 tokens")):
+        with pytest.raises(ConfigError, match=message):
+            CausalBlockRunner(tiny_runner(4, 2), token, block)

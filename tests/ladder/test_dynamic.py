@@ -1,0 +1,168 @@
+"""Drawn trees that are grown best-first and cut to a budget: exact, as a place's value says nothing of its own token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method, Sampling
+from draftwood.core.tree import Draw
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import DrawnFan
+from draftwood.draft.pool import Grown
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
+from draftwood.exactness.tape import total_variation
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import tiny_gpt, tiny_runner
+from tests.ladder.test_outlook import Depths
+from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, engine_distribution, reference_distribution, runners
+
+BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
+
+
+class Shapes(Depths):
+    """A drafter that notes the forms of its trees, per depth limit."""
+
+    def draft(self, root, sampler, rng, limits):
+        tree = self.inner.draft(root, sampler, rng, limits)
+        for limit, parents, valid in zip(limits, *tree.lists[1:], strict=True):
+            self.seen.add((limit, tuple(p for p, real in zip(parents, valid, strict=True) if real)))
+        return tree
+
+
+@BOTH
+@pytest.mark.parametrize(("nodes", "width", "length", "vocab", "new"), [(4, 2, 2, 3, 3), (3, 2, 2, 4, 3)])
+def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, vocab, new, verifier):
+    target, draft = runners(vocab)
+    drafter = Shapes(BestFirst(draft, DrawnFan(2), nodes=nodes, width=width, length=length))
+    distribution = engine_distribution(Decoder(target, drafter, verifier()), new, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, new, at_temperature(1.0))) < EXACT
+    first_round = {form for limit, form in drafter.seen if limit == new - 1}
+    assert len(first_round) > 1  # after one and the same prompt, what was drawn decided the form
+    assert max(map(len, first_round)) <= nodes + 1
+
+
+@BOTH
+def test_distribution_under_temperature_and_top_p(verifier):
+    target, draft = runners(4)
+    drafter = BestFirst(draft, DrawnFan(2), nodes=3, width=2, length=2)
+    distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling(temperature=0.7, top_p=0.8))
+
+    def warped(scores, _text):
+        p = (scores / 0.7).softmax(-1)
+        ordered, places = p.sort(descending=True)
+        kept = torch.zeros_like(p).scatter(0, places, ordered * (ordered.cumsum(0) - ordered < 0.8))
+        return kept / kept.sum()
+
+    assert total_variation(distribution, reference_distribution(target.model, 2, warped)) < EXACT
+
+
+class Vain:
+    """Children are worth their own probability: a place's own token decides whether it stays."""
+
+    name, draw, count = "dynamic", Draw.WITHOUT_REPLACEMENT, 2
+
+    def expand(self, logp, rng, depth, first):
+        drawn = rng.ordered(logp, 2, first, 0).tolist()
+        return [
+            [
+                Grown(own := [t for t in tokens if t >= 0], [max(float(distribution[t]), math.log(1e-30)) for t in own])
+                for tokens, distribution in zip(row, distributions, strict=True)
+            ]
+            for row, distributions in zip(drawn, logp, strict=True)
+        ]
+
+    def learn(self, grown, choice):
+        pass
+
+
+@BOTH
+def test_control_values_that_know_their_own_token_are_seen(verifier):
+    target, draft = runners(3)
+    drafter = BestFirst(draft, Vain(), nodes=1, width=1, length=1)
+    distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, 2, at_temperature(1.0))) > WRONG
+
+
+VOCAB = 23
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+def decoder(verifier="auto", *, greedy=False, nodes=9, shape="3x5", layers=1, seed=2, eos=()):
+    draft = TorchRunner(tiny_gpt(VOCAB, seed, layers=layers), drafts=True)
+    drafter, verify = build(Method(method="dynamic", nodes=nodes, shape=shape, verifier=verifier), draft, greedy=greedy)
+    return Decoder(tiny_runner(VOCAB, 1), drafter, verify, eos=eos)
+
+
+def requests():
+    return [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=9 + 3 * i)) for i, p in enumerate(PROMPTS)]
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal", "coupled"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=7)])
+@pytest.mark.parametrize("eos", [(), (0, 1, 2)])  # nothing is drafted below an end of text: rows differ in whom they ask
+def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling, eos):
+    together = [r.token_ids for r in decoder(verifier, eos=eos).generate(requests(), sampling)]
+    alone = [decoder(verifier, eos=eos).generate([r], sampling)[0].token_ids for r in requests()]
+    assert together == alone
+    again = decoder(verifier, eos=eos)
+    again.generate(requests()[::-1], sampling)  # what other requests brought changes nothing
+    assert [r.token_ids for r in again.generate(requests(), sampling)] == together
+
+
+class Slots:
+    """Children as ever, and a note of the noise that they were drawn with: per draft, the slots of each level."""
+
+    def __init__(self, inner):
+        self.inner, self.name, self.draw, self.count = inner, inner.name, inner.draw, inner.count
+        self.asked = []
+
+    def expand(self, logp, rng, depth, first):
+        if depth == 0:
+            self.asked.append([])
+        self.asked[-1].append(range(first, first + logp.shape[1]))
+        return self.inner.expand(logp, rng, depth, first)
+
+    def learn(self, grown, choice):
+        self.inner.learn(grown, choice)
+
+
+def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides():
+    fan = Slots(DrawnFan(3))
+    drafter = BestFirst(TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True), fan, nodes=9, width=3, length=5)
+    Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(requests(), Sampling())
+    assert max(map(len, fan.asked)) > 2  # levels deep enough to collide
+    assert len({tuple(map(len, levels)) for levels in fan.asked}) > 1  # fronts of different size
+    for levels in fan.asked:
+        slots = [slot for level in levels for slot in level]
+        assert len(set(slots)) == len(slots)
+        assert [level.start for level in levels] == [0, 1, 4, 7, 10][: len(levels)]
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+def test_the_target_as_its_own_drafter_accepts_every_first_choice(verifier):
+    made = decoder(verifier, layers=2, seed=1)
+    for result in made.generate(requests(), Sampling()):
+        histogram = result.stats.histogram
+        assert histogram[0] <= 1  # only the last round may have room for nothing
+
+
+def test_temperature_zero_writes_the_greedy_text():
+    sampling = Sampling(temperature=0.0)
+    plain, verify = build(Method(method="ar"), None, greedy=True)
+    expected = [r.token_ids for r in Decoder(tiny_runner(VOCAB, 1), plain, verify).generate(requests(), sampling)]
+    assert [r.token_ids for r in decoder(greedy=True).generate(requests(), sampling)] == expected
+
+
+def test_options_are_read_and_bad_ones_refused():
+    drafter, verifier = build(Method(method="dynamic"), tiny_runner(VOCAB, 2), greedy=False)
+    assert (drafter.nodes, verifier.name, drafter.draw) == (14, "traversal", Draw.WITHOUT_REPLACEMENT)
+    with pytest.raises(ConfigError, match="does not fit method 'dynamic': give width x length"):
+        build(Method(method="dynamic", shape="2-2"), tiny_runner(VOCAB, 2), greedy=False)

@@ -1,0 +1,142 @@
+"""The product's own enumeration: it calls sound engines exact and sees broken ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method, Sampling
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.engine.decode import Decoder
+from draftwood.exactness import tape
+from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution
+from draftwood.verify.recursive import Recursive
+from tests.helpers import tiny_gpt
+from tests.ladder.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, other_temperature, reference_distribution
+
+VOCAB = 4
+PROMPTS = ["ab", "c"]
+
+
+class Letters:
+    """A tokenizer of characters."""
+
+    bos_token = bos_token_id = eos_token_id = None
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(c) % VOCAB for c in text]}
+
+    def decode(self, ids: list[int], **settings: bool) -> str:
+        return "".join(chr(97 + i) for i in ids)
+
+
+def pair_of(vocab: int = VOCAB, dtype: torch.dtype = torch.float64) -> Pair:
+    target, draft = (tiny_gpt(vocab, seed, layers=layers, dtype=dtype) for seed, layers in ((1, 2), (2, 1)))
+    return Pair(target, draft, Letters())
+
+
+def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens: int = 2):
+    return enumerated(pair, decoder, sampling or Sampling(), PROMPTS, tokens=tokens, seed=0)
+
+
+@pytest.mark.parametrize("method", [
+    Method(method="ar", verifier="recursive"),
+    Method(method="chain", shape="2"),
+    Method(method="rsd-s", shape="2x2", verifier="traversal"),
+    Method(method="dynamic", nodes=3, shape="2x2"),
+    Method(method="hybrid", shape="2x2"),
+    Method(method="ngram", shape="2", verifier="recursive"),
+    Method(method="shared-noise"),
+    Method(method="adaptive"),
+    Method(method="rsd-c", shape="2-1", verifier="coupled"),
+])  # fmt: skip
+def test_sound_methods_are_exact(method: Method) -> None:
+    pair = pair_of()
+    report = found(pair, pair.decoder(method, temperature=1.0), Sampling(temperature=0.8, top_k=3))
+    assert report.exact
+    assert report.total_variation < EXACT
+    assert report.prompts == 2
+    assert report.texts > 2
+    assert report.branches >= report.texts
+    assert f"{report.branches:,} branches" in report.told()
+    coupled = pair.decoder(method, temperature=1.0).verifier.name == "coupled"
+    assert report.noises == (NOISES if coupled else None)
+    assert ("own picks with the same" in report.told()) == coupled
+
+
+def test_the_targets_distribution_is_the_direct_enumeration() -> None:
+    pair = pair_of()
+    ours = target_distribution(pair, [1, 2], 3, Sampling(temperature=0.7), None)
+    theirs = reference_distribution(pair.target.model, 3, at_temperature(0.7), prompt=(1, 2))
+    assert tape.total_variation(ours, theirs) < EXACT
+    assert len(ours) == VOCAB**3
+
+
+def test_control_a_draft_that_records_another_distribution_is_seen() -> None:
+    pair = pair_of()
+    honest = LevelDrafter(pair.draft, ConstantBranching((2,)))
+    assert found(pair, Decoder(pair.target, honest, Recursive())).exact
+    report = found(pair, Decoder(pair.target, Wrapped(honest, other_temperature), Recursive()))
+    assert not report.exact
+    assert report.total_variation > WRONG
+    assert report.told().startswith("NOT exact. The joint distribution of the first 2 tokens after 2 prompts")
+
+
+def test_control_another_target_is_seen_under_the_coupled_verifier() -> None:
+    pair, other = pair_of(), Pair(tiny_gpt(VOCAB, 5), tiny_gpt(VOCAB, 2, layers=1), Letters())
+    assert not found(pair, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
+    assert found(other, other.decoder(Method(method="shared-noise"), temperature=1.0)).exact
+
+
+def test_float32_is_allowed_its_rounding_and_no_more() -> None:
+    pair = pair_of(dtype=torch.float32)
+    report = found(pair, pair.decoder(Method(method="chain", shape="2"), temperature=1.0))
+    assert report.exact
+    assert report.allowed < 1e-3
+
+
+@pytest.mark.parametrize(("vocab", "sampling", "dtype", "method", "said"), [
+    (40, Sampling(), torch.float64, "chain", r"40 tokens are possible .* --top-k 16 or less, .*: check then samples"),
+    (40, Sampling(top_k=20), torch.float64, "chain", "20 tokens are possible"),
+    (40, Sampling(), torch.float64, "ngram", "40 tokens are possible"),
+    (VOCAB, Sampling(temperature=0.0), torch.float64, "chain", "temperature 0 leaves nothing to enumerate"),
+    (VOCAB, Sampling(), torch.bfloat16, "chain", "bfloat16 are too coarse .* check then samples"),
+])  # fmt: skip
+def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, method, said) -> None:
+    pair = pair_of(vocab, dtype)
+    verifier = "recursive" if sampling.temperature else "auto"
+    decoder = pair.decoder(Method(method=method, verifier=verifier), temperature=sampling.temperature)
+    with pytest.raises(ConfigError, match=said):
+        found(pair, decoder, sampling)
+
+
+def test_a_large_vocabulary_does_not_matter_where_only_the_noise_is_tried() -> None:
+    pair = pair_of(40)
+    assert found(pair, pair.decoder(Method(method="shared-noise", nodes=4), temperature=1.0)).exact
+
+
+def test_too_many_branches_are_refused() -> None:
+    def run(tapes):
+        return [tuple(tape.fork([0.5, 0.5]) for _ in range(4)) for tape in tapes]
+
+    assert tape.enumerate_distribution(run, most=16)[1] == 16
+    with pytest.raises(ConfigError, match="more than 15 branches"):
+        tape.enumerate_distribution(run, batch=4, most=15)
+
+
+def test_choices_that_hang_on_their_neighbours_are_seen() -> None:
+    """A row that is asked more in company than alone reads its script out of step."""
+
+    def run(tapes):
+        return [(tape.fork([0.25, 0.75]), *([tape.fork([0.9, 0.1])] if len(tapes) % 2 else [])) for tape in tapes]
+
+    with pytest.raises(RuntimeError, match="not to one"):
+        tape.enumerate_distribution(run, batch=2)
+
+
+def test_shared_noise_needs_to_know_where_the_text_ends() -> None:
+    with pytest.raises(ValueError, match="where its text ends"):
+        tape.Tape([]).shared(3, 3, 2)

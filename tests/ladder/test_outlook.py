@@ -1,0 +1,249 @@
+"""Drawn trees that end where another level is not expected to bring enough: exact, a function of the row alone, and what
+they expect follows its formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LEVELLED, Method, Sampling
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.outlook import Outlook
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.engine.output import Limits
+from draftwood.exactness.tape import total_variation
+from draftwood.runners.table import TableRunner
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import tiny_runner
+from tests.ladder.test_hybrid import Tampered
+from tests.ladder.test_rung1_fractions import BOTH
+from tests.ladder.test_rung3_tape import (
+    EXACT,
+    WRONG,
+    Wrapped,
+    at_temperature,
+    engine_distribution,
+    reference_distribution,
+    runners,
+)
+
+# ---- rung 3: the joint distribution ----
+
+
+class Depths:
+    """A drafter whose trees' depths are written down, with the limits of their rows."""
+
+    def __init__(self, inner):
+        self.inner, self.seen = inner, set()
+        self.name, self.draw, self.max_length = inner.name, inner.draw, inner.max_length
+        self.start, self.select, self.commit = inner.start, inner.select, inner.commit
+
+    @property
+    def forward_seconds(self):
+        return self.inner.forward_seconds
+
+    def draft(self, root, sampler, rng, limits):
+        tree = self.inner.draft(root, sampler, rng, limits)
+        reached = (tree.depths * tree.valid).amax(dim=1).tolist()
+        self.seen |= set(zip(reached, limits, strict=True))
+        return tree
+
+    def after(self, limit):
+        return {depth for depth, seen in self.seen if seen == limit}
+
+
+CASES = [
+    ("chain", "2", 3, 4, 0.6), ("chain", "3", 2, 4, 0.765), ("rsd-c", "2-2", 3, 3, 0.85), ("rsd-c", "2-1", 2, 4, 0.93),
+    ("rsd-s", "2x2", 3, 3, 0.7), ("rsd-s", "2x3", 2, 4, 0.93), ("iid", "2x2", 2, 4, 0.93),
+    ("hybrid", "2-1", 3, 3, 0.65), ("hybrid", "2x2", 3, 3, 0.65), ("hybrid", "2x3", 2, 4, 0.9),
+]  # fmt: skip
+
+
+def engine(target, draft, method, shape, min_gain, verifier="auto", *, greedy=False):
+    chosen = Method(method=method, shape=shape, verifier=verifier, min_gain=min_gain)
+    drafter, verify = build(chosen, draft, greedy=greedy)
+    return Decoder(target, drafter, verify)
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "vocab", "length", "min_gain"), CASES)
+def test_trees_of_chosen_depth_give_the_targets_joint_distribution(method, shape, vocab, length, min_gain, verifier):
+    target, draft = runners(vocab)
+    made = engine(target, draft, method, shape, min_gain, verifier)
+    counting = Depths(made.drafter)
+    distribution = engine_distribution(Decoder(target, counting, made.verifier), length, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+    assert len(counting.after(length - 1)) > 1  # in the first round, after one prompt, what was drawn decided the depth
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "min_gain"), [("chain", "2", 0.6), ("rsd-s", "2x2", 0.7), ("hybrid", "2x2", 0.65)])
+def test_control_a_level_that_is_taken_back_is_seen(method, shape, min_gain, verifier):
+    """Where the newest nodes promise too little, they themselves are dropped: what was drawn decides on its own place."""
+    target, draft = runners(3)
+    made = engine(target, draft, method, shape, min_gain, verifier)
+
+    def take_back(tree):
+        poor = (tree.depths * tree.valid).amax(dim=1) == 1
+        return replace(tree, valid=tree.valid & ~(poor.unsqueeze(1) & (tree.depths == 1)))
+
+    broken = Decoder(target, Wrapped(made.drafter, take_back), made.verifier)
+    expected = reference_distribution(target.model, 3, at_temperature(1.0))
+    assert total_variation(engine_distribution(broken, 3, Sampling()), expected) > WRONG
+
+
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
+def test_control_a_level_that_is_decided_on_after_its_draw_is_seen(verifier):
+    target, draft = runners(3)
+
+    def only_likely(inner, level, logp, rng):
+        grown = inner.expand(level, logp, rng)
+        p = logp.flatten(1).gather(1, grown.parents * logp.shape[-1] + grown.tokens.clamp(min=0))
+        return replace(grown, tokens=torch.where(p.amax(dim=1, keepdim=True) < -0.9, -1, grown.tokens))
+
+    expected = reference_distribution(target.model, 2, at_temperature(1.0))
+    broken = Decoder(target, LevelDrafter(draft, Tampered(ConstantBranching((1,)), only_likely)), verifier())
+    assert total_variation(engine_distribution(broken, 2, Sampling()), expected) > WRONG
+
+
+# ---- rung 5: relations between runs on the real noise ----
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+ROWS = [("chain", "4", 0.45), ("rsd-c", "2-2-1", 0.6), ("rsd-s", "3x4", 0.6), ("iid", "2x3", 0.6), ("hybrid", "2-2-1", 0.6),
+        ("hybrid", "3x4", 0.6)]  # fmt: skip
+
+
+@cache
+def runner(seed, layers=2):
+    return tiny_runner(23, seed, layers=layers, spread=0.9)
+
+
+def requests(length=24):
+    return [Request(prompt=p, seed=11 + i, limits=Limits(max_new_tokens=length - 3 * i)) for i, p in enumerate(PROMPTS)]
+
+
+def texts(engine, sampling, asked):
+    return [r.token_ids for r in engine.generate(asked, sampling)]
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "min_gain"), ROWS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_batch_is_its_rows_and_the_same_seed_gives_the_same_text(method, shape, min_gain, temperature, verifier):
+    sampling = Sampling(temperature=temperature, top_p=0.95)
+    made = engine(runner(1), runner(2, 1), method, shape, min_gain, verifier, greedy=sampling.greedy)
+    counting = Depths(made.drafter)
+    together = texts(Decoder(runner(1), counting, made.verifier), sampling, requests())
+    assert together == texts(made, sampling, requests())
+    alone = [texts(made, sampling, [request])[0] for request in requests()]
+    assert together == alone
+    assert len({depth for depth, limit in counting.seen if limit >= 4}) > 1
+    if sampling.greedy:
+        assert together == texts(engine(runner(1), None, "ar", None, None, greedy=True), sampling, requests())
+
+
+@pytest.mark.parametrize(("method", "shape", "min_gain"), ROWS)
+def test_coupled_text_does_not_depend_on_the_depth(method, shape, min_gain):
+    plain = texts(engine(runner(1), None, "ar", None, None), Sampling(), requests())
+    assert texts(engine(runner(1), runner(2, 1), method, shape, min_gain, "coupled"), Sampling(), requests()) == plain
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "min_gain"), [
+    ("chain", "4", 0.45), ("rsd-c", "2-2-1", 0.75), ("hybrid", "2-2-1", 0.7),
+])  # fmt: skip
+def test_the_target_as_its_own_drafter_accepts_every_level_that_was_drawn(method, shape, min_gain, verifier):
+    """Errors of the draft's memory after trees that ended early would be seen."""
+    made = engine(runner(1), tiny_runner(23, 1, spread=0.9), method, shape, min_gain, verifier)
+    depths = set()
+    for pieces in made.stream(requests(40), Sampling()):
+        tree = pieces[0].round.tree
+        drawn = (tree.depths * tree.valid).amax(dim=1).tolist()
+        assert [len(piece.round.paths[piece.round_row]) for piece in pieces] == [drawn[piece.round_row] for piece in pieces]
+        depths |= set(drawn)
+    assert len(depths) > 2
+
+
+def test_least_0_is_the_full_shape_and_least_1_drafts_hardly_anything():
+    full = texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", None), Sampling(), requests())
+    assert texts(engine(runner(1), runner(2, 1), "rsd-s", "3x4", 0.0), Sampling(), requests()) == full
+    made = engine(runner(1), runner(2, 1), "rsd-s", "3x4", 1.0)
+    assert sum(r.stats.drafted for r in made.generate(requests(), Sampling())) == 0
+
+
+# ---- what is expected ----
+
+
+class Counted:
+    """A runner whose forwards are counted."""
+
+    def __init__(self, inner):
+        self.inner, self.forwards = inner, 0
+        self.vocab_size, self.max_length, self.device, self.forward_seconds = inner.vocab_size, None, inner.device, 0.0
+        self.start, self.commit, self.select = inner.start, inner.commit, inner.select
+        self.reads_source = False
+
+    def extend(self, tokens, depths, ancestors):
+        self.forwards += 1
+        return self.inner.extend(tokens, depths, ancestors)
+
+
+@pytest.mark.parametrize(("min_gain", "forwards", "depth"), [(0.7, 1, 0), (0.5, 2, 1), (0.3, 3, 2), (0.2, 3, 3), (0.0, 3, 3)])
+def test_a_level_is_drawn_where_it_is_expected_to_bring_enough_and_no_forward_follows_the_last(min_gain, forwards, depth):
+    """Two equally likely tokens everywhere: a draw counts 0.625, so three levels count 0.625, 0.39 and 0.24."""
+    table = torch.tensor([[0.0, 0.0, -torch.inf]] * 3, dtype=torch.float64)
+    counted = Counted(TableRunner(table))
+    drafter = LevelDrafter(counted, ConstantBranching((1, 1, 1)), min_gain)
+    stream = Decoder(TableRunner(table), drafter, Recursive()).stream([Request(prompt=[0], seed=1)], Sampling())
+    tree = next(stream)[0].round.tree
+    stream.close()
+    assert (counted.forwards, tree.size - 1) == (forwards, depth)
+
+
+def test_shares_of_siblings():
+    """Of two draws at ``a = 0.625`` one is accepted with 0.625 + 0.375 * 0.625, and each has its share of that."""
+    outlook = Outlook(0.6, rows=2)
+    distributions = torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]]).log()
+    assert torch.equal(outlook.worth(distributions, 2), distributions)
+    outlook.descend([[0, 1], [0, -1]], [[0, 0], [0, 0]], None)
+    assert outlook._reach == [[0.625, 0.375 * 0.625], [1.0, 0.0]]
+    below = torch.tensor([[[0.2, 0.8], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]).log()
+    gain = 0.625 * (1 + 0.8**2) / 2 + 0.375 * 0.625 * 0.625
+    assert 0.625 < gain < 0.66
+    left = outlook.worth(below, 1)
+    assert torch.equal(left, below)
+    outlook._least = 0.625 + 1e-6
+    left = outlook.worth(below, 1)
+    assert torch.equal(left[0], below[0])
+    assert (left[1] == -torch.inf).all()
+    assert outlook.open
+    outlook._least = gain + 1e-6
+    assert (outlook.worth(below, 1) == -torch.inf).all()
+    assert not outlook.open
+
+
+def test_of_a_drawn_hybrid_child_less_is_expected_than_of_its_certain_sibling():
+    outlook = Outlook(0.5, rows=1)
+    outlook.worth(torch.tensor([[[0.5, 0.3, 0.2]]]).log(), 2)
+    outlook.descend([[2, 0]], [[0, 0]], torch.tensor([[True, False]]))
+    assert outlook._reach == [[0.375 * 0.625, 0.625]]
+
+
+@pytest.mark.parametrize("name", ["auto", "ar", "ngram", "shared-noise"])
+def test_least_is_refused_where_no_levels_are_drawn(name):
+    with pytest.raises(ConfigError, match=rf"min_gain is 0.5, but method '{name}' .* choose one of {', '.join(LEVELLED)}"):
+        Method(method=name, min_gain=0.5)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), True, "much"])
+def test_least_is_a_number_from_0_to_1(wrong):
+    with pytest.raises(ConfigError, match=r"min_gain is .* give a"):
+        Method(method="chain", min_gain=wrong)
+    assert build(Method(method="chain", min_gain=1), TableRunner(torch.zeros(1)), greedy=False)[0].min_gain == 1.0

@@ -1,0 +1,149 @@
+"""The batched verifiers equal their plain twins, verdict for verdict, on the same noise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.draft.best_first import BestFirst
+from draftwood.draft.fans import DrawnFan, SharedFan
+from draftwood.draft.hybrid import HybridBeam, HybridBranching
+from draftwood.draft.iid import IndependentChains
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.draft.shared_noise import SharedNoiseBranching
+from draftwood.runners.table import TableRunner
+from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.reference import match, plain_tree, recursive, traversal
+from draftwood.verify.traversal import Traversal
+
+ROWS, VOCAB = 64, 7
+DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]
+
+
+def drafters(runner):
+    return {
+        "chain": LevelDrafter(runner, ConstantBranching((1, 1, 1))),
+        "rsd-c": LevelDrafter(runner, ConstantBranching((3, 2, 1))),
+        "rsd-s": LevelDrafter(runner, StochasticBeam(4, 3)),
+        "iid": LevelDrafter(runner, IndependentChains(3, 3)),
+        "hybrid": LevelDrafter(runner, HybridBranching((3, 2, 1))),
+        "hybrid-beam": LevelDrafter(runner, HybridBeam(4, 3)),
+        "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
+        "best-first": BestFirst(runner, SharedFan(6), nodes=9, width=3, length=4),
+        "dynamic": BestFirst(runner, DrawnFan(2), nodes=9, width=3, length=4),
+    }
+
+
+def drafted(name, *, seed, temperature=1.0, top_p=1.0):
+    """Trees of one round and the target's distributions at their nodes."""
+    torch.manual_seed(seed)
+    table = 1.5 * torch.randn(VOCAB, VOCAB, VOCAB, dtype=torch.float64)
+    target, draft = TableRunner(table), TableRunner(table + 0.7 * torch.randn_like(table))
+    sampling = Sampling(temperature=temperature, top_p=top_p)
+    texts = [[r % VOCAB, (r * 3) % VOCAB, (r * 5) % VOCAB] for r in range(ROWS)]
+    sampler = Sampler(sampling, texts, [1] * ROWS, VOCAB)
+    rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([2 + r for r in range(ROWS)])
+    drafter = drafters(draft)[name]
+    for part in (drafter, target):
+        part.start([t[:-1] for t in texts])
+    tree = drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, [5] * (ROWS - 1) + [1])
+    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes).dense()
+    return tree, logp, rng
+
+
+def verdicts(verdict):
+    return list(zip(verdict.paths, verdict.next_tokens, strict=True))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
+def test_recursive_equals_its_twin(name, temperature, top_p):
+    seen = set()
+    for seed in range(4):
+        tree, logp, rng = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
+        ours = verdicts(Recursive().verify(tree, logp, rng))
+        for row in range(ROWS):
+
+            def coin(node, p, q, row=row, rng=rng):
+                every = [node.index if r == row else 0 for r in range(ROWS)]
+                return rng.accept([float(p)] * ROWS, [float(q)] * ROWS, every)[row]
+
+            def die(distribution, row=row, rng=rng):
+                return int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
+
+            theirs = recursive(plain_tree(tree, logp, row), tree.draw, coin, die)
+            assert ours[row] == theirs
+            seen.add(len(theirs[0]))
+    assert len(seen) >= 3  # rejected at once, half way, and through
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.7)])
+def test_traversal_equals_its_twin(name, temperature, top_p):
+    seen = set()
+    for seed in range(4):
+        tree, logp, rng = drafted(name, seed=seed, temperature=temperature, top_p=top_p)
+        verdict = Traversal().verify(tree, logp, rng)
+        for row in range(ROWS):
+            means = []
+
+            def pick(stops, row=row, rng=rng):
+                return int(rng.path(torch.tensor([stops] * ROWS, dtype=torch.float64))[row])
+
+            def die(distribution, row=row, rng=rng):
+                return int(rng.token(torch.tensor([distribution] * ROWS, dtype=torch.float64))[row])
+
+            depths = [node.depth for node in leaves_first(plain_tree(tree, logp, row))]
+
+            def mean(stops, depths=depths, means=means):
+                means.append(sum(p * d for p, d in zip(stops, depths, strict=True)))
+                return 0
+
+            theirs = traversal(plain_tree(tree, logp, row), tree.draw, pick, die)
+            assert verdicts(verdict)[row] == theirs
+            seen.add(len(theirs[0]))
+            traversal(plain_tree(tree, logp, row), tree.draw, mean, die)
+            assert means[0] == pytest.approx(float(verdict.expected[row]), abs=1e-9)
+    assert len(seen) >= 3
+
+
+def leaves_first(node):
+    return [*(n for child in node.children for n in leaves_first(child)), node]
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "shared", "best-first"])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_matching_equals_its_twin(name, temperature):
+    seen = set()
+    for seed in range(4):
+        tree, logp, rng = drafted(name, seed=seed, temperature=temperature)
+        ours = verdicts((Coupled() if temperature else Greedy()).verify(tree, logp, rng))
+        noise = rng.shared(0, tree.max_depth + 1, VOCAB)
+        assert verdicts(matched_at_once(tree, logp, noise)) == ours  # as accelerators do it
+        for row in range(ROWS):
+
+            def choose(node, row=row, noise=noise):
+                gumbel = noise[row, node.depth].tolist() if noise is not None else [0.0] * VOCAB
+                score = [torch.tensor(p).log().item() + g for p, g in zip(node.target, gumbel, strict=True)]
+                return max(range(VOCAB), key=score.__getitem__)
+
+            theirs = match(plain_tree(tree, logp, row), choose)
+            assert ours[row] == theirs
+            seen.add(len(theirs[0]))
+    assert len(seen) >= 3
+
+
+def test_control_a_twin_on_other_noise_differs():
+    tree, logp, rng = drafted("rsd-c", seed=0)
+    ours = verdicts(Recursive().verify(tree, logp, rng))
+    other = verdicts(Recursive().verify(tree, logp, CounterRng(range(1, ROWS + 1)).at([2] * ROWS)))
+    assert ours != other
+    assert verdicts(Traversal().verify(tree, logp, rng)) != verdicts(
+        Traversal().verify(tree, logp, CounterRng(range(1, ROWS + 1)).at([2] * ROWS))
+    )

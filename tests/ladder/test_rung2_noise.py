@@ -1,0 +1,234 @@
+"""Rung 2: the Gumbel noise itself. Orders and beams have the distributions of the exact enumeration, and the output averaged
+over simulated stochastic beams, with the verifier's part computed exactly, is the target's distribution."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood.core import rng
+from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
+from draftwood.core.rng import CounterRng, Stream
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.core.tree import Draw
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
+from draftwood.runners.table import TableRunner
+from draftwood.verify.reference import plain_tree, recursive
+
+Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
+DISTRIBUTION = [0.5, 0.3, 0.15, 0.05]
+
+
+def z_scores(counts, distribution, samples):
+    """Per outcome; outcomes too rare for the normal approximation count as one, and impossible ones must not come."""
+    assert all(distribution.get(k, 0.0) > 0 for k in counts)
+    rare = [k for k in distribution if samples * distribution[k] < 25]
+    pairs = [(counts.get(k, 0), distribution[k]) for k in distribution if samples * distribution[k] >= 25]
+    if rare:
+        pairs.append((sum(counts.get(k, 0) for k in rare), sum(distribution[k] for k in rare)))
+    return [(n - samples * p) / np.sqrt(max(samples * p * (1 - p), 1e-9)) for n, p in pairs]
+
+
+def rng(samples, first=0):
+    return CounterRng(range(first, first + samples)).at([3] * samples)
+
+
+def test_gumbel_top_k_is_an_ordered_sample_without_replacement():
+    samples = 40_000
+    log_q = torch.tensor(DISTRIBUTION).log().expand(samples, 1, -1)
+    drawn = rng(samples).ordered(log_q, 3, 0, 1)[:, 0].tolist()
+    exact, _ = enumerate_distribution(lambda tapes: [tuple(without_replacement(t, DISTRIBUTION, 3)) for t in tapes])
+    assert max(map(abs, z_scores(Counter(map(tuple, drawn)), exact, samples))) < Z
+
+
+def test_the_token_draw_has_the_distribution_and_never_an_impossible_token():
+    samples = 60_000
+    distribution = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(samples, -1)
+    drawn = Counter(rng(samples).token(distribution).tolist())
+    assert 1 not in drawn
+    assert max(map(abs, z_scores(drawn, {0: 0.5, 2: 0.3, 3: 0.2}, samples))) < Z
+
+
+def test_acceptance_has_its_probability_and_zero_is_never_accepted():
+    samples = 60_000
+    c = rng(samples)
+    node = [1] * samples
+    for p, q in ((0.3, 0.4), (0.1, 0.9), (0.5, 0.2)):
+        yes = sum(c.accept([p] * samples, [q] * samples, node))
+        share = min(1.0, p / q)
+        assert abs(yes - samples * share) <= Z * np.sqrt(samples * share * (1 - share)) + 1e-9
+    assert not any(c.accept([0.0] * samples, [0.0] * samples, node))
+
+
+DISTRIBUTIONS = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]
+ROOT = [0.5, 0.3, 0.2]
+
+
+def exact_beam(width):
+    def run(tapes):
+        out = []
+        for tape in tapes:
+            first = beam_of(tape, [1.0], [ROOT], width)
+            second = beam_of(tape, [w for _, _, w in first], [DISTRIBUTIONS[x] for _, x, _ in first], width)
+            out.append(tuple((first[i][1], x) for i, x, _ in second))
+        return out
+
+    return enumerate_distribution(run)[0]
+
+
+def simulated_beam(width, samples, conditioned=True):
+    c = rng(samples)
+    root = torch.tensor(ROOT).log().expand(samples, 1, -1)
+    zero = torch.zeros(samples, 1)
+    first = c.beam(root, zero, zero.double(), width, 0, 1 + width)
+    below = torch.tensor(DISTRIBUTIONS).log()[first.tokens]
+    # Unconditioned, every parent would seem to have arrived at once, and the order of the level above would be lost.
+    times = first.times if conditioned else torch.zeros_like(first.times)
+    second = c.beam(below, first.phi, times, width, 1, 1 + width)
+    parents = first.tokens.gather(1, second.parents)
+    return Counter(tuple(zip(p, t, strict=True)) for p, t in zip(parents.tolist(), second.tokens.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_stochastic_beam_search_has_the_distribution_of_the_race(width):
+    samples = 40_000
+    exact = exact_beam(width)
+    assert max(map(abs, z_scores(simulated_beam(width, samples), exact, samples))) < Z
+
+
+def test_control_an_unconditioned_beam_is_seen():
+    samples = 20_000
+    assert max(map(abs, z_scores(simulated_beam(2, samples, conditioned=False), exact_beam(2), samples))) > 3 * Z
+
+
+def averaged_output(samples, tamper=None):
+    """Mean and standard error of the exact output distribution given each simulated tree (Rao-Blackwell)."""
+    torch.manual_seed(5)
+    target, draft = (TableRunner(torch.randn(3, 3, dtype=torch.float64)) for _ in range(2))
+    texts = [[1, 2]] * samples
+    sampler = Sampler(Sampling(), texts, [1] * samples, 3)
+    drafter = LevelDrafter(draft, StochasticBeam(2, 2))
+    for part in (drafter, target):
+        part.start([t[:-1] for t in texts])
+    tree = drafter.draft(torch.full((samples,), 2), sampler, rng(samples, first=7), [2] * samples)
+    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes).dense()
+    tokens = tree.tokens.tolist()
+    known: dict = {}
+    total, square = defaultdict(float), defaultdict(float)
+    for row in range(samples):
+        key = (tuple(tokens[row]), tuple(tree.parents[row].tolist()))
+        if key not in known:
+            root = plain_tree(tree, logp, row)
+            if tamper:
+                tamper(root)
+            known[key] = _distribution_given_tree(root, tokens[row], target)
+        for text, p in known[key].items():
+            total[text] += p
+            square[text] += p * p
+    expected = {}
+    for a in range(3):
+        for b in range(3):
+            expected[a, b] = float(target.table[2].softmax(-1)[a] * target.table[a].softmax(-1)[b])
+    z = {}
+    for text, p in expected.items():
+        mean = total[text] / samples
+        error = np.sqrt(max(square[text] / samples - mean**2, 1e-12) / samples)
+        z[text] = (mean - p) / error
+    return z
+
+
+def _distribution_given_tree(root, tokens, target):
+    def run(tapes):
+        out = []
+        for tape in tapes:
+
+            def coin(_node, p, q, tape=tape):
+                yes = min(1.0, p / q)
+                return tape.fork([yes, 1 - yes]) == 0
+
+            path, token = recursive(root, Draw.WITHOUT_REPLACEMENT, coin, tape.fork)
+            text = [*(tokens[n] for n in path), token]
+            while len(text) < 2:
+                text.append(tape.fork(target.table[text[-1]].softmax(-1).tolist()))
+            out.append(tuple(text[:2]))
+        return out
+
+    return enumerate_distribution(run)[0]
+
+
+def test_the_output_averaged_over_simulated_beams_is_the_targets_distribution():
+    assert max(map(abs, averaged_output(6_000).values())) < Z
+
+
+def test_control_reversed_siblings_are_seen():
+    def reverse(root):
+        for node in [root, *root.children]:
+            node.children.reverse()
+
+    assert max(map(abs, averaged_output(12_000, reverse).values())) > 2 * Z
+
+
+# ---- the counters ----
+
+
+def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
+    log_q = torch.zeros(3, 2, 11)
+    together = CounterRng([5, 6, 7]).at([3, 4, 5])
+    alone = CounterRng([6]).at([4])
+    assert torch.equal(together.ordered(log_q, 4, 0, 2)[1], alone.ordered(log_q[:1], 4, 0, 2)[0])
+    assert torch.equal(together.shared(2, 1, 11)[1], alone.shared(0, 3, 11)[0, 2:])
+    assert torch.equal(together.shared(0, 2, 11), CounterRng([5, 6, 7]).at([3, 4, 5]).shared(0, 2, 11))
+    # The shared noise of a position is the same whichever round asks for it; the draft's noise is not.
+    earlier, later = CounterRng([6]).at([4]), CounterRng([6]).at([5])
+    assert torch.equal(earlier.shared(1, 1, 11), later.shared(0, 1, 11))
+    assert not torch.equal(earlier.ordered(log_q[:1], 11, 0, 2), later.ordered(log_q[:1], 11, 0, 2))
+
+
+def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
+    monkeypatch.setattr(noise, "_AHEAD", 60)
+    kept = CounterRng([5, 6, 7])
+    rounds = [([3, 9, 4], 11), ([4, 12, 4], 11), ([6, 12, 9], 11), ([6, 12, 9], 7), ([8, 14, 11], 11), ([1, 2, 3], 11)]
+    for positions, vocab in rounds:  # ragged, standing still, another vocabulary, and back to the beginning
+        rng = kept.at(positions)
+        for offset, count in ((0, 1), (1, 1), (2, 1), (0, 4)):
+            fresh = CounterRng([5, 6, 7]).at(positions).shared(0, offset + count, vocab)
+            assert torch.equal(rng.shared(offset, count, vocab), fresh[:, offset:])
+            some = torch.tensor([4, 0, 6])
+            for asked in (rng, CounterRng([5, 6, 7]).at(positions)):  # of what is at hand, and where nothing is
+                torch.testing.assert_close(asked.shared(offset, count, vocab, some), fresh[:, offset:, some])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_are_exponential_and_independent_over_neighbouring_counters(dtype):
+    bases = token_bases(2_000, torch.device("cpu"))
+    keys = CounterRng(range(100)).at([7] * 100)._keys(Stream.DRAFT, 0, 1)
+    u = (-torch.expm1(-exponential(keys, bases, dtype))).squeeze(1).numpy()
+    assert u.min() > 0
+    assert u.max() < 1
+    n = u.size
+    counts = np.histogram(u, bins=1000, range=(0, 1))[0]
+    chi2 = ((counts - n / 1000) ** 2 / (n / 1000)).sum()
+    assert abs(chi2 - 999) < 5 * np.sqrt(2 * 999)
+    for a, b in ((u[:, 1:], u[:, :-1]), (u[1:], u[:-1]), (u[:, 2:], u[:, :-2])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
+    for tail in (u < 1e-4, u > 1 - 1e-4):
+        assert abs(tail.sum() - n * 1e-4) < 5 * np.sqrt(n * 1e-4)
+    assert len(np.unique(u[u < 1e-3])) > 0.999 * (u < 1e-3).sum()  # first arrivals hardly ever tie
+
+
+def test_seeds_out_of_range_are_refused():
+    for seed in (-1, 1 << 63):
+        with pytest.raises(ValueError, match="out of range"):
+            CounterRng([seed])
+
+
+def test_one_counter_is_mixed_as_many_are():
+    counters = np.arange(1, 50, dtype=np.uint64) * STEP
+    assert [mix_one(int(x)) for x in counters] == mix(counters).tolist()
+    assert len(set(mix(counters).tolist())) == 49

@@ -1,0 +1,349 @@
+"""Rung 3: the exact joint distribution of whole texts through the real engine, by forking on every random choice.
+
+Trees, masks, cache, compaction, extra tokens, stop rules and ragged batches all take part: every branch of the tape is a row
+of one batch. Two rounds at the least; a two-layer float64 transformer with a handful of tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.settings import Sampling
+from draftwood.core.tree import Draw
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_c import ConstantBranching
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.output import Limits
+from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import Chained, decoder, tiny_runner
+
+EXACT = 1e-9
+WRONG = 1e-4  # a negative control must be at least this far off
+PROMPT = (0, 1)
+
+
+@cache
+def runners(vocab: int) -> tuple[TorchRunner, TorchRunner]:
+    return tiny_runner(vocab, 1), tiny_runner(vocab, 2, layers=1)
+
+
+def engine_distribution(
+    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9
+):
+    request = Request(prompt=prompt, limits=Limits(max_new_tokens=length))
+
+    def run(tapes):
+        for tape in tapes:
+            tape.end = len(prompt) + length
+        results = engine.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, shared))
+        return [tuple(r.token_ids) for r in results]
+
+    distribution, _branches = enumerate_distribution(run, batch, rounding=rounding)
+    return distribution
+
+
+def reference_distribution(model, length: int, distribution_of_scores, eos: int | None = None, prompt=PROMPT):
+    """The target alone: no cache, no tree, one forward per prefix."""
+    out: dict[tuple[int, ...], float] = {}
+
+    def walk(text: tuple[int, ...], weight: float) -> None:
+        if len(text) == length or (eos is not None and eos in text):
+            out[text] = weight
+            return
+        with torch.no_grad():
+            scores = model(input_ids=torch.tensor([[*prompt, *text]])).logits[0, -1]
+        for token, p in enumerate(distribution_of_scores(scores, [*prompt, *text]).tolist()):
+            if p > 0:
+                walk((*text, token), weight * p)
+
+    walk((), 1.0)
+    return out
+
+
+def at_temperature(temperature: float):
+    return lambda scores, _text: (scores / temperature).softmax(-1)
+
+
+CASES = [
+    ("ar", None, 3, 3),
+    ("chain", "2", 3, 4),
+    ("chain", "3", 2, 4),
+    ("iid", "2x2", 2, 4),
+    ("iid", "3x1", 3, 3),
+    ("rsd-c", "2-1", 2, 4),
+    ("rsd-c", "2-2", 2, 3),
+    ("rsd-c", "3", 3, 3),
+    ("rsd-s", "2x2", 2, 4),
+    ("rsd-s", "2x2", 3, 3),
+    ("rsd-s", "3x2", 2, 4),
+    ("hybrid", "2-1", 2, 4),
+    ("hybrid", "2-2", 3, 3),
+    ("hybrid", "2x2", 3, 3),
+    ("hybrid", "3x2", 3, 3),
+    ("hybrid", "2x3", 2, 4),
+    ("ngram", "2", 3, 4),
+]
+
+
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape", "vocab", "length"), CASES)
+def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, length, verifier):
+    target, draft = runners(vocab)
+    engine = decoder(target, draft, method, shape, verifier)
+    distribution = engine_distribution(engine, length, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("hybrid", "3x2")])
+def test_distribution_under_temperature_and_top_p(method, shape, verifier):
+    target, draft = runners(3)
+    sampling = Sampling(temperature=0.7, top_p=0.8)
+
+    def warped(scores, _text):
+        distribution = (scores / 0.7).softmax(-1)
+        order = distribution.argsort(descending=True)
+        kept = (distribution[order].cumsum(0) - distribution[order] < 0.8).nonzero().flatten()
+        out = torch.zeros_like(distribution)
+        out[order[kept]] = distribution[order[kept]]
+        return out / out.sum()
+
+    distribution = engine_distribution(decoder(target, draft, method, shape, verifier), 3, sampling)
+    assert total_variation(distribution, reference_distribution(target.model, 3, warped)) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("hybrid", "2x2")])
+def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
+    target, draft = runners(3)
+    sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
+
+    def penalised(scores, text):
+        scores = scores.clone()
+        for token in set(text):
+            scores[token] = scores[token] * 1.7 if scores[token] < 0 else scores[token] / 1.7
+        for token in text[len(PROMPT) :]:
+            scores[token] -= 0.3
+        for token in set(text[len(PROMPT) :]):
+            scores[token] -= 0.4
+        return scores.softmax(-1)
+
+    distribution = engine_distribution(decoder(target, draft, method, shape, verifier), 3, sampling)
+    assert total_variation(distribution, reference_distribution(target.model, 3, penalised)) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1"), ("hybrid", "2x2")])
+def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
+    target, draft = runners(3)
+    engine = decoder(target, draft, method, shape, verifier, eos=(2,))
+    distribution = engine_distribution(engine, 4 if method == "chain" else 3, Sampling())
+    expected = reference_distribution(target.model, 4 if method == "chain" else 3, at_temperature(1.0), eos=2)
+    assert total_variation(distribution, expected) < EXACT
+
+
+SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("method", "shape", "nodes"), [
+    ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5), ("shared-noise", "2x3", 4),
+    ("rsd-c", "2-1", None), ("ngram", "2", None), ("chain", "2", None), ("iid", "2x1", None), ("rsd-s", "2x1", None),
+    ("hybrid", "2-1", None), ("adaptive", None, None),
+])  # fmt: skip
+def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
+    """The text is a function of the shared noise alone: same distribution, branch by branch, as plain decoding on that
+    noise."""
+    target, draft = runners(3)
+    length = 4 if method in ("shared-noise", "adaptive", "ngram") else 3
+    engine = decoder(target, draft, method, shape, "coupled", nodes=nodes)
+    distribution = engine_distribution(engine, length, Sampling(), SHARED)
+    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), length, Sampling(), SHARED)
+    assert len(plain) > 3
+    assert total_variation(distribution, plain) < EXACT
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6), Sampling(top_k=2)])
+def test_trees_of_chains_leave_plain_decodings_text(sampling):
+    target, draft = runners(3)
+    chained = Chained(draft)
+    distribution = engine_distribution(decoder(target, chained, "adaptive", None, "coupled"), 4, sampling, SHARED, batch=1)
+    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 4, sampling, SHARED)
+    assert (chained.calls > 0) == sampling.only_scales  # what a distribution drops, a chain does not know of
+    assert total_variation(distribution, plain) < EXACT
+
+
+# ---- negative controls: each breaks one rule of the trade and must be seen ----
+
+
+class Wrapped:
+    """A drafter whose finished trees are tampered with."""
+
+    def __init__(self, inner, tamper, draw=None):
+        self.inner, self.tamper = inner, tamper
+        self.name, self.draw, self.max_length = "tampered", draw or inner.draw, None
+
+    @property
+    def forward_seconds(self):
+        return self.inner.forward_seconds
+
+    def start(self, texts, sources=()):
+        self.inner.start(texts, sources)
+
+    def select(self, rows):
+        self.inner.select(rows)
+
+    def commit(self, this_round):
+        self.inner.commit(this_round)
+
+    def draft(self, root, sampler, rng, limits):
+        return self.tamper(self.inner.draft(root, sampler, rng, limits))
+
+
+def sort_siblings(tree):
+    """Put the likelier of two siblings first (nodes 1 and 2 of a 2-branching tree without grandchildren)."""
+    if tree.size < 3:
+        return tree
+    tokens = tree.tokens.clone()
+    p = tree.draft_logp[:, 0].gather(1, tokens[:, 1:3])
+    tokens[:, 1:3] = torch.where(p[:, :1] < p[:, 1:], tokens[:, 1:3].flip(1), tokens[:, 1:3])
+    return replace(tree, tokens=tokens)
+
+
+def drop_unlikely(tree):
+    """Forget drawn nodes that the draft finds unlikely."""
+    p = tree.draft_logp[:, :1].squeeze(1).gather(1, tree.tokens) if tree.draft_logp is not None else None
+    valid = tree.valid.clone()
+    if p is not None:
+        valid[:, 1:] &= p[:, 1:] > -1.2
+    return replace(tree, valid=valid)
+
+
+def other_temperature(tree):
+    """Record another distribution than the one that was drawn from."""
+    if (logp := tree.draft_logp) is None:
+        return tree
+    return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.7).log_softmax(-1), vocab=logp.shape[-1]))
+
+
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
+@pytest.mark.parametrize("tamper", [sort_siblings, drop_unlikely, other_temperature])
+def test_control_tampering_with_drawn_trees_is_seen(tamper, verifier):
+    target, draft = runners(3)
+    inner = LevelDrafter(draft, ConstantBranching((2,)))
+    honest = Decoder(target, inner, verifier())
+    expected = reference_distribution(target.model, 2, at_temperature(1.0))
+    assert total_variation(engine_distribution(honest, 2, Sampling()), expected) < EXACT
+    assert (
+        total_variation(engine_distribution(Decoder(target, Wrapped(inner, tamper), verifier()), 2, Sampling()), expected)
+        > WRONG
+    )
+
+
+def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
+    target, draft = runners(3)
+    engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
+    with pytest.raises(Exception, match="recursive"):
+        Decoder(target, engine.drafter, Recursive())
+    lying = Wrapped(engine.drafter, lambda tree: replace(tree, draw=Draw.POINT_MASS), Draw.POINT_MASS)
+    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 2, Sampling(), SHARED)
+    distribution = engine_distribution(Decoder(target, lying, Recursive()), 2, Sampling(), SHARED)
+    assert total_variation(distribution, plain) > WRONG
+
+
+class Misplaced:
+    """A target runner that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
+
+    reads_source = False
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.vocab_size, self.max_length, self.device = inner.vocab_size, inner.max_length, inner.device
+
+    @property
+    def forward_seconds(self):
+        return self.inner.forward_seconds
+
+    def start(self, texts, sources=()):
+        self.inner.start(texts, sources)
+
+    def extend(self, tokens, depths, ancestors):
+        return self.inner.extend(tokens, depths, ancestors)
+
+    def commit(self, nodes, pending):
+        self.inner.commit([list(range(len(path))) for path in nodes], pending)
+
+    def select(self, rows):
+        self.inner.select(rows)
+
+
+@pytest.mark.parametrize("shape", ["2-1"])
+def test_control_an_uncompacted_cache_is_seen(shape):
+    target, draft = runners(2)
+    distribution = engine_distribution(decoder(Misplaced(target), draft, "rsd-c", shape), 4, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, 4, at_temperature(1.0))) > WRONG
+
+
+def test_control_drawing_the_extra_token_from_the_target_is_seen():
+    target, draft = runners(3)
+
+    class Naive:
+        name, lossless, draws, tolerant = "naive", True, Recursive.draws, False
+
+        def verify(self, tree, target_logp, rng):
+            verdict = Recursive().verify(tree, target_logp, rng)
+            last = torch.tensor([max([0, *path]) for path in verdict.paths])
+            distribution = target_logp.take_along_dim(last[:, None, None], dim=1).squeeze(1).exp()
+            return replace(verdict, next_tokens=rng.token(distribution).tolist())
+
+    engine = Decoder(target, LevelDrafter(draft, ConstantBranching((1, 1))), Naive())
+    distribution = engine_distribution(engine, 2, Sampling())
+    assert total_variation(distribution, reference_distribution(target.model, 2, at_temperature(1.0))) > WRONG
+
+
+def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
+    """Plain decoding and coupled decoding agree only because the noise of a position is the same in every round."""
+    target, draft = runners(3)
+
+    class Shifting(TapeSource):
+        """Other noise for a position whenever a round begins there."""
+
+        def at(self, positions):
+            rng = super().at(positions)
+            shared = rng.shared
+
+            def shifted(offset, count, vocab, tokens=None):
+                noise = shared(offset, count, vocab, tokens).clone()
+                if offset == 0:
+                    noise[:, 0] = -noise[:, 0]
+                return noise
+
+            rng.shared = shifted
+            return rng
+
+    engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
+    plain = decoder(target, None, "ar", None, "coupled")
+    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=4))
+    ours, _ = enumerate_distribution(lambda tapes: _run(engine, request, Shifting(_ending(tapes), SHARED)))
+    theirs, _ = enumerate_distribution(lambda tapes: _run(plain, request, Shifting(_ending(tapes), SHARED)))
+    assert total_variation(ours, theirs) > WRONG
+
+
+def _ending(tapes):
+    for tape in tapes:
+        tape.end = len(PROMPT) + 4
+    return tapes
+
+
+def _run(engine, request, source):
+    return [tuple(r.token_ids) for r in engine.generate([request] * len(source.tapes), Sampling(), noise=source)]

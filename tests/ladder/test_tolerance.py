@@ -1,0 +1,138 @@
+"""Spec-Verification: what it keeps, by its plain twin, by hand and in whole texts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import CounterRng
+from draftwood.core.settings import Method, Sampling
+from draftwood.core.tree import Draw, TreeBuilder
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
+from draftwood.verify.coupled import Greedy
+from draftwood.verify.reference import plain_tree, tolerance
+from draftwood.verify.tolerance import Tolerance
+from tests.helpers import tiny_runner
+from tests.ladder.test_block import PROMPTS, WORDS, engine, pair, requests
+from tests.ladder.test_plain_twins import drafted, verdicts
+from tests.ladder.test_rung3_tape import EXACT
+
+CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
+
+
+TREES = ["chain", "rsd-c", "rsd-s", "hybrid", "shared", "best-first"]
+
+
+# Of equal siblings, which only independent chains have, greedy verification takes the one with the longer continuation.
+@pytest.mark.parametrize(
+    ("name", "beta", "tau"), [*((name, *case) for name in TREES for case in CASES), ("iid", 3, 1.0), ("iid", 5, 5.0)]
+)
+def test_tolerance_equals_its_twin(name, beta, tau):
+    lengths = set()
+    for seed in range(4):
+        tree, logp, rng = drafted(name, seed=seed)
+        ours = verdicts(Tolerance(beta, tau).verify(tree, logp, rng))
+        for row, one in enumerate(ours):
+            assert one == tolerance(plain_tree(tree, logp, row), beta, tau)
+            lengths.add(len(one[0]))
+        if Tolerance(beta, tau).lossless:
+            assert ours == verdicts(Greedy().verify(tree, logp, rng))
+        else:
+            assert ours != verdicts(Greedy().verify(tree, logp, rng))
+    assert len(lengths) >= 2
+
+
+def chain_of(tokens):
+    """One row: root 0, then these tokens one below the other."""
+    builder = TreeBuilder(torch.tensor([0]), 1 + len(tokens))
+    for token in tokens:
+        builder.add(torch.tensor([[token]]), torch.tensor([[0]]))
+    return builder.build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
+
+
+# After the root 2 is best and 1 is 0.41 nats behind; then 3 is best, 0 is 0.69 behind, 1 is 1.10 behind; then 1 and 2 tie
+# nearly; at the end 0 is best.
+BY_HAND = torch.tensor(
+    [[[0.1, 0.3, 0.45, 0.15], [0.25, 1 / 6, 1 / 12, 0.5], [0.05, 0.46, 0.45, 0.04], [0.7, 0.1, 0.1, 0.1]]]
+)
+
+
+@pytest.mark.parametrize(("tokens", "beta", "tau", "accepted", "last"), [
+    ([1, 0, 2], 3, 1.0, 3, 0),  # all within the tolerance
+    ([1, 0, 2], 1, 1.0, 0, 2),  # only the best token is kept
+    ([1, 0, 2], 3, 0.0, 0, 2),
+    ([1, 0, 2], 3, 0.5, 1, 3),  # 0.41 nats are within, 0.69 are not
+    ([2, 1, 2], 3, 1.0, 1, 3),  # 1.10 nats behind the best
+    ([2, 1, 2], 3, 1.2, 3, 0),
+    ([2, 1, 2], 2, 1.2, 1, 3),  # the third best is none of the two best
+    ([3, 0, 2], 5, 5.0, 3, 0),  # more than there are tokens, all near enough
+    ([2, 3, 1], 1, 0.0, 3, 0),  # the greedy text itself
+])  # fmt: skip
+def test_tolerance_by_hand(tokens, beta, tau, accepted, last):
+    verdict = Tolerance(beta, tau).verify(chain_of(tokens), BY_HAND.log(), CounterRng([0]).at([0]))
+    assert verdicts(verdict) == [(list(range(1, accepted + 1)), last)]
+
+
+def test_of_two_children_that_are_kept_the_likelier_is_followed():
+    builder = TreeBuilder(torch.tensor([0]), 3)
+    builder.add(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]))
+    tree = builder.build(branching=2, draw=Draw.POINT_MASS, draft_log_probs=None)
+    verdict = Tolerance().verify(tree, BY_HAND[:, :3].log(), CounterRng([0]).at([0]))
+    assert verdicts(verdict) == [([2], 1)]
+
+
+def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
+    zero = Sampling(temperature=0.0)
+    exact = engine(greedy=True, layers=2, seed=1, beta=1).generate(requests(30), zero)
+    loose = engine(greedy=True, layers=2, seed=1, beta=5, tau=5.0).generate(requests(30), zero)
+    plain = Decoder(tiny_runner(WORDS, 1), None, Greedy()).generate(requests(30), zero)
+    assert [r.token_ids for r in exact] == [r.token_ids for r in plain]
+    assert [r.token_ids for r in loose] != [r.token_ids for r in plain]
+    assert all(r.lossless for r in exact)
+    assert not any(r.lossless for r in loose)
+    assert sum(r.stats.block_efficiency for r in loose) > sum(r.stats.block_efficiency for r in exact)
+
+
+def test_every_kept_token_is_near_the_best_in_whole_texts():
+    """Texts of loose verification, judged by the target alone; a control judges them by a narrower tolerance."""
+    target = tiny_runner(WORDS, 1)
+
+    def worst(beta, tau):
+        behind, loose = 0.0, engine(greedy=True, layers=2, seed=1, beta=beta, tau=tau)
+        for result in loose.generate(requests(30), Sampling(temperature=0.0)):
+            text = [*PROMPTS[result.seed], *result.token_ids]
+            with torch.no_grad():
+                logp = target.model(input_ids=torch.tensor([text])).logits[0].log_softmax(-1)
+            for at in range(len(PROMPTS[result.seed]), len(text)):
+                rank = int((logp[at - 1] > logp[at - 1, text[at]]).sum())
+                assert rank < beta
+                behind = max(behind, float(logp[at - 1].max() - logp[at - 1, text[at]]))
+        return behind
+
+    assert worst(1, 1.0) == 0
+    assert 0.5 < worst(4, 1.0) <= 1.0 + EXACT
+    assert worst(4, 3.0) > 1.0
+
+
+def test_beta_and_tau_choose_the_verifier():
+    draft = pair(3)[1]
+
+    def made(**given):
+        return build(Method(**given), draft, greedy=True)[1]
+
+    for given, beta, tau in (({"beta": 5}, 5, 1.0), ({"tau": 0.5}, 3, 0.5), ({"verifier": "tolerance"}, 3, 1.0)):
+        assert (made(**given).name, made(**given).beta, made(**given).tau) == ("tolerance", beta, tau)
+    assert made(beta=2, verifier="tolerance").beta == 2
+    assert made().name == "greedy"
+    with pytest.raises(ConfigError, match="verifier is 'greedy'"):
+        Method(verifier="greedy", tau=1.0)
+    with pytest.raises(ConfigError, match="beta is 0"):
+        Method(beta=0)
+    with pytest.raises(ConfigError, match="tau is -1"):
+        Method(tau=-1.0)
+    with pytest.raises(ConfigError, match="beta and tau are for temperature 0"):
+        build(Method(beta=3), draft, greedy=False)
+    with pytest.raises(ConfigError, match="temperature 0 only"):
+        list(engine(verifier="tolerance").stream(requests(), Sampling()))

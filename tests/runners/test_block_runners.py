@@ -1,0 +1,337 @@
+"""Runners of whole blocks: their scores are those of the model's plain forward on each row alone, round after round."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwood.core.errors import CacheError, ConfigError, PairingError
+from draftwood.core.settings import Method
+from draftwood.engine.methods import build
+from draftwood.runners.bart.encoder import BartEncoder
+from draftwood.runners.blocks.causal_block import CausalBlockRunner, causal_draft
+from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.blocks.heads_runner import HeadsRunner
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
+from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.protocols import BlockRunner, masked_block_lean
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.table import BlockTableRunner, TableRunner
+from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import tiny_gpt
+from tests.runners.test_masked_block import MASK, marian
+
+VOCAB, BLOCK, START, EOS = 40, 5, 0, 1
+SOURCES = [[5, 6, 7, 8, 1], [9, 3, 1], [4, 4, 30, 31, 32, 33, 1], [12, 1]]
+EXACT, WRONG = 1e-9, 1e-3
+
+
+def masked_block(layers: int = 2) -> Any:
+    torch.manual_seed(1)
+    made = MaskedBlockDrafter.for_target(marian(), MASK, decoder_layers=layers, decoder_ffn_dim=20, block=BLOCK, dropout=0.1)
+    for part in (made.question, made.layers):  # so large that every input shows
+        for weight in part.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+    return made.double().eval()
+
+
+def heads() -> Any:
+    made = HeadsDrafter.for_target(marian(), block=BLOCK)
+    torch.manual_seed(2)
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return made.double().eval()
+
+
+@torch.no_grad()
+def masked_scores(model: Any, source: list[int], text: list[int], count: int) -> Tensor:
+    """One row alone, read from the start."""
+    scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
+    scores[:, [START, MASK]] = -torch.inf
+    return scores
+
+
+@torch.no_grad()
+def head_scores(target: Any, model: Any, source: list[int], text: list[int], count: int) -> Tensor:
+    """From a teacher-forced forward of the target on one row alone."""
+    if len(text) == 1:
+        return torch.full((count, VOCAB), -torch.inf, dtype=torch.float64)
+    states = target.model(torch.tensor([source]), decoder_input_ids=torch.tensor([text]), use_cache=False).last_hidden_state
+    scores = model(states[:, -2], target.lm_head.weight, count)[0]
+    scores[:, START] = -torch.inf
+    return scores
+
+
+@torch.no_grad()
+def causal_scores(model: Any, _source: list[int], text: list[int], count: int) -> Tensor:
+    """One text and ``count - 1`` masks behind it."""
+    scores = model(input_ids=torch.tensor([[*text, *[VOCAB] * (count - 1)]])).logits[0, len(text) - 1 :]
+    scores[:, VOCAB] = -torch.inf
+    return scores
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    if not torch.equal(ours.isinf(), theirs.isinf()):
+        return torch.inf
+    return float((ours - theirs).nan_to_num(0.0).abs().max())
+
+
+class Rounds:
+    """Random drafts and random accepted tokens over a block runner, beside the texts that they ought to stand for."""
+
+    def __init__(self, runner: BlockRunner, scores_of: Any, target: Any = None, seed: int = 0) -> None:
+        self.runner, self.scores_of, self.target, self.rng = runner, scores_of, target, random.Random(seed)
+        self.begin(SOURCES)
+
+    def begin(self, sources: list[list[int]]) -> None:
+        self.sources, self.texts = list(sources), [[START] for _ in sources]
+        for part in (self.target, self.runner):
+            if part is not None:
+                part.start([[] for _ in sources], sources)
+
+    def some(self, count: int) -> list[int]:
+        return [self.rng.randrange(3, VOCAB) for _ in range(count)]
+
+    def round(self, count: int | None = None, *, asked: bool = True) -> float:
+        """Ask once, for ``count`` places or node by node, compare every row, accept a ragged number of tokens."""
+        new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
+        roots = torch.tensor([text[-1] for text in self.texts])
+        worst, nodes = 0.0, [[0] for _ in self.texts]
+        if not asked:
+            self.runner.commit([[] for _ in self.texts], [[t[-1], *n] for t, n in zip(self.texts, new, strict=True)])
+        elif count is not None:
+            worst = self.compare(self.runner.score_block(roots, count), range(count), count)
+            self.runner.commit(nodes, new)
+        else:
+            worst, nodes, rest = self.by_node(roots, new)
+            self.runner.commit(nodes, rest)
+        self.follow(new)
+        return worst
+
+    def by_node(self, roots: Tensor, new: list[list[int]]) -> tuple[float, list[list[int]], list[list[int]]]:
+        """Two levels of two nodes below the root, the second of each level in the text; the rest stays pending."""
+        rows, eye = len(roots), torch.ones(len(roots), 1, 1, dtype=torch.bool)
+        scores = [self.runner.extend(roots[:, None], torch.zeros(rows, 1, dtype=torch.long), eye)]
+        for depth in (1, 2):
+            tokens = torch.tensor([[9, n[depth - 1] if len(n) >= depth else 8] for n in new])
+            ancestors = torch.ones(rows, 2, 2 * depth + 1, dtype=torch.bool)  # not looked at
+            scores.append(self.runner.extend(tokens, torch.full((rows, 2), depth), ancestors))
+        worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2], self.runner.block)
+        kept = [[0, *(2, 4)[: len(n)]] for n in new]
+        return worst, kept, [n[2:] for n in new]
+
+    def compare(self, scores: Tensor, places: Any, count: int) -> float:
+        wanted = [self.scores_of(s, t, count)[list(places)] for s, t in zip(self.sources, self.texts, strict=True)]
+        return max(difference(ours, theirs) for ours, theirs in zip(scores, wanted, strict=True))
+
+    def follow(self, new: list[list[int]]) -> None:
+        """The texts grow by the accepted tokens and by the next root; the target reads them as a chain."""
+        if self.target is not None:
+            longest = max(map(len, new)) + 1
+            chain = torch.tensor([[t[-1], *n, *[0] * (longest - 1 - len(n))] for t, n in zip(self.texts, new, strict=True)])
+            tril = torch.ones(len(new), longest, longest, dtype=torch.bool).tril()
+            self.target.extend(chain, torch.arange(longest).expand(len(new), -1), tril)
+            self.target.commit([list(range(1 + len(n))) for n in new], [[] for _ in new])
+        for text, tokens in zip(self.texts, new, strict=True):
+            text.extend([*tokens, *self.some(1)])
+
+    def select(self, rows: list[int]) -> None:
+        for part in (self.target, self.runner):
+            if part is not None:
+                part.select(rows)
+        self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
+
+
+def masked_rounds(**settings: Any) -> Rounds:
+    model = masked_block()
+    return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
+
+
+def head_rounds() -> Rounds:
+    target, model = marian().double(), heads()
+    runner = Seq2SeqRunner(target)
+    return Rounds(HeadsRunner(model, runner), lambda *row: head_scores(target, model, *row), runner)
+
+
+def causal_rounds() -> Rounds:
+    model = tiny_gpt(VOCAB + 1, 3, context=96)
+    runner = CausalBlockRunner(TorchRunner(model, drafts=True), VOCAB, BLOCK)
+    return Rounds(runner, lambda *row: causal_scores(model, *row))
+
+
+NEVER = {masked_rounds: [START, MASK], head_rounds: [START], causal_rounds: [VOCAB]}
+
+
+@pytest.mark.parametrize("make", NEVER)
+def test_scores_are_those_of_each_row_alone_in_every_round(make):
+    rounds = make()
+    for count in (BLOCK, 1, None, 3):
+        assert rounds.round(count) < EXACT
+    rounds.round(asked=False)
+    assert rounds.round(BLOCK) < EXACT
+    rounds.select([2, 0, 3])  # a row has left, and the others changed places
+    assert max(rounds.round(None), rounds.round(2)) < EXACT
+    rounds.select([1])
+    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+    assert len({len(t) for t in rounds.texts}) == 1  # a single row needs no mask
+    rounds.begin(SOURCES[::-1])
+    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+
+
+@pytest.mark.parametrize("make", NEVER)
+def test_they_fit_the_protocol_and_never_propose_what_no_text_holds(make):
+    rounds = make()
+    runner = rounds.runner
+    assert isinstance(runner, BlockRunner)
+    causal = make is causal_rounds
+    assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB + causal, not causal)
+    rounds.round(BLOCK)
+    scores = runner.score_block(torch.tensor([t[-1] for t in rounds.texts]), BLOCK)
+    never = scores.isinf().all(dim=0).all(dim=0)
+    assert never.nonzero().flatten().tolist() == NEVER[make]
+    assert runner.forward_seconds > 0
+    for wrong in (0, BLOCK + 1):
+        with pytest.raises(ConfigError, match=f"fills blocks of {BLOCK}: ask for 1 to {BLOCK}"):
+            runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
+
+
+def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions():
+    rounds = masked_rounds(block=12)
+    assert rounds.round(12) < EXACT
+    room = 64
+    assert rounds.runner.max_length == room - 12
+    long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
+    for text, new in zip(rounds.texts, long, strict=True):
+        text[:] = [START, *new[:-1]]
+    rounds.runner.start([text[:-1] for text in rounds.texts], SOURCES)
+    scores = rounds.runner.score_block(torch.tensor([text[-1] for text in rounds.texts]), 12)
+    for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
+        wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
+        assert difference(scores[row], wanted) < EXACT
+    for wrong in (0, room):
+        for make in (lambda block: MaskedBlockRunner(masked_block(), block=block), rounds.runner.longer):
+            with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
+                make(wrong)
+
+
+def test_a_longer_block_is_asked_of_the_same_drafter():
+    rounds, plain = masked_rounds(block=12), MaskedBlockRunner(masked_block())
+    rounds.runner = plain.longer(12)
+    rounds.runner.start([text[:-1] for text in rounds.texts], SOURCES)
+    assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
+    assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
+    plain.start([[5]], [[6, 1]])  # a text of the first runner is not one of the second
+    assert max(rounds.round(12), rounds.round(3)) < EXACT
+    assert plain._texts == [[5]]
+    with pytest.raises(ConfigError, match="fills blocks of 5: ask for 1 to 5"):
+        plain.score_block(torch.tensor([3]), 12)
+
+
+def test_method_block_takes_a_longer_block_where_the_drafter_can():
+    method = Method(method="block", shape="12")
+    drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
+    assert (drafter.length, drafter.runner.block, drafter.max_length) == (12, 12, 52)
+    with pytest.raises(ConfigError, match="a block of 64 masked positions was asked for; the model takes 1 to 63"):
+        build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
+    with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
+        build(method, HeadsRunner(heads(), Seq2SeqRunner(marian().double())), greedy=True)
+
+
+def test_sources_that_are_missing_or_too_long_are_refused():
+    runner = MaskedBlockRunner(masked_block())
+    for sources in ([], [[5, 1]], [[5, 1], []]):
+        with pytest.raises(ConfigError, match="give every text its source"):
+            runner.start([[], []], sources)
+    with pytest.raises(CacheError, match="a source has 33 tokens, but the drafter reads 32"):
+        runner.start([[]], [[5] * 33])
+
+
+def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
+    rounds = masked_rounds()
+    model, seen = rounds.runner.model, []
+    plain, read = masked_block_lean.source_memory, BartEncoder.read
+    monkeypatch.setattr(BartEncoder, "read", lambda *parts: (seen.append("encoder"), read(*parts))[1])
+    monkeypatch.setattr(masked_block_lean, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
+    for name, part in (("encoder", model.encoder), ("ask", model.question)):
+        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT
+    assert seen[:3] == ["encoder", "keys", "ask"]
+    assert seen.count("keys") == 1
+    assert seen.count("encoder") == 1 + 3 * len(SOURCES)  # the comparison, row by row, encodes anew in each of three rounds
+
+
+def test_heads_need_the_states_of_a_target_of_their_width():
+    with pytest.raises(PairingError, match="TableRunner does not keep"):
+        HeadsRunner(heads(), TableRunner(torch.zeros(3)))
+    other = heads()
+    other.config.d_model = 24
+    with pytest.raises(PairingError, match="states of width 24, the target's have 16"):
+        HeadsRunner(other, Seq2SeqRunner(marian().double()))
+
+
+def test_beyond_the_block_nothing_is_possible():
+    runner = BlockTableRunner(torch.randn(3, 2, 3))
+    runner.start([[]])
+    eye = torch.ones(1, 1, 1, dtype=torch.bool)
+    first = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), eye)
+    assert torch.equal(first[0, 0], runner.table[2, 0])
+    deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), torch.ones(1, 3, 4, dtype=torch.bool))
+    assert torch.equal(deeper[0, 0], runner.table[2, 1])
+    assert (deeper[0, 1:] == -torch.inf).all()
+
+
+def test_a_causal_model_drafts_blocks_where_its_configuration_says_so():
+    runner = TorchRunner(tiny_gpt(VOCAB + 1, 3), drafts=True)
+    assert causal_draft(runner) is runner
+    runner.model.config.mask_token_id, runner.model.config.draft_block = VOCAB, 4
+    made = causal_draft(runner)
+    assert (type(made), made.block, made.mask_token, made.engine) == (CausalBlockRunner, 4, VOCAB, "torch")
+
+
+# ---- negative controls ----
+
+
+def test_control_a_select_that_forgets_the_sources_memory(monkeypatch):
+    rounds = masked_rounds()
+    assert rounds.round(BLOCK) < EXACT
+    monkeypatch.setattr(Source, "select", lambda self, rows: self._replace(mask=self.mask[: len(rows)]))
+    rounds.select([2, 0, 3, 1])
+    assert rounds.round(BLOCK) > WRONG
+
+
+def test_control_answers_of_other_positions(monkeypatch):
+    rounds = masked_rounds()
+    plain = MaskedBlockDrafter._answers
+    monkeypatch.setattr(
+        MaskedBlockDrafter, "_answers",
+        lambda self, source, positions: plain(self, source, positions if source.answers is None else positions - 1),
+    )  # fmt: skip
+    assert rounds.round(BLOCK) > WRONG
+
+
+def test_control_masks_that_stay_in_the_memory():
+    rounds = causal_rounds()
+    assert rounds.round(BLOCK) < EXACT
+    commit = rounds.runner.runner.commit
+    rounds.runner.runner.commit = lambda nodes, pending: commit([[*kept, 1] for kept in nodes], pending)
+    assert max(rounds.round(BLOCK) for _ in range(2)) > WRONG
+
+
+@pytest.mark.parametrize("make", [masked_rounds, causal_rounds])
+def test_control_a_commit_that_forgets_pending_tokens(make):
+    rounds = make()
+    rounds.round(BLOCK)
+    commit = rounds.runner.commit
+    rounds.runner.commit = lambda nodes, pending: commit(nodes, [[] for _ in pending])
+    assert max(rounds.round(BLOCK) for _ in range(3)) > WRONG
+
+
+def test_control_heads_on_the_state_of_another_row():
+    rounds = head_rounds()
+    rounds.round(BLOCK)
+    rounds.target.state = rounds.target.state.flip(0)
+    assert rounds.round(BLOCK) > WRONG

@@ -1,0 +1,186 @@
+"""Converted models are kept, found again, and made anew where what was kept is damaged or of another model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.runners.pairing import digest_of
+from tests.runners.test_logit_identity import Walk
+from tests.runners.zoo import plain_scores, tiny
+
+pytest.importorskip("openvino")
+from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.protocols import openvino_graph, openvino_store
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path) -> list[str]:
+    """The types of the models that were converted; the cache is empty at first."""
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    found: list[str] = []
+    inner = openvino_store.graph_of
+
+    def graph_of(model):
+        found.append(model.config.model_type)
+        return inner(model)
+
+    monkeypatch.setattr(openvino_store, "graph_of", graph_of)
+    return found
+
+
+def small(kind: str = "gpt2", **settings):
+    return tiny(kind, dtype=torch.float32, **settings)
+
+
+def entry() -> Path:
+    [folder] = openvino_store.store_folder().iterdir()
+    return folder
+
+
+def scores(runner) -> torch.Tensor:
+    runner.start([[1, 2, 3]])
+    return runner.extend(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+
+
+def test_a_model_is_converted_once(made):
+    first = scores(OpenVinoRunner(small()))
+    assert made == ["gpt2"]
+    assert sorted(path.name for path in entry().iterdir()) == ["checksums.json", "model.bin", "model.xml"]
+    assert openvino_store.store_size() == sum(path.stat().st_size for path in entry().iterdir())
+    again = OpenVinoRunner(small())
+    assert made == ["gpt2"]
+    assert torch.equal(scores(again), first)
+    assert Walk(again, lambda text: plain_scores(small(), text), [3, 0]).round() < 1e-4
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "a flipped bit of the weights": lambda f: flip(f / "model.bin"),
+    "half the weights": lambda f: (f / "model.bin").write_bytes((f / "model.bin").read_bytes()[:2000]),
+    "no weights": lambda f: (f / "model.bin").unlink(),
+    "another graph": lambda f: (f / "model.xml").write_text("<net/>"),
+    "no graph": lambda f: (f / "model.xml").unlink(),
+    "no checksums": lambda f: (f / "checksums.json").unlink(),
+    "broken checksums": lambda f: (f / "checksums.json").write_text("{"),
+    "checksums of nonsense": lambda f: (
+        (f / "model.xml").write_text("no graph"),
+        (f / "checksums.json").write_text(json.dumps({n: openvino_store._checksum(f / n) for n in openvino_store._FILES})),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_what_is_damaged_is_made_anew(made, damage):
+    before = scores(OpenVinoRunner(small()))
+    damage(entry())
+    assert torch.equal(scores(OpenVinoRunner(small())), before)
+    assert made == ["gpt2"] * 2
+    assert torch.equal(scores(OpenVinoRunner(small())), before)
+    assert made == ["gpt2"] * 2
+
+
+def test_an_interrupted_conversion_leaves_nothing(made, monkeypatch):
+    def interrupted(path: Path) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(openvino_store, "_checksum", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            OpenVinoRunner(small())
+    assert list(openvino_store.store_folder().iterdir()) == []
+    OpenVinoRunner(small())
+    assert made == ["gpt2"] * 2
+
+
+def nudge(model):
+    """By less than bfloat16 could tell."""
+    weight = model.transformer.h[0].mlp.c_fc.weight.data
+    more = weight.nextafter(torch.tensor(torch.inf))
+    weight.copy_(more.where(more.bfloat16() == weight.bfloat16(), weight))
+    before = small()
+    assert not torch.equal(weight, before.transformer.h[0].mlp.c_fc.weight)
+    assert digest_of(model) == digest_of(before)
+    return model
+
+
+@pytest.mark.parametrize("other", [
+    lambda: small(seed=1), lambda: small(num_attention_heads=2), lambda: small(layer_norm_epsilon=1e-3),
+    lambda: nudge(small()),
+], ids=["seed", "heads", "epsilon", "nudge"])  # fmt: skip
+def test_another_model_is_another_entry(made, other):
+    OpenVinoRunner(small())
+    OpenVinoRunner(other())
+    assert made == ["gpt2"] * 2
+
+
+def test_another_version_makes_another_entry(made, monkeypatch):
+    OpenVinoRunner(small())
+    monkeypatch.setattr(openvino_store, "version_of", lambda package: f"new {package}")
+    OpenVinoRunner(small())
+    assert made == ["gpt2"] * 2
+
+
+def test_a_copy_of_the_same_model_is_the_same_entry(made, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    OpenVinoRunner(small())
+    small().save_pretrained(tmp_path / "copy")
+    OpenVinoRunner(AutoModelForCausalLM.from_pretrained(tmp_path / "copy"))
+    assert made == ["gpt2"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(made, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="cannot be kept in .*file"):
+        runner = OpenVinoRunner(small())
+    assert Walk(runner, lambda text: plain_scores(small(), text), [3, 0]).round() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_traced_shares_float32_weights_and_copies_others(dtype):
+    model = tiny("gpt2", dtype=dtype)
+    copy = openvino_graph.plain(model)
+    weights = [w for w in copy.parameters() if w.data_ptr() in {own.data_ptr() for own in model.parameters()}]
+    assert len(weights) == (len([*model.parameters()]) if dtype == torch.float32 else 0)
+    assert all(torch.equal(w, own.float()) for w, own in zip(copy.parameters(), model.parameters(), strict=True))
+    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight  # tied, as in the model
+    assert not any(w.requires_grad for w in copy.parameters())
+    assert all(w.requires_grad and w.dtype == dtype for w in model.parameters())
+
+
+# ---- the package ----
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    openvino_graph.openvino.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match=r'pip install "draftwood\[openvino\]"'):
+            OpenVinoRunner(small())
+    finally:
+        openvino_graph.openvino.cache_clear()
+
+
+def test_nothing_is_reported_to_anybody():
+    code = (
+        "import sys, torch; from tests.runners.zoo import tiny\n"
+        "from draftwood.runners.openvino.graph import graph_of\n"
+        "assert 'openvino' not in sys.modules\n"
+        "graph_of(tiny('gpt2', dtype=torch.float32))\n"
+        "sys.exit('openvino_telemetry' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0

@@ -1,0 +1,401 @@
+"""Rung 4 for encoder-decoder models: the scores of a tree are those of one teacher-forced forward per path, and what cannot
+work is refused by name."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
+
+from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
+from draftwood.runners.protocols import bart_encoder as bart_encoder_file
+from draftwood.runners.protocols import seq2seq_decoder
+from draftwood.runners.seq2seq.bart_decoder import BartDecoder
+from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
+from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.seq2seq.source import check_encoder_decoder
+from draftwood.runners.slots import SlotTable
+from tests.runners.seq2seq_zoo import ABSOLUTE, OTHERS, PAD, RELATIVE, SUPPORTED, VOCAB, plain_scores, tiny
+from tests.runners.test_logit_identity import Walk
+from tests.runners.zoo import tiny as tiny_causal
+
+BART = [kind for kind in ABSOLUTE if kind != "blenderbot-small"]  # that one has its first norm in another place
+ROUNDED = {*RELATIVE, "t5gemma"}  # their norms are float32 whatever the model is
+
+
+def tolerance(kind: str) -> float:
+    return 1e-4 if kind in ROUNDED or kind == "fsmt" else 1e-9
+
+
+class SourceWalk(Walk):
+    """Random trees over random sources."""
+
+    def __init__(self, runner, lengths: list[int], seed: int = 0, sources: list[int] | None = None) -> None:
+        self.runner, self.rng = runner, random.Random(seed)
+        self.texts = [self._tokens(n) for n in lengths]
+        self.roots = self._tokens(len(lengths))
+        self.sources = [self._tokens(n) for n in sources or [3 + 2 * i for i in range(len(lengths))]]
+        runner.start(self.texts, self.sources)
+
+    def _tokens(self, count: int) -> list[int]:
+        return [t + (t >= PAD) for t in (self.rng.randrange(VOCAB - 1) for _ in range(count))]
+
+    def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
+        return plain_scores(self.runner.model, self.sources[row], self.texts[row] + path)
+
+    def select(self, rows: list[int]) -> None:
+        super().select(rows)
+        self.sources = [self.sources[r] for r in rows]
+
+
+def with_decoder(model, kind) -> Seq2SeqRunner:
+    """A runner with this decoder, whatever it would choose."""
+    runner = Seq2SeqRunner(model, check=False)
+    runner._decoder = kind(model)
+    return runner
+
+
+def walk_all(walk: SourceWalk) -> float:
+    worst = max(walk.round(), walk.round(unscored=2))
+    walk.select([3, 0, 1])  # a row has left, and the others changed places
+    worst = max(worst, walk.round(), walk.round(unscored=3))
+    walk.select([1])
+    return max(worst, walk.round(), walk.round())
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
+    runner = Seq2SeqRunner(tiny(kind))
+    assert isinstance(runner._decoder, BartDecoder if kind in BART else PatchedDecoder)
+    assert walk_all(SourceWalk(runner, [5, 1, 9, 0])) < tolerance(kind)
+
+
+@pytest.mark.parametrize("kind", BART)
+def test_the_models_own_forward_with_the_positions_of_the_tree(kind):
+    assert walk_all(SourceWalk(with_decoder(tiny(kind), PatchedDecoder), [5, 1, 9, 0])) < tolerance(kind)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED + OTHERS)
+def test_paths_read_from_the_start(kind):
+    dtype = torch.float32 if kind == "fsmt" else torch.float64
+    assert walk_all(SourceWalk(PathRunner(tiny(kind, dtype=dtype)), [5, 1, 9, 0])) < tolerance(kind)
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [
+    ("marian", BartDecoder), ("marian", PatchedDecoder), ("marian", PathRunner), ("mbart", BartDecoder),
+    ("mbart", PatchedDecoder), ("mbart", PathRunner), ("t5", PatchedDecoder), ("t5", PathRunner),
+])  # fmt: skip
+def test_float32_scores_agree_to_rounding(kind, chosen):
+    model = tiny(kind, dtype=torch.float32, spread=1.0)
+    runner = PathRunner(model) if chosen is PathRunner else with_decoder(model, chosen)
+    walk = SourceWalk(runner, [4, 7])
+    assert max(walk.round(), walk.round(unscored=1), walk.round()) < 2e-4
+
+
+@pytest.mark.parametrize("kind", ["marian", "t5"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_both_attention_implementations(kind, implementation):
+    model = tiny(kind)
+    model.set_attn_implementation(implementation)
+    for runner in (Seq2SeqRunner(model), with_decoder(model, PatchedDecoder)):
+        walk = SourceWalk(runner, [3, 6])
+        assert max(walk.round(), walk.round()) < tolerance(kind)
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m_100", "t5"])
+def test_texts_longer_than_one_chunk_and_farther_than_the_last_bias(kind):
+    settings = {} if kind == "t5" else {"max_position_embeddings": 800}
+    walk = SourceWalk(Seq2SeqRunner(tiny(kind, **settings)), [3, 700, 515])
+    assert max(walk.round(nodes=4), walk.round(nodes=4)) < tolerance(kind)
+    walk.select([0, 2])
+    assert walk.round(nodes=4) < tolerance(kind)
+
+
+@pytest.mark.parametrize("kind", ["bart", "umt5"])
+def test_memory_that_grows_past_its_first_size(kind):
+    settings = {} if kind == "umt5" else {"max_position_embeddings": 600}
+    walk = SourceWalk(Seq2SeqRunner(tiny(kind, **settings)), [240, 2])
+    for _ in range(6):
+        walk.round(nodes=40, check=False)
+    assert max(map(len, walk.texts)) > 256
+    assert walk.round(nodes=5) < tolerance(kind)
+
+
+@pytest.mark.parametrize("kind", ["marian", "bart", "m2m_100"])
+@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
+def test_the_last_tokens_of_the_positions_are_exact(kind, runs):
+    walk = SourceWalk(runs(tiny(kind, max_position_embeddings=32)), [28, 30])
+    assert walk.runner.max_length == walk.runner.max_source == 32
+    tokens, depths = torch.tensor([[4, 5, 6]] * 2), torch.tensor([[0, 1, 2]] * 2)
+    ancestors = torch.ones(2, 3, 3, dtype=torch.bool).tril()
+    scores = walk.runner.extend(tokens, depths, ancestors)  # position 32 of row 1 does not exist: that node is never used
+    for row, nodes in ((0, 3), (1, 2)):
+        for node in range(nodes):
+            assert torch.allclose(scores[row, node], walk._wanted(row, tokens[row, : node + 1].tolist()), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["marian", "t5"])
+@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
+def test_a_round_in_which_a_runner_is_not_asked(kind, runs):
+    walk = SourceWalk(runs(tiny(kind)), [5, 2])
+    walk.round()
+    for _ in range(2):  # as a drafter that is given no room to draft
+        walk.runner.commit([[], []], [[root] for root in walk.roots])
+        walk.texts = [[*text, root] for text, root in zip(walk.texts, walk.roots, strict=True)]
+        walk.roots = [7, 8]
+    assert walk.round() < tolerance(kind)
+
+
+@pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder])
+def test_the_source_is_read_once(chosen, monkeypatch):
+    model = tiny("marian")
+    runner, calls = with_decoder(model, chosen), []
+    plain = BartEncoder.read
+    monkeypatch.setattr(BartEncoder, "read", lambda *parts: (calls.append("encoder"), plain(*parts))[1])
+    model.get_encoder().register_forward_hook(lambda *_: calls.append("encoder"))
+    for layer in model.get_decoder().layers:
+        layer.encoder_attn.k_proj.register_forward_hook(lambda *_: calls.append("keys"))
+    walk = SourceWalk(runner, [3, 6, 1])
+    for _ in range(3):
+        walk.round(check=False)
+    walk.select([2, 0])
+    walk.round(check=False)
+    assert calls.count("encoder") == 1
+    assert calls.count("keys") == (len(model.get_decoder().layers) if chosen is PatchedDecoder else 0)
+
+
+@pytest.mark.parametrize("kind", ABSOLUTE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_encoder_written_out_has_the_models_own_states(kind, dtype):
+    model = tiny(kind, dtype=dtype, spread=1.0)
+    encoder, bart = model.get_encoder(), bart_encoder(model.get_encoder(), PAD)
+    assert bart is not None
+    torch.manual_seed(1)
+    tokens = torch.randint(VOCAB, (3, 9))
+    tokens[0, 4] = PAD  # inside a text it is a token
+    mask = torch.arange(9) < torch.tensor([[9], [2], [7]])
+    with torch.inference_mode():
+        for seen in (mask, None):
+            whole = torch.ones_like(mask) if seen is None else seen
+            wanted = encoder(input_ids=tokens, attention_mask=whole.long())[0]
+            found = bart.read(tokens, seen).states
+            assert (found - wanted)[whole].abs().max() < (1e-10 if dtype == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("kind", [*RELATIVE, *OTHERS])
+def test_encoders_made_of_other_parts_are_left_as_they_are(kind):
+    dtype = torch.float32 if kind == "fsmt" else torch.float64
+    assert bart_encoder(tiny(kind, dtype=dtype).get_encoder(), PAD) is None
+
+
+def test_float16_keeps_the_models_own_encoder():
+    assert bart_encoder(tiny("bart", dtype=torch.float16).get_encoder(), PAD) is None
+
+
+def test_a_new_start_forgets_the_old_sources():
+    runner = Seq2SeqRunner(tiny("marian"))
+    first = SourceWalk(runner, [5, 2], seed=1)
+    first.round()
+    assert SourceWalk(runner, [1, 4, 2], seed=2).round() < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["marian", "t5"])
+def test_the_users_model_stays_as_it_was(kind):
+    model = tiny(kind)
+    before = {name: id(part) for name, part in model.named_modules()}
+    source, text = [5, 6, 7, 3], [2, 8, 9, 10]
+    scores = plain_scores(model, source, text)
+    walk = SourceWalk(with_decoder(model, PatchedDecoder), [4, 7])
+    walk.round()
+    assert {name: id(part) for name, part in model.named_modules()} == before
+    assert torch.equal(plain_scores(model, source, text), scores)
+
+
+@pytest.mark.parametrize("kind", ["mbart", "t5"])
+def test_states_are_what_the_output_embedding_gets(kind):
+    model = tiny(kind)
+    runner = Seq2SeqRunner(model)
+    runner.keep_states = True
+    walk = SourceWalk(runner, [4, 0, 7])
+    assert runner.state is None
+    seen = []
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, -1]))
+    for rows in ([0, 1, 2], [2, 0]):
+        walk.round()
+        for row in range(len(rows)):
+            plain_scores(model, walk.sources[row], walk.texts[row])
+            assert torch.allclose(runner.state[row], seen[-1], atol=tolerance(kind))
+        walk.select(rows)
+        for row in range(len(rows)):
+            plain_scores(model, walk.sources[row], walk.texts[row])
+            assert torch.allclose(runner.state[row], seen[-1], atol=tolerance(kind))
+    runner.start([[5]], [[6]])
+    assert runner.state is None
+
+
+# ---- which runner, and what is refused ----
+
+
+@pytest.mark.parametrize("kind", SUPPORTED + OTHERS)
+def test_the_fastest_runner_that_is_right_is_chosen(kind):
+    runner = seq2seq_runner(tiny(kind, dtype=torch.float32 if kind == "fsmt" else torch.float64))
+    assert type(runner) is (PathRunner if kind in OTHERS else Seq2SeqRunner)
+    assert runner.reads_source
+
+
+REFUSED = {
+    "prophetnet": ({"hidden_size": 16, "num_encoder_layers": 1, "num_decoder_layers": 1, "encoder_ffn_dim": 16,
+                    "decoder_ffn_dim": 16, "num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2},
+                   "several tokens at once"),
+    "switch_transformers": ({"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "num_experts": 2},
+                            "experts leave tokens out"),
+    "bigbird_pegasus": ({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                         "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}, "original_full"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_architectures_without_trees_are_refused_by_name(kind):
+    settings, reason = REFUSED[kind]
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, vocab_size=20, **settings)).eval()
+    with pytest.raises(ModelError, match=rf"'{kind}' cannot score a draft tree over a source: .*{reason}"):
+        seq2seq_runner(model)
+
+
+def test_speech_is_refused_by_name():
+    config = WhisperConfig(
+        vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=1, bos_token_id=2, eos_token_id=3, decoder_start_token_id=2,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match=r"'whisper' .* input_features, not text"):
+        seq2seq_runner(WhisperForConditionalGeneration(config).eval())
+
+
+def test_causal_models_headless_models_and_states_are_refused_by_name():
+    with pytest.raises(ModelError, match=r"'gpt2' .* not an encoder-decoder model"):
+        seq2seq_runner(tiny_causal("gpt2"))
+    with pytest.raises(ModelError, match=r"'bart' .* no language-model head"):
+        seq2seq_runner(tiny("bart").model)
+    config = SimpleNamespace(model_type="new", is_encoder_decoder=True)
+    with pytest.raises(ModelError, match=r"'new' .* recurrent state"):
+        check_encoder_decoder(SimpleNamespace(config=config, main_input_name="input_ids", _is_stateful=True))
+
+
+def test_dropout_is_not_blamed_on_the_architecture():
+    with pytest.raises(ModelError, match=r"'bart' is in training mode.*model\.eval\(\)"):
+        seq2seq_runner(tiny("bart", dropout=0.5).train())
+
+
+def test_a_forward_that_fails_is_named():
+    model = tiny("marian")
+    model.forward = lambda **_: None
+    with pytest.raises(ModelError, match="'marian' cannot score a draft tree: AttributeError"):
+        seq2seq_runner(model)
+
+
+@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
+def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(runs):
+    runner = runs(tiny("marian", max_position_embeddings=16))
+    with pytest.raises(CacheError, match="source 1 has 17 tokens, but the encoder of marian takes 16"):
+        runner.start([[], []], [[5], [5] * 17])
+    with pytest.raises(ConfigError, match="source 0 is empty"):
+        runner.start([[]], [[]])
+    with pytest.raises(ConfigError, match="2 texts came with 0 sources"):
+        runner.start([[], []])
+    with pytest.raises(ConfigError, match="source 0 holds token 97, but the encoder knows 0 to 96"):
+        runner.start([[]], [[5, 97]])
+    runner.start([[5] * 16], [[5] * 16])
+    one = torch.tensor([[5]])
+    with pytest.raises(CacheError, match="the text has 17 tokens, but the decoder of marian takes 16"):
+        runner.extend(one, one * 0, one[None] > 0)
+
+
+@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
+def test_a_draft_model_makes_do_with_what_it_can_read(runs):
+    runner = runs(tiny("marian", max_position_embeddings=16), drafts=True)
+    one, source = torch.tensor([[120]]), list(range(5, 25))
+    runner.start([[5]], [source])
+    scores = runner.extend(one, one * 0, one[None] > 0)[0, 0]
+    assert torch.allclose(scores, plain_scores(runner.model, source[:16], [5, VOCAB - 1]), atol=1e-9)
+    runner.start([[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
+    assert runner.extend(one, one * 0, one[None] > 0).isfinite().all()
+
+
+# ---- negative controls: each breaks one thing that trees need, and must be seen ----
+
+
+@pytest.mark.parametrize("kind", ["marian", "bart", "mbart", "m2m_100", "t5", "umt5"])
+def test_control_positions_that_are_places_in_memory_are_refused(kind, monkeypatch):
+    step = SlotTable.step
+
+    def unpatched(self, tokens, depths, ancestors):
+        out = step(self, tokens, depths, ancestors)
+        return out._replace(positions=(out.start + torch.arange(out.tokens.shape[1])).expand(out.tokens.shape))
+
+    monkeypatch.setattr(SlotTable, "step", unpatched)
+    with pytest.raises(ModelError, match=f"'{kind}' cannot score a draft tree: its scores differ"):
+        Seq2SeqRunner(tiny(kind))
+    assert type(seq2seq_runner(tiny(kind))) is PathRunner
+
+
+def test_control_biases_of_the_batchs_first_row_are_refused(monkeypatch):
+    place = seq2seq_decoder._RelativeBias.place
+    monkeypatch.setattr(
+        seq2seq_decoder._RelativeBias, "place",
+        lambda self, positions, slots: place(self, positions[:1].expand_as(positions), slots),
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="its scores differ"):
+        Seq2SeqRunner(tiny("t5"))
+
+
+@pytest.mark.parametrize("kind", ["marian", "t5"])
+def test_control_a_runner_that_does_not_move_the_accepted_path(kind):
+    walk = SourceWalk(Seq2SeqRunner(tiny(kind)), [5, 1, 9])
+    walk.runner._decoder.cache.compact = lambda *_: None
+    assert walk.round() < tolerance(kind)  # nothing has been accepted yet
+    assert max(walk.round() for _ in range(3)) > 1e-2
+
+
+@pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder])
+def test_control_a_select_that_forgets_the_sources(chosen):
+    walk = SourceWalk(with_decoder(tiny("marian"), chosen), [5, 2, 9], sources=[4, 4, 4])
+    walk.round()
+    walk.runner._decoder.select = walk.runner._decoder.cache.select  # of the text alone
+    walk.select([2, 0, 1])
+    assert walk.round() > 1e-2
+
+
+def test_control_padding_of_the_source_that_is_seen(monkeypatch):
+    monkeypatch.setattr("draftwood.runners.seq2seq.source.Encoded.bias", lambda self: None)
+    with pytest.raises(ModelError, match="its scores differ"):
+        Seq2SeqRunner(tiny("marian"))
+
+
+@pytest.mark.parametrize(("kind", "broken"), [
+    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
+])  # fmt: skip
+def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
+    plain = getattr(bart_encoder_file, broken)
+    wrong = {
+        "padding_bias": lambda mask, dtype: None,
+        "feed": lambda layer, x: plain(layer, x) * 1.1,
+        "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
+    }
+    model = tiny(kind)
+    monkeypatch.setattr(bart_encoder_file, broken, wrong[broken])
+    assert bart_encoder(model.get_encoder(), PAD) is None
+    walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
+    assert walk.round() < 1e-9  # the model's own encoder reads the sources
+
+
+def test_control_a_decoder_that_looks_ahead_is_refused():
+    model = tiny("bart")
+    for layer in model.get_decoder().layers:
+        layer.self_attn.is_causal = False  # the plain forward of this model has no mask where nothing is padded
+    with pytest.raises(ModelError, match="'bart' cannot score a draft tree: its scores differ"):
+        seq2seq_runner(model)

@@ -1,0 +1,143 @@
+"""What cannot score a tree is refused by name, and where a context ends is known and said."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel, T5Config
+
+from draftwood.core.errors import CacheError, ModelError
+from draftwood.runners.support import check_architecture, context
+from draftwood.runners.torch_runner import TorchRunner
+from tests.runners.zoo import plain_scores, tiny
+
+WINDOW = 16
+SLIDING = {
+    "mistral": {"sliding_window": WINDOW},
+    "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0},
+    "gemma2": {"sliding_window": WINDOW},
+    "gemma3_text": {"sliding_window": WINDOW},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("bloom", {}, "ALiBi"),
+        ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 1}, "ALiBi"),
+        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2}, "local attention"),
+        ("mamba", {}, "state"),
+        ("rwkv", {"attention_hidden_size": 32}, "state"),
+        ("jamba", {}, "state"),
+        ("qwen3_next", {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "num_experts": 2}, "state"),
+    ],
+)
+def test_architectures_without_trees_are_refused_by_name(kind, settings, reason):
+    with pytest.raises(ModelError, match=rf"'{kind}' cannot score a draft tree: .*{reason}"):
+        TorchRunner(tiny(kind, dtype=torch.float32, **settings))
+
+
+def test_only_its_alibi_variant_makes_falcon_unfit():
+    settings = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    TorchRunner(FalconForCausalLM(FalconConfig(**settings, alibi=False)).eval())
+    with pytest.raises(ModelError, match=r"'falcon' .*ALiBi"):
+        TorchRunner(FalconForCausalLM(FalconConfig(**settings, alibi=True)).eval())
+
+
+def test_encoder_decoders_are_refused_by_name():
+    config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
+        TorchRunner(AutoModelForSeq2SeqLM.from_config(config))
+
+
+def test_layers_with_a_state_are_refused_by_the_configuration_alone():
+    config = SimpleNamespace(model_type="new", layer_types=["full_attention", "conv"])
+    config.get_text_config = lambda: config
+    model = SimpleNamespace(config=config, get_output_embeddings=lambda: object())
+    with pytest.raises(ModelError, match=r"'new' .*type conv keep a state"):
+        check_architecture(model)
+
+
+def test_a_model_without_a_head_is_refused():
+    model = tiny("gpt2").transformer
+    with pytest.raises(ModelError, match="no language-model head"):
+        TorchRunner(model)
+
+
+@pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_control_a_model_that_ignores_what_a_tree_needs(kind, ignored):
+    model = tiny(kind)
+    inner = model.forward
+    model.forward = lambda **inputs: inner(**{**inputs, ignored: None})
+    with pytest.raises(ModelError, match=f"'{kind}' .* ignores the attention mask or the positions"):
+        TorchRunner(model)
+
+
+def test_a_forward_that_fails_is_named():
+    model = tiny("llama")
+    model.forward = lambda input_ids: None
+    with pytest.raises(ModelError, match="'llama' cannot score a draft tree: TypeError"):
+        TorchRunner(model)
+
+
+def test_dropout_is_not_blamed_on_the_architecture():
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, initializer_range=0.5)).train()
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        TorchRunner(model)
+
+
+def chain(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    tokens = torch.arange(10, 10 + length).unsqueeze(0)
+    return tokens, torch.arange(length).unsqueeze(0), torch.ones(1, length, length, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize("kind", SLIDING)
+def test_sliding_attention_is_exact_in_its_first_window(kind):
+    model = tiny(kind, **SLIDING[kind])
+    runner = TorchRunner(model)
+    assert runner.max_length == WINDOW
+    text = list(range(40, 40 + WINDOW - 3))
+    runner.start([text])
+    tokens, depths, ancestors = chain(3)
+    scores = runner.extend(tokens, depths, ancestors)[0]
+    for node in range(3):
+        wanted = plain_scores(model, text + tokens[0, : node + 1].tolist())
+        assert torch.allclose(scores[node], wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", SLIDING)
+def test_sliding_attention_beyond_its_window_is_refused_by_name(kind):
+    runner = TorchRunner(tiny(kind, **SLIDING[kind]))
+    runner.start([list(range(40, 40 + WINDOW))])
+    with pytest.raises(CacheError, match=rf"{kind} takes 16 \(its sliding window is 16 tokens"):
+        runner.extend(*chain(1))
+
+
+@pytest.mark.parametrize("kind", SLIDING)
+def test_control_beyond_its_window_sliding_attention_is_something_else(kind):
+    slides, full = tiny(kind, **SLIDING[kind]), tiny(kind, **{**SLIDING[kind], "sliding_window": 200})
+    text = list(range(40, 40 + WINDOW + 8))
+    assert not torch.allclose(plain_scores(slides, text), plain_scores(full, text), atol=1e-2)
+    assert torch.allclose(plain_scores(slides, text[:WINDOW]), plain_scores(full, text[:WINDOW]), atol=1e-9)
+
+
+def test_a_window_that_is_not_used_is_no_limit():
+    assert context(tiny("qwen2", use_sliding_window=False, sliding_window=WINDOW).config).length == 256
+    assert context(tiny("mistral", sliding_window=None).config).length == 256
+
+
+def test_a_text_beyond_the_position_embeddings_is_refused_by_name():
+    runner = TorchRunner(tiny("gpt2", max_position_embeddings=32))
+    runner.start([[5] * 32])
+    with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32 \(its configuration says .*=32\)"):
+        runner.extend(*chain(1))
+
+
+def test_rotary_embeddings_that_change_with_the_length_end_the_context_there():
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+            "original_max_position_embeddings": 64}  # fmt: skip
+    config = tiny("phi3", rope_parameters=rope, original_max_position_embeddings=64).config
+    assert context(config) == (64, "its rotary embedding changes after 64 tokens")

@@ -1,0 +1,45 @@
+"""One tiny random model of every supported type, texts that are not constant, and the plain way to score a path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCAB = 97
+PAD, EOS = 0, 3
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "head_dim": 8, "max_position_embeddings": 256, "initializer_range": 0.3,
+    "bos_token_id": 1, "eos_token_id": EOS, "pad_token_id": PAD,
+}  # fmt: skip
+_OF_TYPE: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3, "dropout": 0.0},
+    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 8},
+    "gemma3_text": {
+        "sliding_window": 64,
+        "query_pre_attn_scalar": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "mistral": {"sliding_window": None},
+    "gpt_neox": {"rotary_pct": 0.5},
+}
+SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
+SLIDING = ["gemma2", "gemma3_text"]
+
+
+def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
+    """A model of this type with random weights."""
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(kind, **{**_COMMON, **_OF_TYPE.get(kind, {}), **settings})
+    return AutoModelForCausalLM.from_config(config).to(dtype).eval()
+
+
+@torch.no_grad()
+def plain_scores(model: Any, text: Sequence[int]) -> torch.Tensor:
+    """Scores after the last token of one text: an ordinary forward without cache, mask or positions."""
+    return model(input_ids=torch.tensor([list(text)]), use_cache=False).logits[0, -1]
