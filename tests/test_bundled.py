@@ -9,8 +9,8 @@ import torch
 
 import draftwood
 from draftwood.api import Pair
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.output import Limits
 from draftwood.load.models import bundled_pairs
 
 PROMPTS = [

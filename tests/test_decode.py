@@ -13,10 +13,10 @@ import torch
 import draftwood
 from draftwood.api import Pair
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError, PairingError
+from draftwood.core.limits import Limits
 from draftwood.core.processors import Stateless
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Request
-from draftwood.engine.output import Limits
 from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,65 +14,102 @@ import draftwood
 
 ROOT = Path(draftwood.__file__).parent
 FLOORS = [
-    # One set per room; a room may import rooms of lower floors only. Types of floor 0 may know each other.
-    [
-        {
-            *("errors", "_version", "settings", "options", "checks", "checkpoint", "corpus", "cores", "machine"),
-            *("laws", "tree", "counters", "noise", "sampling", "processors", "asking", "truncation", "rounds"),
-        }
-    ],
-    [{"models"}],
-    [{"draft"}, {"target"}, {"verify"}, {"output"}, {"feedback"}],
-    [{"decode"}, {"batch"}],
-    [{"methods"}],
-    [{"loading"}, {"profile"}, {"decoders"}, {"generation"}, {"given"}, {"judging"}],
-    [{"api"}, {"translation"}],
-    [{"hf"}, {"train"}, {"bench"}, {"exactness"}, {"tune"}, {"serve"}, {"trace"}],
-    [{"cli"}],
+    # Rooms of one floor do not know each other; a room may import rooms of lower floors only.
+    ["core"],
+    ["runners"],
+    ["draft", "verify", "load"],
+    ["engine"],
+    ["api", "translation"],
+    ["hf", "train", "exactness", "tune"],
+    ["bench"],
+    ["cli"],
 ]
-PLACE = {name: (floor, room) for floor, rooms in enumerate(FLOORS) for room, names in enumerate(rooms) for name in names}
+INNER = {
+    # The order inside a room: folders and modules of one floor may know each other.
+    "runners": [
+        ["protocols", "slots", "twin"],
+        ["cache", "support", "pairing"],
+        ["bart", "torch_runner", "openvino", "unpadded"],
+        ["seq2seq", "blocks"],
+        ["auto", "table"],
+        ["factory"],
+    ],
+}
 FILES = sorted(ROOT.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def floor_of(name: str, floors: list[list[str]]) -> int:
+    found = [floor for floor, names in enumerate(floors) if name in names]
+    assert found, f"{name!r} has no floor: give it one here and in docs/house.md"
+    return found[0]
 
 
-def arrows(source: str, path: Path) -> list[str]:
-    """Rooms that a file imports at any place."""
-    out = []
+def module_of(path: Path) -> str:
+    """The dotted name, without the package's own."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(source: str) -> list[str]:
+    """Modules of the package that a source imports anywhere, without the package's own name."""
+    names = []
     for node in ast.walk(ast.parse(source)):
-        names = []
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, "relative import"
             module = node.module or ""
-            names = [f"draftwood.{a.name}" for a in node.names] if module == "draftwood" else [module]
+            names += [f"{module}.{a.name}" if known(f"{module}.{a.name}") else module for a in node.names]
         elif isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        out += [n.split(".")[1] for n in names if n.startswith("draftwood.")]
-    return [n for n in out if n != "__version__"]
+            names += [a.name for a in node.names]
+    return [n.removeprefix("draftwood.") for n in names if n.startswith("draftwood.")]
 
 
-def forbidden(room: str, imported: str) -> bool:
-    if imported == room:
+def known(name: str) -> bool:
+    path = ROOT.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def goes_up(module: str, imported: str) -> bool:
+    """Whether an import goes up or sideways, between rooms or inside one."""
+    (room, *inner), (other_room, *other_inner) = module.split("."), imported.split(".")
+    if room != other_room:
+        return floor_of(other_room, FLOORS) >= floor_of(room, FLOORS)
+    if room not in INNER or not inner or not other_inner or inner[0] == other_inner[0]:
         return False
-    (floor, here), (other_floor, there) = PLACE[room], PLACE[imported]
-    return other_floor > floor or (other_floor == floor and here != there)
+    return floor_of(other_inner[0], INNER[room]) > floor_of(inner[0], INNER[room])
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if f != ROOT / "__init__.py"], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [f for f in FILES if f.parent != ROOT or f.stem[0] != "_"], ids=module_of)
 def test_imports_go_down_only(path):
-    room = room_of(path)
-    assert room in PLACE, f"room {room!r} has no floor: give it one here and in docs/house.md"
-    up = [name for name in arrows(path.read_text(), path) if forbidden(room, name)]
+    module = module_of(path)
+    up = [name for name in imports(path.read_text()) if name != "_version" and goes_up(module, name)]
     # `cli` hands its lazily loaded commands out by name; nothing below it may import it.
-    assert not up, f"{path.relative_to(ROOT)} imports {up}: an arrow that goes up or sideways"
+    assert not up, f"{module} imports {up}: an arrow that goes up or sideways"
 
 
 def test_control_an_arrow_that_goes_up_is_seen():
-    found = arrows("from draftwood.engine.decode import Decoder\nimport draftwood.runners.table\n", Path("x"))
-    assert [forbidden("draft", name) for name in found] == [True, False]
-    assert forbidden("draft", "verify")
+    found = imports("from draftwood.engine.decode import Decoder\nimport draftwood.runners.table\n")
+    assert [goes_up("draft.level", name) for name in found] == [True, False]
+    assert goes_up("draft.level", "verify.coupled")
+    assert goes_up("runners.slots", "runners.factory")
+
+
+def test_rooms_are_those_that_exist():
+    here = {module_of(path).split(".")[0] for path in FILES}
+    assert {name for names in FLOORS for name in names} == {name for name in here if name[0] != "_"}
+    for room, floors in INNER.items():
+        inside = {path.relative_to(ROOT / room).parts[0].removesuffix(".py") for path in (ROOT / room).rglob("*.py")}
+        assert {name for names in floors for name in names} == inside - {"__init__"}
+    assert len([path for path in ROOT.iterdir() if path.suffix == ".py"]) <= 5, "the root is for the ways in"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {module_of(path): {name for name in imports(path.read_text()) if name != "_version"} for path in FILES}
+    modules = {name: imported & graph.keys() for name, imported in graph.items() if name != "__init__"}
+    list(TopologicalSorter(modules).static_order())  # raises CycleError, which names the circle
+
+
+def test_control_a_circle_is_seen():
+    with pytest.raises(CycleError):
+        list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
 
 
 def test_public_names():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
@@ -20,7 +21,6 @@ from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Grown, Pool
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build, resolve
-from draftwood.engine.output import Limits
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import NGram
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
 

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from draftwood.core.errors import ConfigError
-from draftwood.engine.output import Detokenizer, Limits, RowOutput
+from draftwood.core.limits import Limits
+from draftwood.engine.output import Detokenizer, RowOutput
 
 calm = settings(deadline=None, derandomize=True)
 PROMPT = [9, 8]

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from draftwood import decode, noise, sampling, truncation
+from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw, TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.engine.decode import Request
-from draftwood.engine.output import Limits
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify import union
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once

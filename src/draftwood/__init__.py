@@ -22,12 +22,12 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
+    from draftwood.core.limits import Limits
     from draftwood.core.processors import Stateless
     from draftwood.core.rounds import Round, Stats, Verdict
     from draftwood.core.settings import LoadOptions, Method, Sampling
     from draftwood.core.tree import DraftTree
     from draftwood.engine.decode import Decoder, Piece, Request, Result
-    from draftwood.engine.output import Limits
     from draftwood.translation import Translator, load_translator
 
 _HOME = {
@@ -35,21 +35,21 @@ _HOME = {
     "Pair": "api",
     "load_translator": "translation",
     "Translator": "translation",
-    "LoadOptions": "settings",
-    "Decoder": "decode",
-    "Piece": "decode",
-    "Request": "decode",
-    "Result": "decode",
-    "Method": "settings",
-    "Limits": "output",
-    "Sampling": "settings",
-    "Stateless": "processors",
-    "DraftTree": "tree",
-    "Round": "rounds",
-    "Verdict": "rounds",
-    "Stats": "rounds",
+    "LoadOptions": "core.settings",
+    "Decoder": "engine.decode",
+    "Piece": "engine.decode",
+    "Request": "engine.decode",
+    "Result": "engine.decode",
+    "Method": "core.settings",
+    "Limits": "core.limits",
+    "Sampling": "core.settings",
+    "Stateless": "core.processors",
+    "DraftTree": "core.tree",
+    "Round": "core.rounds",
+    "Verdict": "core.rounds",
+    "Stats": "core.rounds",
     **dict.fromkeys(
-        ["DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"], "errors"
+        ["DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"], "core.errors"
     ),
 }
 

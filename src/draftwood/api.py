@@ -22,11 +22,11 @@ from draftwood.core.arguments import (
 )
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.settings import LoadOptions, Method, Sampling
 from draftwood.engine.decode import Decoder, Piece, Request, Result
 from draftwood.engine.decoders import Decoders, drawn, seeds_for
-from draftwood.engine.output import Limits
 from draftwood.load.checkpoint import check_path
 from draftwood.load.generation import final_token, own_sampling, remarks
 from draftwood.load.models import (

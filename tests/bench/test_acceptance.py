@@ -18,10 +18,10 @@ from draftwood.bench.prompts import Prompt
 from draftwood.bench.settings import Setting, plan
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
 SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))
@@ -136,7 +136,8 @@ def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("asked", "told"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
-    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): leave it out"),
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): "
+     "leave it out"),
 ])  # fmt: skip
 def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:
     done = CliRunner().invoke(main, ["bench", "acceptance", "--methods", asked])

@@ -11,10 +11,10 @@ from draftwood.api import Pair
 from draftwood.bench import config as bench_config
 from draftwood.bench.settings import BLOCKS, BUDGETS, ENGINES, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import DTypeName, Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 
 
 def first_tree(setting: Setting, pair: Pair, temperature: float):

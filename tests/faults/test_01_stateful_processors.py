@@ -12,9 +12,9 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 
 import draftwood
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Request
-from draftwood.engine.output import Limits
 from draftwood.hf import recipe
 from tests.helpers import decoder, tiny_runner
 from tests.runners.zoo import VOCAB as WORDS

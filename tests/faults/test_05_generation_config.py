@@ -16,9 +16,9 @@ import draftwood
 from draftwood.api import Pair
 from draftwood.cli import settings as cli
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import LoadOptions, Method, Sampling
-from draftwood.engine.output import Limits
 from draftwood.load.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
 from tests.faults.folders import save_tiny
 from tests.helpers import tiny_gpt

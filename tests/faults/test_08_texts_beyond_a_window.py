@@ -7,8 +7,8 @@ import torch
 
 from draftwood.api import Pair
 from draftwood.core.errors import CacheError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.output import Limits
 from draftwood.hf import recipe
 from tests.runners.test_support import SLIDING, WINDOW
 from tests.runners.zoo import EOS, tiny

@@ -164,7 +164,7 @@ def test_what_the_user_says_counts(box: Machine, monkeypatch: pytest.MonkeyPatch
 def test_generate_and_info_use_and_tell_the_free_cores(
     box: Machine,
     monkeypatch: pytest.MonkeyPatch,
-    run: Run,
+    run: Run,  # noqa: F811
     pair: list[str],  # noqa: F811
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
@@ -19,7 +20,6 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import BLOCK, build
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.blocks.causal_block import CausalBlockRunner
 from draftwood.runners.table import BlockTableRunner

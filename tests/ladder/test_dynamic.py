@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import Draw
 from draftwood.draft.best_first import BestFirst
@@ -15,7 +16,6 @@ from draftwood.draft.fans import DrawnFan
 from draftwood.draft.pool import Grown
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.level import LevelDrafter
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

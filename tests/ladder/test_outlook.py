@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import LEVELLED, Method, Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.outlook import Outlook
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.table import TableRunner
 from draftwood.verify.recursive import Recursive
@@ -84,7 +84,9 @@ def test_trees_of_chosen_depth_give_the_targets_joint_distribution(method, shape
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape", "min_gain"), [("chain", "2", 0.6), ("rsd-s", "2x2", 0.7), ("hybrid", "2x2", 0.65)])
+@pytest.mark.parametrize(
+    ("method", "shape", "min_gain"), [("chain", "2", 0.6), ("rsd-s", "2x2", 0.7), ("hybrid", "2x2", 0.65)]
+)
 def test_control_a_level_that_is_taken_back_is_seen(method, shape, min_gain, verifier):
     """Where the newest nodes promise too little, they themselves are dropped: what was drawn decides on its own place."""
     target, draft = runners(3)
@@ -195,7 +197,9 @@ class Counted:
         return self.inner.extend(tokens, depths, ancestors)
 
 
-@pytest.mark.parametrize(("min_gain", "forwards", "depth"), [(0.7, 1, 0), (0.5, 2, 1), (0.3, 3, 2), (0.2, 3, 3), (0.0, 3, 3)])
+@pytest.mark.parametrize(
+    ("min_gain", "forwards", "depth"), [(0.7, 1, 0), (0.5, 2, 1), (0.3, 3, 2), (0.2, 3, 3), (0.0, 3, 3)]
+)
 def test_a_level_is_drawn_where_it_is_expected_to_bring_enough_and_no_forward_follows_the_last(min_gain, forwards, depth):
     """Two equally likely tokens everywhere: a draw counts 0.625, so three levels count 0.625, 0.39 and 0.24."""
     table = torch.tensor([[0.0, 0.0, -torch.inf]] * 3, dtype=torch.float64)

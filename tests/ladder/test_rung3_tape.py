@@ -12,13 +12,13 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Sampling
 from draftwood.draft.best_first import BestFirst
@@ -18,7 +19,6 @@ from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.helpers import Chained, decoder, tiny_runner

@@ -12,11 +12,11 @@ import torch
 
 import draftwood
 from draftwood.core.counters import uniform_one
+from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.goodness import BINS, judged
 from draftwood.exactness.report import check
 from draftwood.runners.table import TableRunner

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.seq2seq.layer_skip import with_layers
 from draftwood.runners.seq2seq.paths import PathRunner

@@ -12,10 +12,10 @@ import torch
 from draftwood.api import Pair
 from draftwood.bench.measure import Meters, measure, our_maker
 from draftwood.bench.settings import Setting
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.runners.protocols import ChainRunner, ModelRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder

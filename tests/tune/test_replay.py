@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.table import TableRunner
 from draftwood.tune.choose import acceptance

@@ -23,6 +23,7 @@ from draftwood.bench.report import table
 from draftwood.bench.run import seed_of
 from draftwood.bench.settings import BUDGETS, Setting
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
@@ -31,7 +32,6 @@ from draftwood.core.tree import Draw
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected
 from draftwood.verify.sparse import verify

@@ -237,7 +237,7 @@ def _card(label: str, model: Any, grown: Any, size: Size, parameters: int | None
     before, after = model.config.max_position_embeddings, grown.config.max_position_embeddings
     if after != before:
         lines.append(
-            f"* context {after} tokens; the original was trained with {before}, and beyond them its distribution is what its rotary "
-            "positions make of it"
+            f"* context {after} tokens; the original was trained with {before}, and beyond them its distribution is what "
+            "its rotary positions make of it"
         )
     return "\n".join(lines) + "\n"

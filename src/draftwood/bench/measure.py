@@ -12,10 +12,10 @@ import torch
 
 from draftwood.api import Pair
 from draftwood.bench.settings import Setting
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner
 from draftwood.runners.protocols import ModelRunner
 

@@ -12,9 +12,9 @@ from draftwood.api import Pair
 from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, report_error
 from draftwood.cli.settings import NO_OPTIONS
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, Method, Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 
 _LEVELS = 100  # of an id, at most
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(NO_OPTIONS)

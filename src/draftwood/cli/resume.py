@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from draftwood.core.limits import Limits
 from draftwood.core.processors import asked_for
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.output import Limits
 from draftwood.load.profile import folder_of, identity
 
 Facts: TypeAlias = Mapping[str, Any]

@@ -13,9 +13,9 @@ import click
 
 from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
-from draftwood.engine.output import Limits
 
 if TYPE_CHECKING:
     from draftwood.api import Pair

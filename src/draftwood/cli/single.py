@@ -14,9 +14,9 @@ from draftwood.cli.lines import standard_output
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Piece, Request, Result
-from draftwood.engine.output import Limits
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 

@@ -12,9 +12,9 @@ import click
 from draftwood.cli.progress import note
 from draftwood.cli.settings import DisplayOptions, check_fit
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import MAX_NODES, LoadOptions, Method, Sampling
-from draftwood.engine.output import Limits
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder

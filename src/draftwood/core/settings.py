@@ -133,8 +133,8 @@ class Method:
             )
         if self.min_gain is not None and self.method not in LEVELLED:
             raise ConfigError(
-                f"min_gain is {self.min_gain}, but method {self.method!r} does not draw its tree level by level: choose one of "
-                f"{', '.join(LEVELLED)}, or leave it out"
+                f"min_gain is {self.min_gain}, but method {self.method!r} does not draw its tree level by level: choose one "
+                f"of {', '.join(LEVELLED)}, or leave it out"
             )
         if (self.beta, self.tau) != (None, None):
             check_tolerance(BETA if self.beta is None else self.beta, TAU if self.tau is None else self.tau)

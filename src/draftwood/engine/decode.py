@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from draftwood.core.errors import CacheError, ConfigError, PairingError
+from draftwood.core.limits import Limits
 from draftwood.core.machine import threads_beside, torch_threads
 from draftwood.core.processors import asked_for, try_processors
 from draftwood.core.rng import CounterRng, Rng
@@ -20,7 +21,7 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
-from draftwood.engine.output import FinishReason, Limits, RowOutput
+from draftwood.engine.output import FinishReason, RowOutput
 from draftwood.engine.target import Target
 from draftwood.runners.protocols import Runner
 from draftwood.verify import Verifier

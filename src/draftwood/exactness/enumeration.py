@@ -19,11 +19,11 @@ from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.goodness import distribution_of, scores_of
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 
@@ -67,9 +67,9 @@ class Enumerated:
         prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
         own = "own distribution" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
         return (
-            f"{'exact' if self.exact else 'NOT exact'}. The joint distribution of the first {self.tokens} tokens after {prompts}, "
-            f"{self.branches:,} branches of random choices, {self.texts:,} texts: total variation from the target's {own} "
-            f"{self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
+            f"{'exact' if self.exact else 'NOT exact'}. The joint distribution of the first {self.tokens} tokens after "
+            f"{prompts}, {self.branches:,} branches of random choices, {self.texts:,} texts: total variation "
+            f"from the target's {own} {self.total_variation:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
         )
 
 
@@ -109,8 +109,8 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
     dtype = pair.target.model.dtype
     if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
         raise ConfigError(
-            f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give --dtype "
-            "float32 or float64, or leave it out: check then samples"
+            f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give "
+            "--dtype float32 or float64, or leave it out: check then samples"
         )
     certain = decoder.verifier.name == "coupled" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
     possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)

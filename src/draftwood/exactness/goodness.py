@@ -90,8 +90,8 @@ class Report:
                 f"{self.gap:.2g} at most ({self.allowed:.2g} is allowed for rounding)"
             )
         return (
-            f"{verdict}. {self.tokens} tokens in the target's own distribution: total variation {self.total_variation:.4f}, by "
-            f"chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
+            f"{verdict}. {self.tokens} tokens in the target's own distribution: total variation {self.total_variation:.4f}, "
+            f"by chance {self.expected:.4f}; {self.detectable:.4f} is found nine times in ten; p = {self.p_value:.3g}"
             f"{self._others()}"
         )
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.output import Limits
 from draftwood.exactness.goodness import BINS, Report, judged, judged_greedy, places_in, rounding, target_distribution
 from draftwood.exactness.rounds import Rounds
 from draftwood.exactness.texts import Choice, Text, Texts, by_number

@@ -30,6 +30,7 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetiti
 from draftwood.core.arguments import MethodLike, method_of
 from draftwood.core.checks import shown, whole
 from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
 from draftwood.core.processors import ByRow
 from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Stats
@@ -38,7 +39,6 @@ from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.decoders import Learnt, seeds_for
 from draftwood.engine.methods import build
-from draftwood.engine.output import Limits
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.protocols import Runner

@@ -15,9 +15,9 @@ from transformers.generation import logits_process as hf
 
 from draftwood.core.checks import settings as check_settings
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
 from draftwood.core.settings import Sampling
-from draftwood.engine.output import Limits
 from draftwood.load.checkpoint import naming_the_config
 
 _START = 1  # tokens that the decoder reads before anything is written

@@ -1,4 +1,4 @@
-"""Networks and their memory. Nothing above this floor knows how a runner stores keys and values."""
+"""What a network and its memory offer. Nothing above this floor knows how a runner stores keys and values."""
 
 from __future__ import annotations
 
@@ -80,6 +80,21 @@ class ModelRunner(Runner, Protocol):
 
     @property
     def network(self) -> nn.Module: ...
+
+
+@runtime_checkable
+class SourceRunner(Runner, Protocol):
+    """A runner of an encoder-decoder model.
+
+    Attributes:
+        model: the ``transformers`` model.
+        max_source: the longest source in tokens, None if unlimited.
+    """
+
+    model: Any
+
+    @property
+    def max_source(self) -> int | None: ...
 
 
 @runtime_checkable

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, cast, final
 import torch
 
 from draftwood.api import Pair
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.engine.decode import Decoder, Piece, Request
 from draftwood.engine.methods import PACED_LENGTH, build
-from draftwood.engine.output import Limits
 from draftwood.runners.protocols import Runner
 from draftwood.tune.nests import beams, branchings
 from draftwood.verify import Verifier

@@ -94,9 +94,9 @@ def _transformers(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
 
 def _draftwood(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
+    from draftwood.core.limits import Limits
     from draftwood.core.settings import LoadOptions, Sampling
     from draftwood.engine.decode import Request
-    from draftwood.engine.output import Limits
 
     mark("imported")
     options = LoadOptions(dtype=asked["dtype"], device="cpu", backend=asked["system"], profile="none")

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.errors import ModelError
+from draftwood.runners.protocols import SourceRunner
 from draftwood.runners.seq2seq.source import known_tokens
 from draftwood.runners.support import TOLERANCE, apart
-
-if TYPE_CHECKING:
-    from draftwood.runners.seq2seq.paths import PathRunner
-    from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 
 _PATHS = ([0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4])
 _LEAVES = (_PATHS[3], _PATHS[4])
 _ACCEPTED = ([0, 1, 3], [0])
 
 
-def check_source_trees(runner: Seq2SeqRunner | PathRunner) -> None:
+def check_source_trees(runner: SourceRunner) -> None:
     """Score a small tree on each of two rows of different length, accept a path of each, and score another one; compare all
     nodes with plain forwards of the whole paths, without memory, through the model as it came.
 
@@ -47,7 +44,7 @@ def check_source_trees(runner: Seq2SeqRunner | PathRunner) -> None:
     )
 
 
-def _differences(runner: Seq2SeqRunner | PathRunner) -> list[float]:
+def _differences(runner: SourceRunner) -> list[float]:
     texts, sources, tokens = _inputs(runner)
     runner.start(texts, sources)
     ancestors = torch.zeros(2, 5, 5, dtype=torch.bool, device=runner.device)
@@ -69,7 +66,7 @@ def _differences(runner: Seq2SeqRunner | PathRunner) -> list[float]:
     return out
 
 
-def _inputs(runner: Seq2SeqRunner | PathRunner) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+def _inputs(runner: SourceRunner) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
     """Texts, sources and the trees' tokens: none of them padding, which some models treat as no token at all."""
     model = runner.model
     padding = getattr(model.config, "pad_token_id", None)

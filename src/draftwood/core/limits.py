@@ -1,0 +1,35 @@
+"""When a text ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from draftwood.core.checks import flag, several, whole
+from draftwood.core.errors import ConfigError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a text ends.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    max_new_tokens: int = field(default=200, metadata={"help": "the most tokens to generate"})
+    stop: tuple[str, ...] = field(default=(), metadata={"help": "end before this text; may be given several times"})
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"help": "end after this token; several times"})
+    ignore_eos: bool = field(default=False, metadata={"help": "go on after the end-of-text token"})
+
+    def __post_init__(self) -> None:
+        several("stop", self.stop, str, "texts")
+        several("stop_token_ids", self.stop_token_ids, int, "token ids")
+        if whole("max_new_tokens", self.max_new_tokens) < 1:
+            raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more")
+        if bad := [token for token in self.stop_token_ids if token < 0]:
+            raise ConfigError(f"stop_token_ids holds {bad[0]}, and token ids begin at 0: leave it out")
+        flag("ignore_eos", self.ignore_eos)
+        if any(not text for text in self.stop):
+            raise ConfigError("stop holds an empty text: it would end everything at once; leave it out")
