@@ -64,7 +64,7 @@ def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: P
 @pytest.fixture
 def sweep(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict]:
     """The command on the tiny pair, with a profile that names a chain at temperature 1."""
-    rng = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
+    choices = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
     profile = Profile(path=tmp_path / "profile.json", profile_key={}, choices=choices)
     tuned = Pair(pair.target.model, pair.draft.model, pair.tokenizer, profile=profile)
     monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: tuned)
