@@ -27,7 +27,7 @@ FLOORS = [
 INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
-        ["protocols", "slots", "twin"],
+        ["protocols", "slots"],
         ["cache", "support", "pairing"],
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks"],
