@@ -9,7 +9,6 @@ import torch
 
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng
-from draftwood.tune.replay import part_of
 from draftwood.verify.expected import expected
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import plain_tree
@@ -24,6 +23,25 @@ PARTS = {
     "rsd-s": [[0, 1, 2], [0, 1, 5, 9], [0, 1, 2, 5, 6, 9, 10], list(range(13))],
     "iid": [[0, 1, 4], [0, 1, 2, 4, 5], list(range(10))],
 }
+
+
+def part_of(tree, kept):
+    """The tree of some nodes, in ascending order, that hold each other's parents and earlier siblings."""
+    kept = list(kept)
+    place = torch.zeros(tree.size, dtype=torch.long, device=tree.tokens.device)
+    place[kept] = torch.arange(len(kept), device=place.device)
+    inner = 0 if tree.draft_log_probs is None else tree.draft_log_probs.logp.shape[1]
+    asked = [node for node in kept if node < inner]
+    return replace(
+        tree,
+        tokens=tree.tokens[:, kept],
+        parents=place[tree.parents[:, kept]],
+        depths=tree.depths[:, kept],
+        valid=tree.valid[:, kept],
+        ancestors=tree.ancestors[:, kept][:, :, kept],
+        draft_log_probs=None if tree.draft_log_probs is None else tree.draft_log_probs.at(asked),
+        drawn=None if tree.drawn is None else tree.drawn[:, kept],
+    )
 
 
 def enumerated(tree, logp, row):

@@ -41,8 +41,8 @@ def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) ->
     assert result.exit_code == 0, result.output
     [path] = (cache / "profiles").iterdir()
     assert str(path) in result.stdout
-    assert "  deviation\n" in result.stdout
-    for word in ("expected", "measured", "ar", "ngram 5", "shared-noise as it pays", "chain", "rsd-s", "rsd-c"):
+    assert result.stdout.startswith("temperature  method ")
+    for word in ("ar", "ngram 5", "adaptive", "shared-noise as it pays", "chain", "rsd-s", "rsd-c"):
         assert f"{word} " in result.stdout
     assert result.stdout.count("<- choice") == 2
 
@@ -50,12 +50,12 @@ def test_from_end_to_end(run: Run, pair: list[str], texts: Path, cache: Path) ->
     assert [c["temperature"] for c in found["choices"]] == [0.0, 1.0]
     for choice in found["choices"]:
         checks = [c for c in found["checks"] if c["temperature"] == choice["temperature"]]
-        assert max(checks, key=lambda c: c["measured"]["tokens_per_second"])["method"] == choice["method"]
-        assert {c["method"]["method"] for c in checks if c["expected"] is not None} == {"ar", "chain", "rsd-s", "rsd-c"}
-        assert {c["method"]["method"] for c in checks if c["expected"] is None} >= {"ngram", "shared-noise"}
-        assert all(1 <= c[side]["tokens_per_round"] <= 13 for c in checks for side in ("expected", "measured") if c[side])
-    assert {e["temperature"] for e in found["expected"]} == {0.0, 1.0}
-    assert len(found["expected"]) > 100
+        best = max(c["measured"]["tokens_per_second"] for c in checks)
+        [chosen] = [c["measured"]["tokens_per_second"] for c in checks if c["method"] == choice["method"]]
+        assert chosen == best or (choice["method"]["method"] == "adaptive" and chosen >= 0.95 * best)
+        families = {"ar", "ngram", "adaptive", "shared-noise", "dynamic", "hybrid", "chain", "rsd-s", "rsd-c"}
+        assert {c["method"]["method"] for c in checks} == families
+        assert all(1 <= c["measured"]["tokens_per_round"] <= 13 for c in checks)
 
     told = json.loads(run("generate", "the fox", *pair, "--temperature", "0.8", "--max-new-tokens", "8", "--json").stdout)
     [chosen] = [c["method"] for c in found["choices"] if c["temperature"] == 1.0]

@@ -377,14 +377,14 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "broken"), [
-    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
+    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "itself"),
 ])  # fmt: skip
 def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
     plain = getattr(bart_encoder_file, broken)
     wrong = {
         "padding_bias": lambda mask, dtype: None,
         "feed": lambda layer, x: plain(layer, x) * 1.1,
-        "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
+        "itself": lambda layer, mask, x: plain(layer, mask, x).flip(0),
     }
     model = tiny(kind)
     monkeypatch.setattr(bart_encoder_file, broken, wrong[broken])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, zip_longest
@@ -45,9 +45,8 @@ class Files:
 def command(**options: Any) -> None:
     """Measure what is fastest for a pair of models on this machine, and write it into a profile.
 
-    First what drafting, scoring and verifying cost, then what the target accepts of trees of many shapes. From both follows
-    what every shape is expected to bring. The best shape of each kind, trees of other kinds, prompt lookup and plain
-    decoding are then run, and what they do is shown beside what was expected; what was fastest becomes the choice.
+    Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
+    The faster half goes on to the next rung, until two are left at each temperature; the fastest becomes the choice.
 
     From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
     """
@@ -55,7 +54,7 @@ def command(**options: Any) -> None:
     from draftwood.core.machine import set_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.loading.profile import default_path
-    from draftwood.tune.run import Tuning
+    from draftwood.tune.run import tune
 
     models, loading = pick(Models, options), pick(LoadOptions, options)
     files, sizes = pick(Files, options), pick(Sizes, options)
@@ -70,7 +69,7 @@ def command(**options: Any) -> None:
     path = default_path(profile_key) if files.out is None else files.out
     path.parent.mkdir(parents=True, exist_ok=True)
     with _progress() as on_progress:
-        found = Tuning(pair, [pair.encode(text) for text in prompts], sizes, on_progress).findings()
+        found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     _write(path, profile_key, found, sizes)
     click.echo(_told(found))
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
@@ -102,7 +101,7 @@ def _progress() -> Iterator[OnProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:<11}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
         task = bar.add_task("tune", total=1.0)
         yield lambda phase, done: bar.update(task, description=phase, completed=min(done, 1.0), refresh=True)
@@ -120,19 +119,12 @@ def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -
 def _told(found: Findings) -> str:
     from draftwood.cli.results import name_of
 
-    lines = [
-        "                                                   tokens per round      tokens/s",
-        "temperature  method                      texts  expected  measured  expected  measured  deviation",
-    ]
+    lines = ["temperature  method                      texts  tokens/round  tokens/s"]
     choices, last = found.choices, None
-    for temperature, method, expected, speed in found.checks():
+    for temperature, method, speed in found.ranked():
         shown = "" if temperature == last else f"{temperature:g}"
         last = temperature
-        figures: Sequence[str] = ["-", f"{speed.tokens_per_round:.2f}", "-", f"{speed.tokens_per_second:.0f}", "-"]
-        if expected is not None:
-            ahead, deviation = expected.tokens_per_second, speed.tokens_per_second / expected.tokens_per_second - 1
-            figures = [f"{expected.tokens_per_round:.2f}", figures[1], f"{ahead:.0f}", figures[3], f"{deviation:+.0%}"]
         chosen = "  <- choice" if method == choices[temperature] else ""
-        columns = "".join(f"{text:>10}" for text in figures)
-        lines.append(f"{shown:<13}{name_of(method):<26}{speed.texts:>7}{columns}{chosen}")
+        figures = f"{speed.texts:>7}{speed.tokens_per_round:>14.2f}{speed.tokens_per_second:>10.0f}"
+        lines.append(f"{shown:<13}{name_of(method):<26}{figures}{chosen}")
     return "\n".join(lines)

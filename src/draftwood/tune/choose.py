@@ -1,112 +1,71 @@
-"""From acceptance and costs to tokens per second, and which methods are worth a real run."""
+"""What is tried for a pair, who goes on to the next rung, and which method is the choice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import sqrt
-from statistics import fmean
-from typing import cast, final
+from collections.abc import Mapping
+from typing import Final
 
 from draftwood.core.settings import Method, MethodName
-from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT
+from draftwood.engine.methods import DEFAULT_SHAPES
 from draftwood.runners.protocols import BlockRunner, Runner
-from draftwood.tune.costs import Costs
 from draftwood.tune.measure import Speed
-from draftwood.tune.nests import Nest
-from draftwood.tune.replay import Replay
 
-PLAIN = Method(method="ar")
-ADAPTIVE = Method(method="adaptive")
-ABOUT = 0.95  # of a speed: a short run hardly tells more, the highest of many being too high by chance
-BEHIND = 0.4  # of the fastest: so far apart may be what methods of the same speed do on one text
-LOOKUP = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
-NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
-BASELINES = frozenset({"iid"})
-WHOLE = [  # trees that none of another shape contains: only a run can tell about them
-    Method(method=cast(MethodName, name), shape=DEFAULT_SHAPES.get(name))
-    for name in sorted(NEEDS_DRAFT - NESTED - BASELINES - NEEDS_BLOCK)
-]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a method is expected to do.
-
-    Attributes:
-        tokens_per_round: block efficiency.
-    """
-
-    method: Method
-    tokens_per_round: float
-    seconds_per_round: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens_per_round / self.seconds_per_round
+PLAIN: Final = Method(method="ar")
+ADAPTIVE: Final = Method(method="adaptive")
+LOOKUP: Final = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
+SHARED: Final = Method(method="shared-noise")
+ABOUT: Final = 0.95  # of a speed: a short run hardly tells more, the highest of many being too high by chance
+_DRAWN: Final[Mapping[MethodName, tuple[str, str, str]]] = {
+    "chain": ("2", "4", "7"),
+    "rsd-c": ("2-1", "2-2-1", "3-2-1-1"),
+    "rsd-s": ("2x2", "4x3", "4x6"),
+}
+"""A small, a middling and a large shape of each family whose children are drawn."""
+_OTHERS: Final = (
+    ADAPTIVE,
+    SHARED,
+    Method(method="dynamic"),
+    Method(method="hybrid", shape=DEFAULT_SHAPES["hybrid"]),
+)
 
 
-def acceptance(replay: Replay, nest: Nest, *, greedy: bool) -> dict[Method, float]:
-    """Block efficiency of every member under every verifier; at temperature 0 all verifiers are one."""
-    recursive, traversal = (
-        [1 + fmean(column) for column in zip(*r, strict=True)] for r in (replay.recursive, replay.traversal)
-    )
-    if greedy:
-        return dict(zip(nest.members, recursive, strict=True))
-    return {
-        **{replace(m, verifier="recursive"): mean for m, mean in zip(nest.members, recursive, strict=True)},
-        **{replace(m, verifier="traversal"): mean for m, mean in zip(nest.members, traversal, strict=True)},
-    }
-
-
-def estimates(
-    accepted: Mapping[Method, float], costs: Costs, widths: Mapping[Method, Sequence[int]]
-) -> dict[Method, Estimate]:
-    """What plain decoding and every drawn tree are expected to do."""
-    return {
-        method: Estimate(
-            method=method, tokens_per_round=tokens, seconds_per_round=costs.of_round(method, widths.get(method, ()))
-        )
-        for method, tokens in {PLAIN: 1.0, **accepted}.items()
-    }
-
-
-def unexpected(draft: Runner | None) -> list[Method]:
-    """Methods about which only a run can tell. A draft that scores whole blocks makes one forward a round: what trees cost
-    level by level says nothing about it, and longer blocks cost hardly more than shorter ones."""
+def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
+    """All methods that are tried at temperature 0 (``greedy``, where all verifiers are one) or above it."""
     if draft is None:
-        return []
-    if not isinstance(draft, BlockRunner):
-        return WHOLE
-    lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
-    blocks = [Method(method="block", shape=str(length)) for length in sorted(lengths)]
-    return [*blocks, Method(method="shared-noise")]
+        return [PLAIN, LOOKUP]
+    if isinstance(draft, BlockRunner):
+        lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
+        return [PLAIN, LOOKUP, SHARED, *(Method(method="block", shape=str(length)) for length in sorted(lengths))]
+    drawn = [method for name, shapes in _DRAWN.items() for method in _of_family(name, *shapes, greedy)]
+    return [PLAIN, LOOKUP, *_OTHERS, *drawn]
 
 
-def finalists(found: Mapping[Method, Estimate], others: Sequence[Method]) -> list[Method]:
-    """What is worth a real run: of each way of drawing the shape and verifier with the best expectation, and ``others``.
-    Neighbouring shapes of one kind differ by less than a run can show."""
-    best: dict[str, Estimate] = {}
-    for estimate in found.values():
-        name = estimate.method.method
-        if name not in best or estimate.tokens_per_second > best[name].tokens_per_second:
-            best[name] = estimate
-    drawn = [estimate.method for name, estimate in best.items() if name != PLAIN.method]
-    return [PLAIN, LOOKUP, *others, *drawn]
+def _of_family(name: MethodName, small: str, middling: str, large: str, greedy: bool) -> list[Method]:
+    """Traversal accepts more and takes longer, which pays in large trees: both verifiers are tried on the middling shape."""
+    if greedy:
+        return [Method(method=name, shape=shape) for shape in (small, middling, large)]
+    return [
+        Method(method=name, shape=small, verifier="recursive"),
+        Method(method=name, shape=middling, verifier="recursive"),
+        Method(method=name, shape=middling, verifier="traversal"),
+        Method(method=name, shape=large, verifier="traversal"),
+    ]
 
 
-def leaders(found: Mapping[Method, Speed]) -> list[Method]:
-    """Those that may still turn out to be the choice, so that what time is left shows which of them is: the more texts they
-    wrote, the less they may be behind."""
-    speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.rounds}
-    texts = max(speed.texts for speed in found.values())
-    least = (1.0 - BEHIND / sqrt(texts)) * max(speeds.values(), default=0.0)
-    return [method for method in found if speeds.get(method, least) >= least or method == ADAPTIVE]
+def faster_half(found: Mapping[Method, Speed]) -> list[Method]:
+    """The methods that go on: the faster half, at least two, and the adaptive one, as it may be the choice without being the
+    fastest. One whose texts ended before anything could be measured goes on."""
+    ranked = sorted(found, key=lambda method: found[method].tokens_per_second, reverse=True)
+    kept = {*ranked[: max(2, -(-len(ranked) // 2))], ADAPTIVE}
+    return [method for method in found if method in kept]
 
 
-def fastest(speeds: Mapping[Method, float]) -> Method:
-    """The method that wrote most tokens per second; the adaptive one where it is about as fast, as texts are not all like
-    those that were measured, and it follows each."""
+def fastest(found: Mapping[Method, Speed]) -> Method:
+    """The fastest of the methods that wrote all texts, as the texts of others may have been easier.
+
+    The adaptive one where it is about as fast: it follows each text, and not all are like those that were measured.
+    """
+    most = max(speed.texts for speed in found.values())
+    speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.texts == most}
     best = max(speeds, key=lambda method: speeds[method])
     return ADAPTIVE if speeds.get(ADAPTIVE, 0.0) >= ABOUT * speeds[best] else best

@@ -3,6 +3,7 @@ M2M100)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -12,14 +13,12 @@ from torch.nn.functional import embedding
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import (
-    EncoderLayer,
-    attend,
     encoder_layer_of,
+    ends_of,
     feed,
-    norm_of,
-    own,
+    itself,
     padding_bias,
-    position_table,
+    residual,
 )
 from draftwood.runners.support import TOLERANCE
 
@@ -44,20 +43,14 @@ class BartEncoder:
     """
 
     def __init__(self, encoder: Any) -> None:
-        if (table := position_table(encoder)) is None:
-            raise ModelError(f"a {type(encoder).__name__} has no table of positions")
+        self._ends = ends_of(encoder)
         if encoder.dtype == torch.float16:
             raise ModelError("in float16 these encoders clamp what overflows between their layers")
-        self._table, self._offset = table
-        self.longest = int(self._table.shape[0]) - self._offset
+        self.longest = int(self._ends.positions.shape[0]) - self._ends.offset
         # Positions that are no embedding (M2M100) count the tokens that are not padding, wherever padding stands.
         positions = encoder.embed_positions
         self._padding = None if isinstance(positions, nn.Embedding) else int(positions.padding_idx)
-        self._embed = encoder.embed_tokens
-        self._scale = float(getattr(encoder, "embed_scale", 1.0))
-        self._first_norm = norm_of(encoder.layernorm_embedding) if hasattr(encoder, "layernorm_embedding") else None
         self._layers = [encoder_layer_of(part) for part in encoder.layers]
-        self._final_norm = norm_of(encoder.layer_norm) if hasattr(encoder, "layer_norm") else None
 
     def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> Reading:
         """Read sources; ``mask`` is False at padding, None where nothing is padded."""
@@ -66,28 +59,23 @@ class BartEncoder:
 
     def embedded(self, tokens: Int[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
         """Tokens and positions."""
-        x: Tensor = self._embed(tokens)
-        if self._scale != 1.0:
-            x = x * self._scale
+        x, offset = self._ends.tokens(tokens), self._ends.offset
         if self._padding is None:
-            return x + self._table[self._offset : self._offset + tokens.shape[1]]
-        told = (tokens != self._padding).long()
-        return x + embedding(told.cumsum(1) * told + self._padding, self._table)
+            return x + self._ends.positions[offset : offset + tokens.shape[1]]
+        counted = (tokens != self._padding).long()
+        return x + embedding(counted.cumsum(1) * counted + self._padding, self._ends.positions)
 
     def states(
         self, embedded: Float[Tensor, "row source width"], bias: Float[Tensor, "row 1 1 source"] | None
     ) -> Float[Tensor, "row source width"]:
         """What the layers make of it; ``bias`` is :func:`draftwood.runners.bart.layers.padding_bias`."""
-        x = embedded if self._first_norm is None else layer_norm(embedded, *self._first_norm)
-        if self._final_norm is None:
-            for layer in self._layers:
-                x = layer_norm(x + _itself(layer, x, bias), *layer.own_norm)
-                x = layer_norm(x + feed(layer, x), *layer.last_norm)
-            return x
+        ends = self._ends
+        x = embedded if ends.first_norm is None else layer_norm(embedded, *ends.first_norm)
+        first = ends.final_norm is not None
         for layer in self._layers:
-            x = x + _itself(layer, layer_norm(x, *layer.own_norm), bias)
-            x = x + feed(layer, layer_norm(x, *layer.last_norm))
-        return layer_norm(x, *self._final_norm)
+            x = residual(x, layer.own_norm, partial(itself, layer, bias), first=first)
+            x = residual(x, layer.last_norm, partial(feed, layer), first=first)
+        return x if ends.final_norm is None else layer_norm(x, *ends.final_norm)
 
 
 def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
@@ -114,8 +102,3 @@ def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
             if not float(apart) <= TOLERANCE.get(encoder.dtype, 0.0) * max(1.0, float(wanted.abs().max())):
                 return None
     return bart
-
-
-def _itself(layer: EncoderLayer, x: Tensor, bias: Tensor | None) -> Float[Tensor, "row source width"]:
-    """Self-attention."""
-    return attend(*own(layer, x), bias, layer.scale, layer.own_out)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, layer_norm, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from draftwood.core.errors import ModelError
@@ -25,7 +25,7 @@ Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 class EncoderLayer(NamedTuple):
     """The weights of one layer of an encoder."""
 
-    own: list[Weights]  # as in a decoder's layer
+    own: list[Weights]  # query, key and value of self-attention: three products, or one of all
     own_out: Weights
     own_norm: Norm
     up: Weights
@@ -39,20 +39,42 @@ class EncoderLayer(NamedTuple):
 class Layer(NamedTuple):
     """The weights of one layer of a decoder."""
 
-    own: list[Weights]  # query, key and value of self-attention: three products, or one of all
-    own_out: Weights
-    own_norm: Norm
+    inner: EncoderLayer  # self-attention and the feed-forward part
     question: Weights
     key: Weights
     value: Weights
     source_out: Weights
     source_norm: Norm
-    up: Weights
-    activation: Callable[[Tensor], Tensor]
-    down: Weights
-    last_norm: Norm
-    heads: int
-    scales: tuple[float, float]  # of self-attention and cross-attention
+    scale: float  # of cross-attention
+
+
+class Ends(NamedTuple):
+    """What stands before and behind the layers of an encoder or decoder."""
+
+    embed: Callable[[Tensor], Tensor]
+    factor: float  # of the embedded tokens
+    positions: Tensor  # [position, width]
+    offset: int  # the row of position 0
+    first_norm: Norm | None
+    final_norm: Norm | None  # where there is one, norms stand before the parts of a layer, else after them
+
+    def tokens(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new width"]:
+        """Embedded tokens, without positions."""
+        x = self.embed(tokens)
+        return x if self.factor == 1.0 else x * self.factor
+
+
+def ends_of(stack: Any) -> Ends:
+    if (table := position_table(stack)) is None:
+        raise ModelError(f"a {type(stack).__name__} has no table of positions")
+    return Ends(
+        embed=stack.embed_tokens,
+        factor=float(getattr(stack, "embed_scale", 1.0)),
+        positions=table[0],
+        offset=table[1],
+        first_norm=norm_of(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None,
+        final_norm=norm_of(stack.layer_norm) if hasattr(stack, "layer_norm") else None,
+    )
 
 
 def encoder_layer_of(part: Any) -> EncoderLayer:
@@ -71,26 +93,24 @@ def encoder_layer_of(part: Any) -> EncoderLayer:
 
 
 def layer_of(part: Any) -> Layer:
-    own, source = part.self_attn, part.encoder_attn
+    source = part.encoder_attn
     return Layer(
-        own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
-        own_out=weights_of(own.out_proj),
-        own_norm=norm_of(part.self_attn_layer_norm),
+        inner=encoder_layer_of(part),
         question=weights_of(source.q_proj),
         key=weights_of(source.k_proj),
         value=weights_of(source.v_proj),
         source_out=weights_of(source.out_proj),
         source_norm=norm_of(part.encoder_attn_layer_norm),
-        up=weights_of(part.fc1),
-        activation=part.activation_fn,
-        down=weights_of(part.fc2),
-        last_norm=norm_of(part.final_layer_norm),
-        heads=own.num_heads,
-        scales=(own.scaling, source.scaling),
+        scale=source.scaling,
     )
 
 
-def own(layer: Layer | EncoderLayer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
+def residual(x: Tensor, norm: Norm, part: Callable[[Tensor], Tensor], *, first: bool) -> Tensor:
+    """A part of a layer added to what it reads, with the norm ``first`` or last."""
+    return x + part(layer_norm(x, *norm)) if first else layer_norm(x + part(x), *norm)
+
+
+def own(layer: EncoderLayer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of self-attention, [row, head, new, dim] each."""
     parts = [product(x, weights) for weights in layer.own]
     if len(parts) > 1:
@@ -107,21 +127,26 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     return product(found.reshape(*found.shape[:2], out[0].shape[0]), out)
 
 
+def itself(layer: EncoderLayer, mask: Tensor | None, x: Tensor) -> Float[Tensor, "row new width"]:
+    """Self-attention among tokens that are all new."""
+    return attend(*own(layer, x), mask, layer.scale, layer.own_out)
+
+
 def source_memory(layers: list[Layer], states: Float[Tensor, "row source width"]) -> list[tuple[Tensor, Tensor]]:
     """Keys and values that each layer makes of the encoded source, [row, head, source, dim]."""
     return [
-        (split(product(states, layer.key), layer.heads), split(product(states, layer.value), layer.heads))
+        (split(product(states, layer.key), layer.inner.heads), split(product(states, layer.value), layer.inner.heads))
         for layer in layers
     ]
 
 
-def ask(layer: Layer, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Float[Tensor, "row new width"]:
+def ask(layer: Layer, memory: tuple[Tensor, Tensor], mask: Tensor | None, x: Tensor) -> Float[Tensor, "row new width"]:
     """Attention to the source."""
-    query = split(product(x, layer.question), layer.heads)
-    return attend(query, *memory, mask, layer.scales[1], layer.source_out)
+    query = split(product(x, layer.question), layer.inner.heads)
+    return attend(query, *memory, mask, layer.scale, layer.source_out)
 
 
-def feed(layer: Layer | EncoderLayer, x: Tensor) -> Float[Tensor, "row new width"]:
+def feed(layer: EncoderLayer, x: Tensor) -> Float[Tensor, "row new width"]:
     """The feed-forward part."""
     return product(layer.activation(product(x, layer.up)), layer.down)
 

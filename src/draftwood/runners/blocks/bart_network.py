@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, layer_norm
+from torch import Tensor
 
 from draftwood.runners.bart.encoder import bart_encoder
 from draftwood.runners.bart.layers import (
     Layer,
     ask,
-    attend,
     feed,
+    itself,
     layer_of,
-    own,
     padding_bias,
     product,
+    residual,
     source_memory,
     turned,
 )
@@ -125,7 +126,8 @@ def read_block(
 ) -> Float[Tensor, "row token width"]:
     """What the layers make of prefix and block; the masks are additive."""
     for layer, parts in zip(layers, memory, strict=True):
-        x = layer_norm(x + attend(*own(layer, x), here, layer.scales[0], layer.own_out), *layer.own_norm)
-        x = layer_norm(x + ask(layer, x, parts, there), *layer.source_norm)
-        x = layer_norm(x + feed(layer, x), *layer.last_norm)
+        inner = layer.inner
+        x = residual(x, inner.own_norm, partial(itself, inner, here), first=False)
+        x = residual(x, layer.source_norm, partial(ask, layer, parts, there), first=False)
+        x = residual(x, inner.last_norm, partial(feed, inner), first=False)
     return x

@@ -4,6 +4,7 @@ M2M100)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -12,17 +13,16 @@ from torch import Tensor, layer_norm
 from torch.nn.functional import embedding
 from transformers.cache_utils import Cache
 
-from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import (
-    Layer,
+    EncoderLayer,
     ask,
     attend,
+    ends_of,
     feed,
     layer_of,
-    norm_of,
     own,
-    position_table,
     product,
+    residual,
     source_memory,
     turned,
 )
@@ -46,13 +46,7 @@ class BartDecoder:
         decoder = model.get_decoder()
         self.dtype = model.dtype
         self.layers = [layer_of(part) for part in layer_list(decoder)]
-        self._embed = decoder.embed_tokens
-        if (table := position_table(decoder)) is None:
-            raise ModelError(f"the decoder of {model.config.model_type!r} has no table of positions")
-        self._table, self._offset = table
-        self._scale = float(getattr(decoder, "embed_scale", 1.0))
-        self._first_norm = norm_of(decoder.layernorm_embedding) if hasattr(decoder, "layernorm_embedding") else None
-        self._final_norm = norm_of(decoder.layer_norm) if hasattr(decoder, "layer_norm") else None
+        self._ends = ends_of(decoder)
         head = model.get_output_embeddings()
         bias = getattr(model, "final_logits_bias", None)
         self._head = turned(head.weight), _sum(head.bias, None if bias is None else bias[0])
@@ -68,7 +62,7 @@ class BartDecoder:
 
     def select(self, rows: Sequence[int]) -> None:
         self.cache.select(rows)
-        index = torch.tensor(list(rows), device=self._table.device)
+        index = torch.tensor(list(rows), device=self._ends.positions.device)
         self._bias = None if self._bias is None else self._bias.index_select(0, index)
         self._memory = [(keys.index_select(0, index), values.index_select(0, index)) for keys, values in self._memory]
 
@@ -85,39 +79,28 @@ class BartDecoder:
         mask: Float[Tensor, "row 1 new slot"] | None,
     ) -> Float[Tensor, "row new width"]:
         """What the layers make of new tokens, whose keys and values go to ``cache``; the output embedding gets it."""
-        x: Tensor = self._embed(tokens)
-        if self._scale != 1.0:
-            x = x * self._scale
-        x = x + embedding(positions + self._offset, self._table)
-        if self._first_norm is not None:
-            x = layer_norm(x, *self._first_norm)
-        run = self._after if self._final_norm is None else self._before
+        ends = self._ends
+        x = ends.tokens(tokens) + embedding(positions + ends.offset, ends.positions)
+        if ends.first_norm is not None:
+            x = layer_norm(x, *ends.first_norm)
+        first = ends.final_norm is not None
         for index, layer in enumerate(self.layers):
-            x = run(cache, index, layer, x, mask)
-        return x if self._final_norm is None else layer_norm(x, *self._final_norm)
+            inner, memory = layer.inner, self._memory[index]
+            x = residual(x, inner.own_norm, partial(_itself, inner, cache, index, mask), first=first)
+            x = residual(x, layer.source_norm, partial(ask, layer, memory, self._bias), first=first)
+            x = residual(x, inner.last_norm, partial(feed, inner), first=first)
+        return x if ends.final_norm is None else layer_norm(x, *ends.final_norm)
 
     def scores(self, states: Float[Tensor, "row new width"]) -> Float[Tensor, "row new vocab"]:
         """The output embedding."""
         return product(states, self._head)
 
-    def _after(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
-        """A layer with norms after each part."""
-        x = layer_norm(x + self._text(cache, index, layer, x, mask), *layer.own_norm)
-        x = layer_norm(x + ask(layer, x, self._memory[index], self._bias), *layer.source_norm)
-        return layer_norm(x + feed(layer, x), *layer.last_norm)
 
-    def _before(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
-        """A layer with norms before each part."""
-        x = x + self._text(cache, index, layer, layer_norm(x, *layer.own_norm), mask)
-        x = x + ask(layer, layer_norm(x, *layer.source_norm), self._memory[index], self._bias)
-        x = x + feed(layer, layer_norm(x, *layer.last_norm))
-        return x
-
-    def _text(self, cache: Cache, index: int, layer: Layer, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Self-attention."""
-        query, key, value = own(layer, x)
-        keys, values = cache.update(key, value, index)
-        return attend(query, keys, values, mask, layer.scales[0], layer.own_out)
+def _itself(layer: EncoderLayer, cache: Cache, index: int, mask: Tensor | None, x: Tensor) -> Tensor:
+    """Self-attention, of which ``cache`` keeps the keys and values."""
+    query, key, value = own(layer, x)
+    keys, values = cache.update(key, value, index)
+    return attend(query, keys, values, mask, layer.scale, layer.own_out)
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:

@@ -183,7 +183,11 @@ def _bart(model: Any) -> tuple[BartEncoder, BartDecoder]:
 
 def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
     """Heads and width of the keys and values of every layer in turn."""
-    return [(layer.heads, weight.shape[1] // layer.heads) for layer in layers for weight, _ in (layer.key, layer.value)]
+    return [
+        (layer.inner.heads, weight.shape[1] // layer.inner.heads)
+        for layer in layers
+        for weight, _ in (layer.key, layer.value)
+    ]
 
 
 def _whole(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
