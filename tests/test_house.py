@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -21,7 +22,6 @@ FLOORS = [
     ["engine"],
     ["api", "translation"],
     ["hf", "train", "exactness", "tune"],
-    ["bench"],
     ["cli"],
 ]
 INNER = {
@@ -112,6 +112,48 @@ def test_control_a_circle_is_seen():
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
 
 
+BENCHMARKS = sorted((ROOT.parents[1] / "benchmarks").rglob("*.py"))
+
+
+def imported(source: str) -> list[str]:
+    """Dotted names of all that a file imports at any place: ``module.name``, or ``module`` alone."""
+    out = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            out += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            out += [alias.name for alias in node.names]
+    return out
+
+
+def private(source: str) -> list[str]:
+    """Names of the package that a file imports though an underscore says that they are the package's own."""
+    names = [name.split(".") for name in imported(source)]
+    return [".".join(parts) for parts in names if parts[0] == "draftwood" and any(part.startswith("_") for part in parts)]
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT.parents[1])))
+def test_benchmarks_import_public_names_of_the_package_only(path):
+    assert not private(path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_module_of_the_package_imports_benchmarks(path):
+    assert "benchmarks" not in {name.split(".")[0] for name in imported(path.read_text())}
+
+
+def test_control_private_names_are_seen():
+    source = "from draftwood.tune.run import Tuning, _shuffled\nfrom draftwood._version import x\nimport benchmarks.run\n"
+    assert private(source) == ["draftwood.tune.run._shuffled", "draftwood._version.x"]
+    assert "benchmarks.run" in imported(source)
+
+
+def test_the_wheel_holds_the_package_alone():
+    target = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert target == {"packages": ["src/draftwood"]}
+    assert not [path for path in ROOT.rglob("*") if path.is_dir() and path.name.startswith("bench")]
+
+
 def test_public_names():
     assert draftwood.__all__ == [
         "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits", "LoadOptions", "Method",
@@ -130,7 +172,7 @@ def test_importing_the_package_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT.parent).returncode == 0
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", FILES + BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT.parents[1])))
 def test_files_and_functions_stay_small(path):
     source = path.read_text()
     assert source.count("\n") <= 320

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import draftwood
+from benchmarks.__main__ import main as benchmarks
 from draftwood import Limits, LoadOptions, Method, Request, Sampling
 from draftwood.core.errors import ConfigError
 from draftwood.loading import profile
@@ -161,8 +163,10 @@ def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair
     monkeypatch.setenv(VARIABLE, "auto")  # has no say: what is measured is named
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "the fox"}\n')
-    result = run("bench", *pair, "--methods", "ar,generate,chain", "--backend", name, "--prompts", prompts, "--repeats", 1,
-                 "--prompts-per-source", 1, "--max-new-tokens", 4, "--temperatures", "0", "--output", tmp_path)  # fmt: skip
+    arguments = ["generate", *pair, "--methods", "ar,generate,chain", "--budgets", 6, "--backend", name]
+    arguments += ["--prompts", prompts, "--repeats", 1, "--prompts-per-source", 1, "--max-new-tokens", 4]
+    arguments += ["--temperatures", "0", "--output", tmp_path]
+    result = CliRunner().invoke(benchmarks, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "bench.json").read_text())
     assert {model["engine"] for model in document["models"].values()} == {name}

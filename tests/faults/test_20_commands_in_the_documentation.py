@@ -6,18 +6,22 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from draftwood.bench.config import SCALES
-from draftwood.bench.prompts import BUILT_IN
-from draftwood.bench.settings import plan
+from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
+from draftwood.cli.bench import Amount
+from draftwood.tune.compare import TREES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {"draftwood ": main, "python -m benchmarks ": benchmarks}
 BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"
 TRANSLATE = "--limit 2 --repeats 1 --max-new-tokens 3"
+EXACT = "--limit 2 --max-new-tokens 3 --methods ar --peers none --batch-size 1"
+ABLATION = f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0"
 TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
     "generate": "--max-new-tokens 3",
@@ -26,18 +30,19 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "check --enumerate": "--top-k 2",
     "tune": "--minutes 0.02 --max-new-tokens 24",
     "info": "",
-    "bench": f"{BENCH} --methods ar,generate --prompts-per-source 1",
-    "bench --preset peers --batch": f"{BENCH} --methods ar",
-    "bench acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
-    "bench sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
-    "bench verify": "--repeats 1 --vocab 64",
-    "bench inflate": "--parameters 12M",
-    "bench cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
-    "bench start": "--repeats 1 --systems torch --max-new-tokens 2",
-    "bench plot": "",
-    "bench translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
-    "bench translate --data examples/pairs --ablation": f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0",
-    "bench translate --data examples/pairs --exact": "--limit 2 --methods ar --peers none --batch-size 1 --max-new-tokens 3",
+    "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
+    "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
+    "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
+    "benchmarks acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
+    "benchmarks sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
+    "benchmarks verify": "--repeats 1 --vocab 64",
+    "benchmarks inflate": "--parameters 12M",
+    "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
+    "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
+    "benchmarks plot": "",
+    "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
+    "benchmarks translate --data examples/pairs --ablation": ABLATION,
+    "benchmarks translate --data examples/pairs --exact": EXACT,
     "train lm": f"{TINY} --vocab 300",
     "train draft": f"{TINY} --sampled 0",
     "train draft --data examples/texts --target target --out block-draft": f"{TINY} --sampled 0 --cuts 1",
@@ -49,16 +54,22 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
 
 
 def commands(page: Path) -> list[str]:
-    """Lines of its blocks that begin with ``draftwood``, in order, without comments."""
+    """Lines of its blocks that begin with a program's name, in order, without comments."""
     blocks = re.findall(r"```(?:\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
-    return [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith("draftwood ")]
+    return [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith(tuple(PROGRAMS))]
+
+
+def parts(command: str) -> tuple[click.Command, list[str]]:
+    """The program, and its arguments."""
+    name = next(name for name in PROGRAMS if command.startswith(name))
+    return PROGRAMS[name], shlex.split(command.removeprefix(name))
 
 
 def shortened(command: str) -> list[str]:
     """Its arguments and what makes it shorter: given twice, an option's last value counts."""
-    arguments = shlex.split(command)[1:]
-    line = " ".join(arguments)
+    arguments = parts(command)[1]
+    line = " ".join(shlex.split(command.removeprefix("python -m ").removeprefix("draftwood ")))
     longest = max((start for start in SHORTER if line.startswith(start)), key=len, default=None)
     assert longest is not None, f"say in SHORTER what makes {command!r} shorter"
     return [*arguments, *SHORTER[longest].split()]
@@ -77,14 +88,14 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(page: Path, checkout: Path) -> None:
     for command in commands(page):
-        run = CliRunner().invoke(main, shortened(command))
+        run = CliRunner().invoke(parts(command)[0], shortened(command))
         assert run.exit_code == 0, f"{command}\n{run.output}\n{run.exception!r}"
 
 
 def test_no_command_is_shortened_into_another_one() -> None:
     for page in PAGES:
         for command in commands(page):
-            arguments = shlex.split(command)[1:]
+            arguments = parts(command)[1]
             assert shortened(command)[: len(arguments)] == arguments
 
 
@@ -96,7 +107,7 @@ def test_commands_name_no_model_or_file_that_a_checkout_lacks() -> None:
 
 
 def test_bench_alone_is_a_minutes_work() -> None:
-    scale = SCALES["quick"]
-    cases = len(plan("quick", None, has_draft=True)) * len(scale.temperatures)
-    texts = cases * len(BUILT_IN) * scale.prompts_per_source * (1 + scale.repeats)
-    assert texts * scale.max_new_tokens < 4000  # at some 100 tokens a second
+    amount = Amount()
+    trials = len(TREES) * (1 + amount.prompts)  # that choose the tree
+    texts = trials + 4 * (1 + amount.prompts * amount.repeats)
+    assert len(amount.temperature) * texts * amount.max_new_tokens < 8000  # at some 130 tokens a second

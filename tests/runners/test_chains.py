@@ -9,9 +9,9 @@ import re
 import pytest
 import torch
 
+from benchmarks.measure import Meters, measure, our_maker
+from benchmarks.settings import Setting
 from draftwood.api import Pair
-from draftwood.bench.measure import Meters, measure, our_maker
-from draftwood.bench.settings import Setting
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request

@@ -13,7 +13,7 @@ from draftwood.core.errors import ModelError
 from tests.runners.test_openvino import small
 
 pytest.importorskip("openvino")
-from draftwood.bench.genai import served
+from benchmarks.genai import served
 from draftwood.runners.openvino import merge
 from draftwood.runners.openvino.chain import SPAN, _chain_graph
 from draftwood.runners.openvino.graph import core, graph_of, traced

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 from draftwood.core.errors import ConfigError
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.chats import Chat, Template, Writer, read_chats, write_chats
 from draftwood.train.config import ChatsConfig
+from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"

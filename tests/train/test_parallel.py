@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import tiny_gpt
 from transformers import AutoModelForCausalLM
 
 import draftwood
@@ -20,6 +19,7 @@ from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
 from draftwood.train.parallel import Cutting, add_mask_token, place_agreement
+from tests.helpers import tiny_gpt
 
 Make = Callable[..., DraftConfig]
 BLOCK, VOCAB, TEXT = 4, 11, 20

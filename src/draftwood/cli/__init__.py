@@ -15,7 +15,7 @@ from draftwood.cli.group import Commands
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
-        "bench": ("draftwood.bench.commands:command", "Measure methods against plain decoding."),
+        "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Measure what is fastest for a pair on this machine, and remember it."),
         "check": ("draftwood.exactness.commands:command", "Judge whether the output follows the target's distribution."),
         "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),

@@ -1,10 +1,11 @@
-"""How far a file is."""
+"""How far a file or a measurement is."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -49,3 +50,16 @@ def progress(what: str, total: int, done: int, *, to_file: bool) -> Iterator[Adv
             bar.update(task, advance=1, description=f"{what}, {stats.tokens_per_second:.0f} tokens/s")
 
         yield advance
+
+
+@contextmanager
+def steps(what: str, total: int) -> Iterator[Callable[[], object]]:
+    """A bar on standard error, if that is a terminal; gives a function to call after every step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    # Drawn between two steps: a thread that redraws on its own would compete with the models.
+    console = Console(stderr=True)
+    with Progress(*shown, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
+        yield partial(progress.update, progress.add_task(what, total=total), advance=1, refresh=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.bench.document import replace_file
 from draftwood.cli.journal import Journal, check_output, line_of
 from draftwood.cli.lines import NOT_UTF8, read_lines, standard_output
 from draftwood.cli.resume import difference
 from draftwood.core.errors import ConfigError
+from draftwood.tune.documents import replace_file
 
 _KIND = "a translation that 'draftwood translate' keeps"
 _PARTIAL = ".partial"

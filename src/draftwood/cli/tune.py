@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from draftwood.bench.prompts import BUILT_IN
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
+from draftwood.tune.documents import check_writable, replace_file, text_of
+from draftwood.tune.prompts import built_in
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -59,7 +58,8 @@ def command(**options: Any) -> None:
     models, loading = pick(Models, options), pick(LoadOptions, options)
     files, sizes = pick(Files, options), pick(Sizes, options)
     prompts = _prompts(files.input, sizes.prompts)
-    _check_writable(files.out)
+    if files.out is not None:
+        check_writable(files.out, "--out")
     quiet_loading()
     set_threads(loading.threads)
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))
@@ -82,17 +82,7 @@ def _prompts(path: Path | None, most: int) -> list[str]:
         from draftwood.cli.prompts import read_texts
 
         return read_texts(path)[:most]
-    return [text for text in chain.from_iterable(zip_longest(*BUILT_IN.values())) if text][:most]
-
-
-def _check_writable(out: Path | None) -> None:
-    """Better now than after minutes of work."""
-    if out is None:
-        return
-    if not out.parent.is_dir():
-        raise ConfigError(f"output folder {out.parent} does not exist: create it first, or name another --out")
-    if out.is_dir() or not os.access(out.parent, os.W_OK):
-        raise ConfigError(f"output {out} cannot be written: name another --out")
+    return built_in(most)
 
 
 @contextmanager
@@ -108,7 +98,6 @@ def _progress() -> Iterator[OnProgress]:
 
 
 def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:
-    from draftwood.bench.document import replace_file, text_of
     from draftwood.core.machine import versions
     from draftwood.loading.profile import document
 

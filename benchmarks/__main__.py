@@ -1,0 +1,34 @@
+"""``python -m benchmarks``, from a checkout. Nothing heavy is imported before a benchmark runs."""
+
+from __future__ import annotations
+
+import click
+
+import draftwood.core.cores  # noqa: F401  # it counts free cores from here on
+from draftwood.cli.group import Commands
+
+
+@click.group(
+    cls=Commands,
+    homes={
+        "generate": ("benchmarks.generate:command", "Compare methods and other programs on the same prompts."),
+        "translate": ("benchmarks.translate.commands:command", "Compare translation with transformers and CTranslate2."),
+        "acceptance": ("benchmarks.commands:acceptance", "Compute the expected block efficiency of trees."),
+        "sweep": ("benchmarks.commands:sweep", "Compare auto with a grid of fixed settings."),
+        "verify": ("benchmarks.commands:verify", "Time the verifiers alone, at real vocabularies."),
+        "cost": ("benchmarks.commands:cost", "Time forwards of the target."),
+        "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),
+        "inflate": ("benchmarks.commands:inflate", "Write a copy of a model that costs more."),
+        "plot": ("benchmarks.commands:plot", "Draw the results of generate and cost."),
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+def main() -> None:
+    """Measure Draftwood. Results go into a folder, as JSON and as a report; `draftwood bench` is the one-minute version.
+
+    `python -m benchmarks.gpu` checks and measures everything on a CUDA machine in one call.
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,288 @@
+"""Settings of a benchmark run. Command-line options are derived from these; defaults exist only here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, final
+
+from benchmarks.lists import chosen, listed, whole_numbers
+from benchmarks.settings import BUDGETS, METHODS
+from draftwood.core.errors import ConfigError
+
+PresetName = Literal["paper", "peers", "all-peers"]
+DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+BackendName = Literal["torch", "openvino", "both"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is measured.
+
+    Attributes:
+        repeats: how often every setting continues every prompt.
+        prompts_per_source: prompts taken from each source.
+        max_new_tokens: the longest continuation.
+        temperatures: each is measured with every setting.
+        judged: whether sampled texts are tested against the target's distribution; it costs one forward per text.
+    """
+
+    repeats: int
+    prompts_per_source: int
+    max_new_tokens: int
+    temperatures: tuple[float, ...]
+    judged: bool = False
+
+
+SCALES: dict[PresetName, Scale] = {
+    "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
+    "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
+    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), judged=True),
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """What is measured, with which models, on which prompts, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range, an unknown method, two sources of prompts.
+    """
+
+    preset: PresetName = field(
+        default="paper",
+        metadata={
+            "help": "paper: fixed lengths and budgets in full; peers: best settings and transformers; "
+            "all-peers: OpenVINO GenAI and llama.cpp too, and a test of the sampled texts' distribution"
+        },
+    )
+    target: str | None = field(
+        default=None, metadata={"help": "target model, a folder or a hub name; the bundled pair without it"}
+    )
+    draft: str | None = field(default=None, metadata={"help": "draft model, a folder or a hub name"})
+    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic, on both sides"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    backend: BackendName = field(default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"})
+    data: Path | None = field(default=None, metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"})
+    prompts: Path | None = field(
+        default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
+    )
+    prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})
+    contexts: str | None = field(
+        default=None,
+        metadata={"help": "prompts of exactly so many tokens, comma-separated, such as 64,512,2000, cut from --data"},
+    )
+    batch: str = field(
+        default="1", metadata={"help": "texts that are continued together, of one source; comma-separated, such as 1,4"}
+    )
+    repeats: int | None = field(
+        default=None, metadata={"help": "repeats of every setting on every prompt; by default the preset's"}
+    )
+    prompts_per_source: int | None = field(
+        default=None, metadata={"help": "prompts of each source; by default the preset's"}
+    )
+    skip_prompts: int = field(default=0, metadata={"help": "held-out documents of each source that are passed over first"})
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "longest continuation in tokens; by default the preset's"}
+    )
+    temperatures: str | None = field(
+        default=None, metadata={"help": "comma-separated, for example 0,0.6,1; by default the preset's"}
+    )
+    methods: str | None = field(
+        default=None, metadata={"help": f"measure only these, comma-separated: {', '.join(METHODS)}"}
+    )
+    budgets: str | None = field(
+        default=None,
+        metadata={"help": f"of the trees, only those of so many nodes, comma-separated: {', '.join(map(str, BUDGETS))}"},
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the texts and of the order of the settings"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for bench.json and bench.md"})
+
+    def __post_init__(self) -> None:
+        for name in ("repeats", "prompts_per_source", "max_new_tokens", "prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: give 1 or more")
+        if self.skip_prompts < 0:
+            raise ConfigError(f"skip_prompts is {self.skip_prompts}: give 0 or more")
+        if self.skip_prompts and (self.data is None or self.contexts is not None):
+            raise ConfigError("skip_prompts passes over held-out documents: give --data, and leave --contexts out")
+        if self.data is not None and self.prompts is not None:
+            raise ConfigError("data and prompts were both given: take the prompts from one of them")
+        if self.contexts is not None and self.data is None:
+            raise ConfigError(f"contexts is {self.contexts!r}, but there is no text to cut such prompts from: give --data")
+        if self.contexts is not None and self.prompt_tokens != type(self).prompt_tokens:
+            raise ConfigError("contexts and prompt_tokens both say how long prompts are: leave one of them out")
+        self.scale()
+        self.method_names()
+        self.node_budgets()
+        self.context_lengths()
+        self.batch_sizes()
+
+    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+        """What runs our side, one after another."""
+        return backends(self.backend)
+
+    def only_backend(self, command: str) -> Literal["torch", "openvino"]:
+        """The backend of a command that takes one.
+
+        Raises:
+            ConfigError: two were asked for.
+        """
+        if self.backend == "both":
+            raise ConfigError(f"backend is 'both', but 'python -m benchmarks {command}' takes one: give torch or openvino")
+        return self.backend
+
+    def scale(self) -> Scale:
+        """The preset's scale, with what was given in its place."""
+        scale = SCALES[self.preset]
+        for name in ("repeats", "prompts_per_source", "max_new_tokens"):
+            if (value := getattr(self, name)) is not None:
+                scale = replace(scale, **{name: value})
+        if self.temperatures is not None:
+            scale = replace(scale, temperatures=listed("temperatures", self.temperatures, _temperature))
+        return scale
+
+    def method_names(self) -> tuple[str, ...] | None:
+        """The methods to keep; None for all of the preset's."""
+        return None if self.methods is None else chosen("methods", self.methods, METHODS)
+
+    def context_lengths(self) -> tuple[int, ...]:
+        """Lengths of the prompts in tokens, where they were asked for."""
+        return () if self.contexts is None else whole_numbers("contexts", self.contexts, least=1, example="64,512")
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Texts of a batch, smallest first."""
+        return tuple(sorted(whole_numbers("batch", self.batch, least=1, example="1,4")))
+
+    def node_budgets(self) -> tuple[int, ...] | None:
+        """The node budgets to keep; None for everything."""
+        if self.budgets is None:
+            return None
+        return tuple(int(text) for text in chosen("budgets", self.budgets, [str(nodes) for nodes in BUDGETS]))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig:
+    """What is measured, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    vocab: tuple[int, ...] = field(
+        default=(4096, 32768, 131072), metadata={"help": "tokens of the vocabulary; may be given several times"}
+    )
+    shape: str = field(default="3x10", metadata={"help": "width x length of the tree"})
+    repeats: int = field(default=15, metadata={"help": "rounds of every case"})
+    seed: int = field(default=0, metadata={"help": "seed of scores and draws"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for verify.json and verify.md"})
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
+        if not self.vocab or min(self.vocab) < 16:
+            raise ConfigError(f"vocab is {', '.join(map(str, self.vocab))}: give numbers of 16 or more")
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", self.shape):
+            raise ConfigError(f"shape is {self.shape!r}: give width x length such as 3x10")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InflateConfig:
+    """Which model is grown, how far, and where it goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    target: str | None = field(
+        default=None, metadata={"help": "Llama model to grow, a folder or a hub name; the bundled target without it"}
+    )
+    draft: str | None = field(
+        default=None, metadata={"help": "its draft model, which is copied; that of the bundled pair goes with its target"}
+    )
+    parameters: str = field(default="110M", metadata={"help": "parameters of the copy, such as 110M, 410M or 1B"})
+    context: int | None = field(
+        default=None, metadata={"help": "positions of the copies in tokens; by default those of the models"}
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the weights that do not matter"})
+    out: Path = field(default=Path("draftwood-inflated"), metadata={"help": "folder for the folders target and draft"})
+
+    def __post_init__(self) -> None:
+        self.count()
+        if self.context is not None and self.context < 1:
+            raise ConfigError(f"context is {self.context}: give 1 or more")
+
+    def count(self) -> int:
+        """The parameters as a number."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", self.parameters)
+        found = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
+        if found < 1:
+            raise ConfigError(f"parameters is {self.parameters!r}: give a number such as 110M, 1B or 110000000")
+        return found
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CostConfig:
+    """Which forwards are timed, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    target: str | None = field(default=None, metadata={"help": "a folder or a hub name; the bundled pair without it"})
+    draft: str | None = field(
+        default=None, metadata={"help": "a draft model, which is also timed while the target computes"}
+    )
+    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
+    backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})
+    tokens: tuple[int, ...] = field(
+        default=(1, 2, 4, 8, 16, 32, 64), metadata={"help": "tokens of a forward; may be given several times"}
+    )
+    context: tuple[int, ...] = field(
+        default=(256,), metadata={"help": "tokens before those of the forward; may be given several times"}
+    )
+    repeats: int = field(default=15, metadata={"help": "forwards of every size"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for cost.json and cost.md"})
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
+        for name, values in (("tokens", self.tokens), ("context", self.context)):
+            if not values or min(values) < 1 or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
+
+    def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
+        """What runs the model, one after another."""
+        return backends(self.backend)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlotConfig:
+    """How plots are written."""
+
+    form: Literal["png", "svg"] = field(default="png", metadata={"help": "kind of the files"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for the plots"})
+
+
+def backends(name: BackendName) -> tuple[Literal["torch", "openvino"], ...]:
+    """One, or both."""
+    return ("torch", "openvino") if name == "both" else (name,)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"temperatures holds {text!r}: give numbers of 0 or more, for example 0,0.6,1")
+    return value

@@ -1,0 +1,168 @@
+"""What a forward of the target costs: by its tokens, behind contexts of several lengths, beside the memory's own limit.
+
+Drafting pays as long as a forward of a few tokens costs about what one of one token costs: below the limit that memory
+sets, which is the time that all weights need to be read once (roofline model, Williams et al. 2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from benchmarks.config import CostConfig
+from benchmarks.inflate import label_of
+from benchmarks.measure import settle
+from benchmarks.record import facts_of, surroundings
+from benchmarks.report import table
+from draftwood.api import Pair
+from draftwood.core import machine
+from draftwood.core.errors import ConfigError
+from draftwood.runners.protocols import ModelRunner
+
+_BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
+_READS: Final = 7
+
+
+def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[], object]) -> dict[str, Any]:
+    """Every number of tokens in turn, behind every context, by every backend; ``on_step`` is called after each context.
+
+    Args:
+        pairs: the same models by what runs them.
+
+    Returns:
+        A document of plain values.
+
+    Raises:
+        ConfigError: a context that leaves no room.
+    """
+    target = next(iter(pairs.values())).target
+    _check_room(config, target.max_length)
+    load_before, results = machine.load_average(), []
+    for context in config.context:
+        taken: dict[tuple[str, int], list[float]] = {}
+        for backend, pair in pairs.items():
+            with machine.torch_threads(machine.threads_beside(pair.target)):  # as in decoding
+                for tokens, seconds in _forwards(pair.target, context, config.tokens, config.repeats):
+                    taken.setdefault((backend, tokens), []).append(1e3 * seconds)
+        results += [
+            {"backend": backend, "context": context, "tokens": n, "median": median(ms), "least": min(ms), "most": max(ms)}
+            for (backend, n), ms in taken.items()
+        ]
+        on_step()
+    return {
+        "format": 1,
+        "kind": "cost",
+        "config": {"tokens": list(config.tokens), "context": list(config.context), "repeats": config.repeats},
+        **surroundings(target.device, load_before),
+        "model": facts_of(target.model, target.engine) | {"bytes": bytes_of(target.model), "label": label_of(target.model)},
+        "bytes_per_second": bandwidth(target.device),
+        "milliseconds": results,
+    }
+
+
+def _check_room(config: CostConfig, longest: int | None) -> None:
+    forwards = (2 * config.repeats + 1) * len(config.tokens)
+    needed = max(config.context) + max(config.tokens) + forwards + 1
+    if longest is not None and needed > longest:
+        raise ConfigError(
+            f"context {max(config.context)} with {config.repeats} repeats of up to {max(config.tokens)} tokens needs "
+            f"{needed} positions, but the target has {longest}: give less, or a copy with more (python -m benchmarks "
+            "inflate --context)"
+        )
+
+
+def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
+    """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
+    after each one token stays, as in a round with nothing accepted."""
+    runner.start([[i % runner.vocab_size for i in range(context)]])
+    forward(runner, 1)  # reads the context
+    for size in sizes:
+        forward(runner, size)  # warming up
+    for _ in range(repeats):
+        for size in sizes:
+            forward(runner, size)
+            yield size, forward(runner, size)
+    runner.start([[]])
+
+
+def forward(runner: ModelRunner, size: int) -> float:
+    """Seconds of a forward of a chain of so many tokens, of which the first one stays."""
+    tokens = torch.arange(size, device=runner.device).unsqueeze(0) % runner.vocab_size
+    depths = torch.arange(size, device=runner.device).unsqueeze(0)
+    seen = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()
+    settle(runner.device)
+    start = perf_counter()
+    runner.extend(tokens, depths, seen)
+    settle(runner.device)
+    seconds = perf_counter() - start
+    runner.commit([[0]], [[]])
+    return seconds
+
+
+def bytes_of(model: Any) -> int:
+    """Of all weights."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes per second that a sum over a large tensor reads: the best of a few."""
+    values = torch.ones(_BYTES // 4, device=device)
+    best = 0.0
+    for _ in range(_READS):
+        settle(device)
+        start = perf_counter()
+        values.sum()
+        settle(device)
+        best = max(best, _BYTES / (perf_counter() - start))
+    return best
+
+
+def limit(document: dict[str, Any]) -> float:
+    """Milliseconds that reading all weights once takes."""
+    return float(1e3 * document["model"]["bytes"] / document["bytes_per_second"])
+
+
+def name_of(document: dict[str, Any]) -> str:
+    """The measured model in a few words."""
+    model = document["model"]
+    return _size(model) + (", cost-inflated" if model["label"] else "")
+
+
+def _size(model: dict[str, Any]) -> str:
+    return f"{model['parameters'] / 1e6:.3g} M parameters, {model['dtype']}"
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Tables of milliseconds and of their ratios to one token, a function of the document alone."""
+    config, here, versions = document["config"], document["machine"], document["versions"]
+    blocks = [
+        "# What a forward of the target costs",
+        f"{document['model']['label'] or 'Target'}: {_size(document['model'])}. "
+        f"{here['accelerator'] or here['cpu']}, cores: {here['cores']}, threads: {here['torch_threads']}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"The memory was read with {document['bytes_per_second'] / 1e9:.3g} GB/s, so all weights once take "
+        f"{limit(document):.3g} ms.",
+    ]
+    for backend in dict.fromkeys(r["backend"] for r in document["milliseconds"]):
+        found = {(r["context"], r["tokens"]): r for r in document["milliseconds"] if r["backend"] == backend}
+        rows = []
+        for context in config["context"]:
+            one = found.get((context, 1), {}).get("median")
+            cells = (found[context, tokens] for tokens in config["tokens"])
+            rows.append([str(context), *(_cell(r, one) for r in cells)])
+        header = ["context", *map(str, config["tokens"])]
+        blocks += [f"## By {backend}", table(header, rows)]
+    blocks.append(
+        f"Milliseconds of a forward of so many tokens, a chain: median of {config['repeats']} repeats (extremes), all sizes "
+        "by turns, and how many times a forward of one token it takes at that context."
+    )
+    return "\n\n".join(blocks) + "\n"
+
+
+def _cell(result: dict[str, Any], one: float | None) -> str:
+    text = f"{result['median']:.2f} ({result['least']:.2f} to {result['most']:.2f})"
+    return text if one is None else f"{text}; {result['median'] / one:.2f}"

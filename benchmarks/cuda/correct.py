@@ -1,0 +1,94 @@
+"""Is it exact on this device? Logits of trees, greedy texts against ``generate``, sampled texts against the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from benchmarks.cuda.models import bundled
+from benchmarks.cuda.plan import Deadline, Plan, TimeIsUp
+from benchmarks.greedy import compare
+from benchmarks.judge import Judge
+from benchmarks.prompts import Prompt
+from benchmarks.run import Bench, Log
+from benchmarks.settings import TOKEN_BY_TOKEN, plan
+from draftwood.api import Pair
+from draftwood.tune.prompts import built_in
+
+PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5)
+ALLOWED: Final = 1e-3  # of logits in float32, and of the two best logits where greedy texts part
+_LEFT_OUT: Final = {*TOKEN_BY_TOKEN, "prompt-lookup"}
+
+
+def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
+    """``correct`` says whether all held; the rest says what was compared."""
+    pair = bundled(asked.device, "float32")
+    logits = tree_logits(pair)
+    prompts = prompts_for(pair, asked.batches[-1])
+    log, complete = _texts(pair, prompts, asked, deadline)
+    greedy = compare(pair.target.model, prompts, log)
+    sampled = Judge(pair=pair, prompts=prompts, seed=0).verdicts(log)
+    gaps = [found["gap"] for one in greedy for found in one["differing"]]
+    exact = [one["exact"] for one in sampled if one["exact"] is not None]
+    return {
+        "correct": logits <= ALLOWED and all(gap <= ALLOWED for gap in gaps) and all(exact),
+        "complete": complete,
+        "tree_logits_difference": logits,
+        "greedy_texts": sum(one["compared"] for one in greedy),
+        "greedy_differing": len(gaps),
+        "largest_gap_where_they_part": max(gaps, default=0.0),
+        "sampled_settings_tested": len(exact),
+        "greedy": greedy,
+        "sampled": sampled,
+    }
+
+
+def prompts_for(pair: Pair, count: int) -> list[Prompt]:
+    """So many prompts of one source, so that batches of any size are filled."""
+    return [Prompt(source="built in", tokens=tuple(pair.encode(text))) for text in built_in(count)]
+
+
+def tree_logits(pair: Pair) -> float:
+    """The largest difference between the logits of a tree's nodes and those of their paths, each read alone by the model.
+
+    Two rows with prompts of different lengths hold the same tree with different tokens.
+    """
+    runner, model = pair.target, pair.target.model
+    prompts, size = [[1, 2, 3, 4, 5], [6, 7, 8]], len(PARENTS)
+    tokens = torch.randint(runner.vocab_size, (2, size), generator=torch.Generator().manual_seed(0)).to(runner.device)
+    paths = [_path(node) for node in range(size)]
+    sees = torch.tensor([[other in path for other in range(size)] for path in paths], device=runner.device)
+    depths = torch.tensor([len(path) - 1 for path in paths], device=runner.device).expand(2, size)
+    largest = 0.0
+    with torch.inference_mode():
+        runner.start(prompts)
+        scores = runner.extend(tokens, depths, sees.expand(2, size, size))
+        for row, prompt in enumerate(prompts):
+            for node, path in enumerate(paths):
+                ids = torch.tensor([[*prompt, *(int(tokens[row, at]) for at in path)]], device=runner.device)
+                alone = model(input_ids=ids).logits[0, -1]
+                largest = max(largest, float((scores[row, node].float() - alone.float()).abs().max()))
+        runner.start([[]])
+    return largest
+
+
+def _path(node: int) -> list[int]:
+    return [] if node < 0 else [*_path(PARENTS[node]), node]
+
+
+def _texts(pair: Pair, prompts: list[Prompt], asked: Plan, deadline: Deadline) -> tuple[Log, bool]:
+    """Texts of one setting of every method at temperature 0 and 1, in batches of every size, as far as the time lasts."""
+    known = {s.method: s for s in plan("peers", None, has_draft=True) if s.method not in _LEFT_OUT}
+    chosen = [known[name] for name in asked.methods or known]
+    cases = [(replace(s, batch=size), t) for t in (0.0, 1.0) for size in asked.batches for s in chosen]
+    log = Log(cases=cases)
+    bench = Bench(
+        pair=pair, cases=cases, prompts=prompts, repeats=1, max_new_tokens=asked.max_new_tokens, seed=0, hooks="none"
+    )
+    try:
+        bench.run(log, deadline.check, lambda: None)
+    except TimeIsUp:
+        return log, False
+    return log, True

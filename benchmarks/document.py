@@ -1,0 +1,111 @@
+"""The JSON document of a run: settings, machine, raw repeats and the figures derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from benchmarks.batches import batched
+from benchmarks.config import BenchConfig
+from benchmarks.greedy import compare
+from benchmarks.inflate import label_of
+from benchmarks.judge import Judge
+from benchmarks.prompts import Prompt
+from benchmarks.record import facts_of, plain, save, surroundings
+from benchmarks.report import markdown
+from benchmarks.run import Log, seed_of
+from benchmarks.settings import PACKAGES, rank
+from benchmarks.summary import columns, figures, ratio
+from draftwood.api import Pair
+
+FORMAT = 1
+BASES = ("ar", "generate")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes ``bench.json`` and ``bench.md``, as often as wanted, from what the log holds by then.
+
+    Attributes:
+        skipped: methods that were left out, and why.
+        others: the pair as other backends run it, by their names.
+        judge: of sampled texts; they are not judged without one.
+    """
+
+    config: BenchConfig
+    pair: Pair
+    prompts: Sequence[Prompt]
+    log: Log
+    load_before: float | None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Pair] = field(default_factory=dict)
+    judge: Judge | None = None
+
+    def write(self, *, partial: bool) -> dict[str, Any]:
+        """Both files; returns the document."""
+        found = self.document(partial=partial)
+        save(self.config.output, "bench", found, markdown(found))
+        return found
+
+    def document(self, *, partial: bool) -> dict[str, Any]:
+        """All that is known, as plain values."""
+        if partial:
+            self.log.level()
+        scale, methods = self.config.scale(), {setting.method for setting, _ in self.log.cases}
+        return {
+            "format": FORMAT,
+            "partial": partial,
+            "config": {**plain(asdict(self.config)), **plain(asdict(scale))},
+            **surroundings(self.pair.target.device, self.load_before, {PACKAGES[m] for m in methods & PACKAGES.keys()}),
+            "models": _models(self.pair, list(self.others.values())),
+            "skipped": [{"method": method, "why": why} for method, why in self.skipped.items()],
+            "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
+            "results": self._results(),
+            "greedy": compare(self.pair.target.model, self.prompts, self.log),
+            "judged": [] if self.judge is None else self.judge.verdicts(self.log),
+        }
+
+    def _results(self) -> list[dict[str, Any]]:
+        sources = {
+            size: [self.prompts[batch[0]].source for batch in batched(self.prompts, size)]
+            for size in {setting.batch for setting, _ in self.log.cases}
+        }
+        raw = [[columns(repeat) for repeat in repeats] for repeats in self.log.samples]
+        bases = {
+            (setting.method, setting.batch, temperature): repeats
+            for (setting, temperature), repeats in reversed(list(zip(self.log.cases, raw, strict=True)))
+            if setting.method in BASES and repeats  # of several backends the one that is named first
+        }
+        results = []
+        for (setting, temperature), repeats in zip(self.log.cases, raw, strict=True):
+            if not repeats:
+                continue
+            size = setting.batch
+            over = {b: ratio(repeats, bases[b, size, temperature]) for b in BASES if (b, size, temperature) in bases}
+            results.append(
+                {
+                    "setting": setting.name,
+                    "method": setting.kind,
+                    "shape": setting.label,
+                    "nodes": setting.nodes,
+                    "batch": size,
+                    "places": [list(place) for place in setting.places],
+                    "temperature": temperature,
+                    **figures(repeats, sources[size]),
+                    "speedup": over,
+                    "repeats": [{"first_seed": seed_of(self.config.seed, i, 0), **r} for i, r in enumerate(repeats)],
+                }
+            )
+        return sorted(results, key=lambda r: (r["temperature"], r["batch"], rank(r["method"]), r["nodes"]))
+
+
+def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:
+    """Kind, size and number format of both models."""
+    return {
+        name: facts_of(runner.model, " and ".join([runner.engine, *(other.target.engine for other in others)]))
+        | {"attention": runner.model.config._attn_implementation, "label": label_of(runner.model)}
+        for name, runner in {"target": pair.target, "draft": pair.draft}.items()
+        if runner is not None
+    }

@@ -1,0 +1,115 @@
+"""Other programs that generate: each is opened once, and left out with a word where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
+
+from benchmarks.measure import Maker
+from benchmarks.settings import ENGINES, Setting
+from draftwood.api import Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXTRA: Final = 'pip install "draftwood[peers]"'
+_TRIAL = 3  # tokens that an engine writes of each prompt before it is believed to take the model
+
+
+class Engine(Protocol):
+    """A program with the target's weights."""
+
+    def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
+        """What continues prompts."""
+        ...
+
+
+Open: TypeAlias = Callable[[Pair, str, Path], Engine]
+"""Makes an engine of a pair for a method, with a folder for its files."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Engines:
+    """Those that take the models, by method, and why others do not.
+
+    Reasons stand under the method, or under :attr:`Setting.group` where it does not take batches of that size.
+    """
+
+    opened: dict[str, Engine] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def takes(self, setting: Setting) -> bool:
+        """Whether it can be measured; settings of no other program always can."""
+        here = setting.method in self.opened or setting.method not in ENGINES
+        return here and setting.group not in self.skipped
+
+
+@contextmanager
+def engines(
+    settings: Sequence[Setting],
+    pair: Pair,
+    temperatures: Sequence[float],
+    prompts: Sequence[Sequence[int]],
+    openers: Mapping[str, Open] | None = None,
+) -> Iterator[Engines]:
+    """What the settings need; each goes on with as many prompts as a batch has at every temperature first.
+
+    Args:
+        prompts: at least as many as the largest batch has.
+        openers: by method, in the place of those that there are.
+    """
+    first = {setting.group: setting for setting in reversed(settings) if setting.method in ENGINES}
+    makers, found = openers or _openers(), Engines()
+    with TemporaryDirectory(prefix="draftwood-bench-") as folder:
+        for method in ENGINES:
+            its = sorted((s for s in first.values() if s.method == method), key=lambda s: s.batch)
+            try:
+                engine = makers[method](pair, method, _below(Path(folder), method)) if its else None
+            except ImportError as error:
+                found.skipped[method] = f"not installed ({error}): {EXTRA}"
+            except Exception as error:  # whatever a foreign program does: the others are measured all the same
+                found.skipped[method] = _told(error)
+            else:
+                if engine is not None:
+                    _try(engine, its, temperatures, prompts, found)
+        yield found
+
+
+def _try(
+    engine: Engine,
+    settings: Sequence[Setting],
+    temperatures: Sequence[float],
+    prompts: Sequence[Sequence[int]],
+    found: Engines,
+) -> None:
+    """Each setting, of one method and a batch size of its own, writes a few tokens."""
+    for setting in settings:
+        try:
+            for temperature in temperatures:
+                engine.maker(setting, temperature, _TRIAL)(prompts[: setting.batch], list(range(setting.batch)))
+        except Exception as error:
+            found.skipped[setting.group] = _told(error)
+        else:
+            found.opened[setting.method] = engine
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _below(folder: Path, name: str) -> Path:
+    own = folder / name
+    own.mkdir()
+    return own
+
+
+def _openers() -> dict[str, Open]:
+    from benchmarks.genai import GenAI
+    from benchmarks.llama_cpp import LlamaCpp
+
+    return {name: LlamaCpp if name.startswith("llama") else GenAI for name in ENGINES}

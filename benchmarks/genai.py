@@ -1,0 +1,186 @@
+"""OpenVINO GenAI (https://github.com/openvinotoolkit/openvino.genai) on the same weights, token ids in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+
+from benchmarks.measure import Maker, Texts
+from benchmarks.peers import padded
+from benchmarks.settings import Setting
+from benchmarks.translate.systems import closed
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.runners.openvino.graph import openvino
+from draftwood.runners.openvino.store import stored_graph
+
+NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
+_PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_BATCHED: Final = 4096  # tokens of a prompt that are read at once
+
+
+@final
+class GenAI:
+    """One pipeline of GenAI's: plain decoding, with a draft model, or with prompt lookup.
+
+    Nothing is kept from one text to the next: no prefixes, as nobody else keeps any. Keys and values have the precision of
+    the model, and nothing is quantised on the way.
+
+    Args:
+        pair: models whose weights it gets, on the CPU, in float32 or bfloat16.
+        method: ``genai``, ``genai-draft`` or ``genai-lookup``.
+        folder: for converted models; it has to stay as long as this object does.
+
+    Raises:
+        ConfigError: a device or number format that GenAI is not measured with.
+        ImportError: a package is missing.
+        ModelError: a model that cannot be converted.
+    """
+
+    def __init__(self, pair: Pair, method: str, folder: Path) -> None:
+        openvino()  # first, as nothing it brings along may report its use from here
+        import openvino_genai
+
+        model = pair.target.model
+        if model.device.type != "cpu" or model.dtype not in _PRECISIONS:
+            raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
+        self._genai, self._method, self._eos = openvino_genai, method, pair.eos
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        scheduler.max_num_batched_tokens = _BATCHED
+        extra: dict[str, Any] = {"scheduler_config": scheduler, **_properties(model)}
+        if method == "genai-draft":
+            assert pair.draft is not None
+            draft = _saved(pair.draft.model, pair.tokenizer, folder / "draft")
+            extra["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **_properties(model))
+        elif method == "genai-lookup":
+            extra["prompt_lookup"] = True
+        target = _saved(model, pair.tokenizer if method == "genai-draft" else None, folder / "target")
+        self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
+
+    def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
+        """Continues prompts under the target's own distribution at this temperature."""
+        asked = self._genai.GenerationConfig()
+        asked.max_new_tokens, asked.apply_chat_template = max_new_tokens, False
+        asked.do_sample = temperature > 0
+        if temperature:
+            asked.temperature = temperature
+        if self._eos:
+            asked.set_eos_token_id(self._eos[0])
+            asked.stop_token_ids = set(self._eos)
+        asked.ignore_eos = not self._eos
+        if setting.nodes:
+            asked.num_assistant_tokens = setting.nodes
+        if setting.method == "genai-lookup":
+            asked.max_ngram_size = NGRAM
+
+        def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+            asked.rng_seed = seeds[0]
+            ov = openvino()
+            inputs = self._genai.TokenizedInputs(*(ov.Tensor(rows.numpy()) for rows in padded(prompts)))
+            found = self._pipeline.generate(inputs, asked)
+            tokens = [closed(row, self._eos) for row in found.tokens]
+            forwards, row_forwards = self._forwards(found, tokens)
+            return Texts(tokens=tokens, forwards=forwards, row_forwards=row_forwards, drafted=0, seen=False)
+
+        return make
+
+    def _forwards(self, found: Any, tokens: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """Of the target, from GenAI's own figures, and the same counted for each row.
+
+        Each gives a row one token and those of the draft that it accepts; how many prompt lookup brought to each row of
+        several is not told.
+        """
+        steps, new = len(found.perf_metrics.raw_metrics.token_infer_durations), sum(map(len, tokens))
+        if self._method == "genai-draft":
+            rows = max(len(tokens), new - int(found.extended_perf_metrics.get_num_accepted_tokens()))
+            return (rows if len(tokens) == 1 else steps), rows
+        if len(tokens) == 1:
+            return steps, steps
+        return steps, new if self._method == "genai" else 0
+
+
+def _properties(model: Any) -> dict[str, Any]:
+    """As our own runner has them (:mod:`draftwood.runners.openvino.network`)."""
+    precision = _PRECISIONS[model.dtype]
+    return {
+        "INFERENCE_PRECISION_HINT": precision,
+        "KV_CACHE_PRECISION": precision,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "ENABLE_CPU_PINNING": False,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+
+
+def _saved(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """The folder that GenAI reads: the network and, where it asks for one, the tokenizer, which converts no text here."""
+    ov = openvino()
+    folder.mkdir(parents=True, exist_ok=True)
+    ov.save_model(served(model), folder / "openvino_model.xml", compress_to_fp16=False)
+    model.config.save_pretrained(folder)
+    if tokenizer is not None:
+        from openvino_tokenizers import convert_tokenizer
+
+        for part, name in zip(
+            convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
+        ):
+            ov.save_model(part, folder / f"openvino_{name}.xml")
+    return folder
+
+
+def served(model: Any) -> Any:
+    """The graph of our own runner with the inputs that GenAI knows: ``input_ids``, ``attention_mask`` [row, slot],
+    ``position_ids`` and ``beam_idx``; every new token is scored, and sees those before it.
+
+    Raises:
+        ModelError: a model that cannot be converted.
+    """
+    graph = stored_graph(model)
+    for ours, theirs in (("tokens", "input_ids"), ("positions", "position_ids"), ("rows", "beam_idx")):
+        _rename(graph.input(ours), theirs)
+    _rename(graph.output("scores"), "logits")
+    from openvino import opset13 as ops
+
+    ov = openvino()
+    seen = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
+    seen.output(0).get_tensor().set_names({"attention_mask"})
+    new, total = (_columns(ops, node) for node in (graph.input("input_ids").get_node(), seen))
+    zero, one = ops.constant(0, ov.Type.i64), ops.constant(1, ov.Type.i64)
+    mask = _mask(ops, ov, seen, ops.range(ops.subtract(total, new), total, one, output_type="i64"), total)
+    _replace(graph, "mask", mask)
+    _replace(graph, "keep", ops.range(zero, new, one, output_type="i64"))
+    graph.add_parameters([seen])
+    graph.validate_nodes_and_infer_types()
+    return graph
+
+
+def _columns(ops: Any, node: Any) -> Any:
+    return ops.gather(ops.shape_of(node), ops.constant(1), ops.constant(0))
+
+
+def _mask(ops: Any, ov: Any, seen: Any, places: Any, total: Any) -> Any:
+    """Additive [row, 1, new, slot]: slots behind the new token's own place and those of padding are hidden."""
+    zero = ops.constant(0, ov.Type.i64)
+    slots = ops.range(zero, total, ops.constant(1, ov.Type.i64), output_type="i64")
+    later = ops.greater(ops.unsqueeze(slots, ops.constant([0])), ops.unsqueeze(places, ops.constant([1])))
+    padding = ops.equal(ops.unsqueeze(seen, ops.constant([1, 2])), zero)
+    hidden = ops.logical_or(padding, ops.unsqueeze(later, ops.constant([0, 1])))
+    lowest, nothing = (ops.constant(value, ov.Type.f32) for value in (torch.finfo(torch.float32).min, 0.0))
+    return ops.select(hidden, lowest, nothing)
+
+
+def _rename(port: Any, name: str) -> None:
+    port.get_tensor().set_names({name})
+    port.get_node().set_friendly_name(name)
+
+
+def _replace(graph: Any, name: str, by: Any) -> None:
+    """Let a computed value stand in the place of an input."""
+    node = graph.input(name).get_node()
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(by.output(0))
+    graph.remove_parameter(node)

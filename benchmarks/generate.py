@@ -1,0 +1,100 @@
+"""``python -m benchmarks generate``; its options are those of :class:`BenchConfig`.
+
+Nothing heavy is imported before the benchmark runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.config import BenchConfig
+from benchmarks.opening import INTERRUPTED, block_of, on_backend, open_pair
+from draftwood.cli.progress import steps
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options
+
+if TYPE_CHECKING:
+    from benchmarks.run import Bench
+    from draftwood.api import Pair
+
+
+@click.command(name="generate")
+@dataclass_options(BenchConfig)
+def command(**options: Any) -> None:
+    """Measure block efficiency and speed of methods, trees and other programs on the same prompts and weights."""
+    config = BenchConfig(**options)
+    backend, *others = config.backends()
+    pair = open_pair(config, backend)
+    _measure(config, pair, {name: on_backend(pair, name) for name in others})
+
+
+def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
+    """Open what is measured, and say what is left out."""
+    from benchmarks.batches import at_batches, batched, left_out
+    from benchmarks.engines import engines
+    from benchmarks.prompts import read_prompts
+    from benchmarks.run import Bench
+    from benchmarks.settings import on_backends, plan
+
+    scale = config.scale()
+    chosen, budgets = config.method_names(), config.node_budgets()
+    planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=block_of(pair))
+    settings = at_batches(planned, config.batch_sizes())
+    prompts = read_prompts(config, pair.encode, pair.target.max_length)
+    first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]
+    with engines(settings, pair, scale.temperatures, first) as found:
+        skipped = found.skipped | left_out(planned, config.batch_sizes())
+        for method, why in skipped.items():
+            click.echo(f"Left out: {method}, {why}", err=True)
+        kept = on_backends([s for s in settings if found.takes(s)], config.backends())
+        if not kept:
+            raise ConfigError("nothing is left to measure: see above why, or choose other methods")
+        bench = Bench(
+            pair=pair,
+            cases=[(setting, temperature) for temperature in scale.temperatures for setting in kept],
+            prompts=prompts,
+            repeats=scale.repeats,
+            max_new_tokens=scale.max_new_tokens,
+            seed=config.seed,
+            others=others,
+            engines=found.opened,
+        )
+        _run(config, bench, skipped)
+
+
+def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
+    """Run, and write what there is however it ends."""
+    from benchmarks.document import Writer
+    from benchmarks.judge import Judge
+    from benchmarks.run import Log
+    from draftwood.core.machine import load_average
+
+    pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
+    judge = Judge(pair=pair, prompts=prompts, seed=config.seed) if config.scale().judged else None
+    writer = Writer(
+        config=config,
+        pair=pair,
+        prompts=prompts,
+        log=log,
+        load_before=load_average(),
+        skipped=skipped,
+        others=bench.others,
+        judge=judge,
+    )
+    settings = len({setting.name for setting, _ in bench.cases})
+    click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} batches", err=True)
+    config.output.mkdir(parents=True, exist_ok=True)  # before the work, not after hours of it
+    partial = True
+    try:
+        with steps("generate", bench.steps) as advance:
+            bench.run(log, advance, lambda: writer.write(partial=True))
+        partial = False
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    finally:
+        if any(log.samples):  # a run that ended while warming up leaves an older result alone
+            writer.write(partial=partial)
+            click.echo(f"{'Partial report' if partial else 'Report'}: {config.output / 'bench.md'}", err=partial)

@@ -1,0 +1,65 @@
+"""At temperature 0 every setting has to write what ``transformers.generate`` writes; where it does not, how close it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.batches import batched
+from benchmarks.prompts import Prompt
+from benchmarks.run import Log, by_prompt
+
+
+def compare(model: Any, prompts: Sequence[Prompt], log: Log) -> list[dict[str, Any]]:
+    """Per setting, how many prompts it continued unlike ``generate`` in any repeat, and the top-2 gap where they part.
+
+    ``generate`` of the smallest batch is what all batches are compared with. Empty when ``generate`` was not measured at
+    temperature 0.
+    """
+    texts = {
+        setting: [by_prompt(repeat, batched(prompts, setting.batch)) for repeat in samples]
+        for (setting, temperature), samples in zip(log.cases, log.samples, strict=True)
+        if temperature == 0 and samples
+    }
+    plain = [setting for setting in texts if setting.method == "generate"]
+    if not plain:
+        return []
+    reference = texts[min(plain, key=lambda setting: setting.batch)][0]
+    return [
+        {"setting": setting.name, "batch": setting.batch, "compared": len(reference.keys() & repeats[0]), "differing": found}
+        for setting, repeats in texts.items()
+        for found in [_differences(model, prompts, reference, repeats)]
+    ]
+
+
+def _differences(
+    model: Any, prompts: Sequence[Prompt], reference: dict[int, list[int]], repeats: list[dict[int, list[int]]]
+) -> list[dict[str, Any]]:
+    """One entry per prompt that differs, from the first repeat in which it does."""
+    found: dict[int, dict[str, Any]] = {}
+    for repeat in repeats:
+        for index in reference.keys() & repeat:
+            wanted, text = reference[index], repeat[index]
+            if text != wanted and index not in found:
+                at = first_difference(wanted, text)
+                gap = top_two_gap(model, [*prompts[index].tokens, *wanted[:at]])
+                found[index] = {"prompt": index, "at": at, "gap": gap}
+    return [found[index] for index in sorted(found)]
+
+
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
+    """The first place where two different texts part; the end of the shorter one if it begins the other."""
+    both = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(both) if a != b), min(len(left), len(right)))
+
+
+def top_two_gap(model: Any, tokens: Sequence[int], source: Sequence[int] = ()) -> float:
+    """How far the best score after ``tokens`` is above the second best; ``source`` is what an encoder reads."""
+    read = {"input_ids": source, "decoder_input_ids": tokens} if source else {"input_ids": tokens}
+    with torch.inference_mode():
+        inputs = {name: torch.tensor([list(row)], device=model.device) for name, row in read.items()}
+        scores = model(**inputs).logits[0, -1].float()
+    best = scores.topk(2).values
+    return float(best[0] - best[1])

@@ -1,0 +1,57 @@
+"""Do the sampled texts of a run follow the target's distribution? All are judged as ``draftwood check`` judges ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+from benchmarks.batches import batched
+from benchmarks.prompts import Prompt
+from benchmarks.run import Log, by_prompt
+from draftwood.api import Pair
+from draftwood.core.settings import Sampling
+from draftwood.exactness.goodness import BINS, judged, places_of
+
+ENOUGH: Final = 20 * BINS  # tokens; fewer say nothing
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Judges the texts of a log by plain forwards of the target, each once.
+
+    Attributes:
+        pair: the models as PyTorch runs them.
+        prompts: of the run.
+        seed: of the places of tokens within their own shares.
+    """
+
+    pair: Pair
+    prompts: Sequence[Prompt]
+    seed: int
+    _known: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False)
+
+    def verdicts(self, log: Log) -> list[dict[str, Any]]:
+        """One per setting and temperature above 0; without figures where there were too few tokens."""
+        found = []
+        for case, ((setting, temperature), repeats) in enumerate(zip(log.cases, log.samples, strict=True)):
+            batches = batched(self.prompts, setting.batch)
+            texts = [(case, r, p, new) for r, repeat in enumerate(repeats) for p, new in by_prompt(repeat, batches).items()]
+            if temperature == 0 or not any(tokens for *_, tokens in texts):
+                continue
+            places = torch.cat([self._places(*text, temperature) for text in texts if text[-1]])
+            report = asdict(judged(places)) if len(places) >= ENOUGH else {"tokens": len(places), "exact": None}
+            found.append({"setting": setting.name, "batch": setting.batch, "temperature": temperature, **report})
+        return found
+
+    def _places(self, case: int, repeat: int, prompt: int, tokens: list[int], temperature: float) -> Tensor:
+        key = case, repeat, prompt
+        if key not in self._known:
+            generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
+            read, distribution = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
+            self._known[key] = places_of(self.pair.target, self.pair.draft, read, tokens, distribution, generator)
+        return self._known[key]

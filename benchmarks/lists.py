@@ -1,0 +1,52 @@
+"""Comma-separated options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from draftwood.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def listed(name: str, text: str, read: Callable[[str], T]) -> tuple[T, ...]:
+    """The different entries of a comma-separated option, each read by ``read``.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = [read(part) for piece in text.split(",") if (part := piece.strip())]
+    if not found:
+        raise ConfigError(f"{name} is {text!r}: give a comma-separated list, or leave the option out")
+    return tuple(dict.fromkeys(found))
+
+
+def chosen(name: str, text: str, known: Collection[str]) -> tuple[str, ...]:
+    """Entries that all have to be known.
+
+    Raises:
+        ConfigError: one that is not.
+    """
+
+    def read(part: str) -> str:
+        if part not in known:
+            raise ConfigError(f"{name} holds {part!r}: choose from {', '.join(known)}")
+        return part
+
+    return listed(name, text, read)
+
+
+def whole_numbers(name: str, text: str, *, least: int, example: str) -> tuple[int, ...]:
+    """Entries that all have to be whole numbers of at least ``least``.
+
+    Raises:
+        ConfigError: one that is not.
+    """
+
+    def read(part: str) -> int:
+        if not part.isdecimal() or int(part) < least:
+            raise ConfigError(f"{name} holds {part!r}: give numbers of {least} or more, for example {example}")
+        return int(part)
+
+    return listed(name, text, read)

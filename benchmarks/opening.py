@@ -1,0 +1,64 @@
+"""Opening the models of a benchmark, and the options that say which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from draftwood.core.settings import LoadOptions
+
+if TYPE_CHECKING:
+    from benchmarks.config import DTypeName
+    from draftwood.api import Pair
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+class Named(Protocol):
+    """The options of a benchmark that say which models are loaded, and how."""
+
+    @property
+    def target(self) -> str | None: ...
+
+    @property
+    def draft(self) -> str | None: ...
+
+    @property
+    def dtype(self) -> DTypeName: ...
+
+    @property
+    def device(self) -> str: ...
+
+
+def quiet() -> None:
+    """Loading shows nothing, and PyTorch takes the cores that are free."""
+    from draftwood.core.machine import set_threads
+    from draftwood.loading.models import quiet_loading
+
+    quiet_loading()
+    set_threads(None)
+
+
+def open_pair(config: Named, backend: Literal["torch", "openvino"], *, profile: str = "none") -> Pair:
+    """Load the models; raises what :func:`draftwood.api.load` raises."""
+    from draftwood.api import load
+
+    quiet()
+    options = LoadOptions(dtype=config.dtype, device=config.device, backend=backend, profile=profile)
+    return load(config.target, config.draft, options=options)
+
+
+def on_backend(pair: Pair, backend: Literal["torch", "openvino"]) -> Pair:
+    """The same models, run by another backend."""
+    from draftwood.api import Pair
+    from draftwood.runners.factory import make_runners
+
+    model, draft = pair.target.model, None if pair.draft is None else pair.draft.model
+    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend))
+
+
+def block_of(pair: Pair) -> int | None:
+    """The longest block of a draft that scores whole blocks; None for any other, or none."""
+    from draftwood.runners.protocols import BlockRunner
+
+    return pair.draft.block if isinstance(pair.draft, BlockRunner) else None

@@ -1,0 +1,141 @@
+"""What is continued: openings of held-out documents, a file of prompts, or the few openings below."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import final
+
+from benchmarks.config import BenchConfig
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents
+from draftwood.tune.prompts import BUILT_IN
+
+Encode = Callable[[str], list[int]]
+_CHARACTERS_PER_TOKEN = 40  # more than any token has on average: only the beginning of a document is encoded
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Token ids to continue, and where they come from."""
+
+    source: str
+    tokens: tuple[int, ...]
+
+
+def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> list[Prompt]:
+    """The prompts of a run, the sources in turn, so that an interrupted run has seen all of them.
+
+    Args:
+        encode: token ids of a text.
+        longest: the models' context in tokens; prompt and continuation have to fit.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a prompt that leaves no room for the continuation.
+    """
+    scale = config.scale()
+    if config.data is not None and config.contexts is not None:
+        prompts = _of_lengths(config.data, scale.prompts_per_source, config.context_lengths(), encode)
+        for prompt in prompts:
+            _check_room(prompt, scale.max_new_tokens, longest)
+        return prompts
+    if config.data is not None:
+        texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens, config.skip_prompts)
+        keep: int | None = config.prompt_tokens
+    else:
+        texts = _from_file(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
+        keep = None
+    chosen = [
+        [Prompt(source=source, tokens=tuple(encode(text)[:keep])) for text in some[: scale.prompts_per_source]]
+        for source, some in texts.items()
+    ]
+    prompts = [p for p in chain.from_iterable(zip_longest(*chosen)) if p is not None]
+    for prompt in prompts:
+        _check_room(prompt, scale.max_new_tokens, longest)
+    return prompts
+
+
+def _of_lengths(folder: Path, count: int, lengths: Sequence[int], encode: Encode) -> list[Prompt]:
+    """Prompts of every length, the shorter ones the ends of the longest: what is continued is the same text.
+
+    Raises:
+        ConfigError: a source that is too short.
+    """
+    longest = max(lengths)
+    prompts = []
+    for path in _files(folder):
+        name, whole = path.name.split(".val.txt")[0], "\n\n".join(read_documents(path))
+        for part in range(count):
+            start = whole.find("\n", part * len(whole) // count) + 1 if part else 0
+            tokens = encode(whole[start : start + longest * _CHARACTERS_PER_TOKEN])[:longest]
+            if len(tokens) < longest:
+                raise ConfigError(
+                    f"{path} holds no {count} pieces of {longest} tokens (piece {part + 1} has {len(tokens)}): lower "
+                    "--contexts or --prompts-per-source, or give longer texts"
+                )
+            prompts += [Prompt(source=f"{name} at {n}", tokens=tuple(tokens[-n:])) for n in lengths]
+    return prompts
+
+
+def _check_room(prompt: Prompt, new: int, longest: int | None) -> None:
+    length = len(prompt.tokens)
+    if longest is not None and length + new > longest:
+        raise ConfigError(
+            f"a prompt of {prompt.source!r} has {length} tokens and {new} new ones do not fit the models' context of "
+            f"{longest}: lower --max-new-tokens, or shorten the prompt (--prompt-tokens with --data)"
+        )
+
+
+def _files(folder: Path) -> list[Path]:
+    paths = sorted([*folder.glob("*.val.txt"), *folder.glob("*.val.txt.xz")])
+    if not paths:
+        raise ConfigError(f"data folder {folder} holds no NAME.val.txt or NAME.val.txt.xz: give one that does, or --prompts")
+    return paths
+
+
+def _held_out(folder: Path, count: int, tokens: int, skip: int) -> dict[str, list[str]]:
+    """Beginnings of ``count`` held-out documents of every source in a data folder, behind the first ``skip``."""
+    cut = tokens * _CHARACTERS_PER_TOKEN
+    found = {}
+    for path in _files(folder):
+        texts = pieces(read_documents(path), skip + count)[skip:]
+        if not texts:
+            raise ConfigError(f"{path} holds no more than {skip} documents: lower --skip-prompts")
+        found[path.name.split(".val.txt")[0]] = [text[:cut] for text in texts]
+    return found
+
+
+def pieces(found: Sequence[str], count: int) -> list[str]:
+    """The first ``count`` documents; where there are fewer (whole books), they are also entered at later lines."""
+    if len(found) >= count:
+        return list(found[:count])
+    entries = -(-count // len(found))
+    starts = ((text, part * len(text) // entries) for part in range(entries) for text in found)
+    entered = (text if not at else text[text.find("\n", at) + 1 :] for text, at in starts)
+    return list(dict.fromkeys(entered))[:count]
+
+
+def _from_file(path: Path) -> dict[str, list[str]]:
+    if not path.is_file():
+        raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
+    texts: dict[str, list[str]] = {}
+    for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
+        try:
+            entry = json.loads(line)
+            prompt, source = entry["prompt"], str(entry.get("source", path.stem))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            prompt, source = None, ""
+        if not isinstance(prompt, str) or not prompt:
+            raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')
+        texts.setdefault(source, []).append(prompt)
+    if not texts:
+        raise ConfigError(f"prompts file {path} holds no prompt")
+    return texts
+
+
+def _lines(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())

@@ -1,0 +1,58 @@
+"""What every benchmark writes: a JSON document with its surroundings, and a report made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftwood.core import machine
+from draftwood.tune.documents import replace_file, text_of
+
+
+def save(folder: Path, name: str, document: dict[str, Any], report: str) -> None:
+    """Write ``name.json`` and ``name.md``; the folder is made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / f"{name}.json", text_of(document))
+    replace_file(folder / f"{name}.md", report)
+
+
+def surroundings(device: torch.device, load_before: float | None, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """The entries ``versions`` and ``machine`` of a document.
+
+    Args:
+        device: of the target.
+        load_before: load average before the run.
+        packages: whose versions are of interest too, where they are installed.
+    """
+    more = {name: found for name in sorted(packages) if (found := machine.version_of(name)) is not None}
+    load = {"load_before": load_before, "load_after": machine.load_average()}
+    return {"versions": machine.versions() | more, "machine": machine.machine(device) | load}
+
+
+def facts_of(model: Any, engine: str) -> dict[str, Any]:
+    """Kind, size and number format of a model, and what runs it."""
+    return {
+        "type": model.config.model_type,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "engine": engine,
+    }
+
+
+def plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no paths."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def machine_lines(document: dict[str, Any], *remarks: str) -> list[str]:
+    """Machine, load, remarks and versions, as lines of a report's head."""
+    here = document["machine"]
+    return [
+        f"* {here['accelerator'] or here['cpu']}, cores: {here['cores']}, threads: {here['torch_threads']}",
+        f"* load average {here['load_before']} before and {here['load_after']} after",
+        *(f"* {remark}" for remark in remarks),
+        "* " + ", ".join(f"{name} {number}" for name, number in document["versions"].items()),
+    ]

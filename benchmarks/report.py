@@ -1,0 +1,295 @@
+"""The Markdown report, a function of the JSON document alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any, TypeAlias
+
+from benchmarks.record import machine_lines
+from benchmarks.settings import ENGINES, METHODS, OURS, PEERS, rank
+from benchmarks.summary import STAGES, ratio
+
+Result: TypeAlias = dict[str, Any]
+
+PROTOCOLS = {"length": "Fixed draft length", "budget": "Fixed target budget (drafted nodes)"}
+NOTES = """\
+* **Block efficiency** is new tokens per forward of the target, over all texts; ± is its standard error over prompts. In a
+  batch a forward counts once for every text that it goes on with (also for finished ones, where they are read on).
+* *nodes* is the size of a full tree; *drafted/round* what the target really got to see, on average. Near the end of a
+  text trees are cut. At temperature 0 independent chains are all the same chain, and it is scored once.
+* **Tokens/s** are new tokens of all texts of a batch per wall second of the whole call, from token ids to token ids, timed
+  from outside on both sides: one figure per repeat over all prompts; the table shows the median and, in brackets, the
+  extremes.
+* **Ratios** are taken inside each repeat, then their median; above 1 the setting named first (the row) is faster.
+* Shares of the time: *draft* and *target* are the forwards of the two models (seen by hooks, the same on both sides),
+  *verify* is Draftwood's verifier, *other* all the rest; *outside* is verify and other, per round (target forward).
+  On an accelerator forwards are launched, not awaited: there only the whole is to be trusted.
+* Every prompt (every batch) goes round all settings before the next one, in shuffled order; seeds are equal for all
+  settings and differ between repeats. At temperature 0 every repeat writes the same text.
+* Other programs (`genai`: OpenVINO GenAI, `llama.cpp`) run the same weights in the same number format with as many threads
+  and keep nothing between texts; of them only whole times are seen, and target forwards as they count them themselves.
+* A method's *best* is the best of all shapes measured for it here: with more shapes to choose from, it gains by chance."""
+
+DISTRIBUTION = """\
+Where each new token of a text lies in the target's own distribution at its own prefix, as one plain forward gives it; under
+that distribution these places are uniform. *Total variation* is the distance of their histogram from the uniform one, *by
+chance* what an exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts
+follow another distribution."""
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole report."""
+    results, temperatures = document["results"], document["config"]["temperatures"]
+    blocks = [head(document, "Draftwood benchmark")]
+    sizes = sorted({r["batch"] for r in results})
+    for temperature, size in product(temperatures, sizes):
+        here = [r for r in results if (r["temperature"], r["batch"]) == (temperature, size)]
+        if not here:
+            continue
+        blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
+        blocks += [block for protocol in PROTOCOLS for block in _protocol(here, protocol)]
+        blocks += [*_against_peers(here), *_by_source(here), *_rounds(document, here), *_all_settings(here)]
+    blocks += [*_greedy(document), *_judged(document)]
+    return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    names = list(header)
+    lines = [names, ["---", *["---:"] * (len(names) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def head(document: dict[str, Any], title: str) -> str:
+    """What was measured where."""
+    config = document["config"]
+    sources: dict[str, int] = {}
+    for prompt in document["prompts"]:
+        sources[prompt["source"]] = sources.get(prompt["source"], 0) + 1
+    repeats = max((len(r["repeats"]) for r in document["results"]), default=0)
+    models = [
+        f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, {m['attention']} attention, "
+        f"run by {m['engine']}" + (f"; {m['label']}" if m.get("label") else "")
+        for part, m in document["models"].items()
+    ]
+    left_out = [f"**left out**: {skipped['method']}, {skipped['why']}" for skipped in document.get("skipped", ())]
+    lines = [
+        f"# {title}" + (" (interrupted: partial results)" if document["partial"] else ""),
+        "",
+        *(f"* {line}" for line in models),
+        f"* prompts: {', '.join(f'{count} {name}' for name, count in sources.items())}; "
+        f"up to {config['max_new_tokens']} new tokens, batch {config['batch']}; {repeats} of {config['repeats']} repeats",
+        *machine_lines(document, *left_out),
+    ]
+    return "\n".join(lines)
+
+
+def speed_of(result: Result) -> float:
+    """Median tokens per second."""
+    return float(result["tokens_per_second"]["median"])
+
+
+def efficiency_of(result: Result) -> float:
+    """Block efficiency; 0 where it is not known."""
+    return float(result["block_efficiency"] or 0.0)
+
+
+def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str, Result]:
+    """The best result of every method, in the order of ``METHODS``; what several backends run counts for each."""
+    found: dict[str, Result] = {}
+    for result in results:
+        method = result["method"]
+        if method not in found or key(result) > key(found[method]):
+            found[method] = result
+    return {method: found[method] for method in sorted(found, key=rank) if method.partition(" ")[0] in METHODS}
+
+
+def places(results: Iterable[Result], protocol: str) -> list[int]:
+    """The lengths or budgets that were measured."""
+    return sorted({value for r in results for kind, value in r["places"] if kind == protocol})
+
+
+def _protocol(here: list[Result], protocol: str) -> list[str]:
+    """Two small tables: the best shape of every method in each place, by block efficiency and by speed."""
+    values = places(here, protocol)
+    if not values:
+        return []
+    title = PROTOCOLS[protocol]
+    blocks = [f"### {title}"]
+    plain = next((r for r in here if r["method"] == "ar"), None)
+    for name, key, form in (
+        ("Block efficiency", efficiency_of, efficiency_cell),
+        ("Tokens/s", speed_of, lambda r: f"{speed_of(r):.1f}"),
+    ):
+        columns = [best([r for r in here if [protocol, value] in r["places"]], key) for value in values]
+        rows = [
+            [method, *(f"{form(c[method])} ({c[method]['shape']})" if method in c else "" for c in columns)]
+            for method in sorted({method for c in columns for method in c}, key=rank)
+        ]
+        ar = [] if plain is None else [["ar", *[form(plain)] * len(values)]]
+        blocks.append(f"{name}, the best shape of each method:")
+        blocks.append(table([protocol, *map(str, values)], [*ar, *rows]))
+    return blocks
+
+
+def _against_peers(here: list[Result]) -> list[str]:
+    """Each side's best settings by speed, and how many times faster the row is than the column."""
+    fastest = best(here, speed_of)
+    peers = {method: fastest[method] for method in PEERS + ENGINES if method in fastest}
+    if not peers:
+        return []
+    tries = {method: sum(r["method"] == method for r in here) for method in fastest}
+    header = ["fastest setting", "of", "block efficiency", "tokens/s", *(f"÷ {peer['setting']}" for peer in peers.values())]
+    rows = [
+        [
+            result["setting"],
+            str(tries[method]),
+            efficiency_cell(result),
+            spread_cell(result["tokens_per_second"], 1),
+            *(spread_cell(ratio(result["repeats"], peer["repeats"]), 2) for peer in peers.values()),
+        ]
+        for method, result in fastest.items()
+    ]
+    others = ", OpenVINO GenAI and llama.cpp" if any(method in ENGINES for method in peers) else ""
+    return [f"### Against transformers{others}", table(header, rows)]
+
+
+def _by_source(here: list[Result]) -> list[str]:
+    """The fastest setting of each method on every source: block efficiency / tokens per second."""
+    fastest = best(here, speed_of)
+    sources = list(dict.fromkeys(name for r in fastest.values() for name in r["by_source"]))
+    if len(sources) < 2:
+        return []
+    rows = []
+    for result in fastest.values():
+        parts = [result["by_source"].get(source) for source in sources]
+        rows.append([result["setting"], *(f"{efficiency_cell(p)} / {speed_of(p):.1f}" if p else "" for p in parts)])
+    return ["### By source", "Block efficiency / tokens per second:", table(["fastest setting", *sources], rows)]
+
+
+def _rounds(document: dict[str, Any], here: list[Result]) -> list[str]:
+    """A round's time behind contexts of several lengths, beside plain decoding's."""
+    if not document["config"].get("contexts"):
+        return []
+    fastest = best(here, speed_of)
+    sources = list(dict.fromkeys(name for r in fastest.values() for name in r["by_source"]))
+    rows = []
+    for method, result in fastest.items():
+        plain = (
+            fastest.get(" ".join(["ar", *method.split(" ")[1:]]))
+            if method.split(" ")[0] in OURS
+            else fastest.get("generate")
+        )
+        rows.append([result["setting"], *(_round_cell(result, plain, source) for source in sources)])
+    title = (
+        "Milliseconds per round (target forward), all included; in brackets, how many rounds of plain decoding it is "
+        "(ours on the same backend; of others, of `generate`):"
+    )
+    return ["### By context", title, table(["fastest setting", *sources], rows)]
+
+
+def _round_cell(result: Result, plain: Result | None, source: str) -> str:
+    if source not in result["by_source"]:
+        return ""
+    taken = result["by_source"][source]["ms_per_round"]
+    if plain is None or source not in plain["by_source"]:
+        return f"{taken:.2f}"
+    return f"{taken:.2f} ({taken / plain['by_source'][source]['ms_per_round']:.2f})"
+
+
+def _all_settings(here: list[Result]) -> list[str]:
+    """One line per setting with everything."""
+    marks = _marks(here)
+    header = ["setting", "nodes", "drafted/round", "block efficiency", "tokens/s", "÷ ar", *(f"{s} %" for s in STAGES)]
+    header += ["outside %", "outside ms/round", "best shape at"]
+    rows = [
+        [
+            r["setting"],
+            str(r["nodes"]),
+            _known(r["drafted_per_round"], "{:.2f}"),
+            efficiency_cell(r),
+            spread_cell(r["tokens_per_second"], 1),
+            spread_cell(r["speedup"]["ar"], 2) if "ar" in r["speedup"] else "",
+            *(f"{100 * r['share'][stage]:.1f}" if r["share"] else "" for stage in STAGES),
+            f"{100 * r['outside_share']:.1f}" if r["share"] else "",
+            _known(r["outside_ms_per_round"], "{:.3f}"),
+            ", ".join(marks.get(r["setting"], ())),
+        ]
+        for r in here
+    ]
+    return ["### All settings", table(header, rows)]
+
+
+def _known(value: float | None, form: str) -> str:
+    """A figure, or nothing where other programs do not tell it."""
+    return "" if value is None else form.format(value)
+
+
+def _marks(here: list[Result]) -> dict[str, list[str]]:
+    """Where a setting is its method's best: E by block efficiency, S by speed."""
+    found: dict[str, dict[str, str]] = {}
+    for protocol in PROTOCOLS:
+        for value in places(here, protocol):
+            rivals = [r for r in here if [protocol, value] in r["places"]]
+            for letter, key in (("E", efficiency_of), ("S", speed_of)):
+                for result in best(rivals, key).values():
+                    place = found.setdefault(result["setting"], {})
+                    place[f"{protocol} {value}"] = place.get(f"{protocol} {value}", "") + letter
+    return {setting: [f"{place} ({letters})" for place, letters in marks.items()] for setting, marks in found.items()}
+
+
+def _greedy(document: dict[str, Any]) -> list[str]:
+    """The check of every text at temperature 0 against ``generate``."""
+    title = "## Equal to generate at temperature 0"
+    checked = document["greedy"]
+    if not checked:
+        return [title, "Not checked: `generate` was not measured at temperature 0."]
+    rows = [
+        [
+            _at(check),
+            str(check["compared"]),
+            str(len(check["differing"])),
+            f"{max(d['gap'] for d in check['differing']):.2g}" if check["differing"] else "",
+        ]
+        for check in checked
+    ]
+    header = ["setting", "prompts", "differing", "largest top-2 gap where they part"]
+    dtype = document["models"]["target"]["dtype"]
+    text = f"Arithmetic in {dtype}. A text may part from `generate` only where two scores are equal to within rounding."
+    return [title, text, table(header, rows)]
+
+
+def _judged(document: dict[str, Any]) -> list[str]:
+    """Whether sampled texts follow the target's distribution."""
+    if not document["judged"]:
+        return []
+    found = document["judged"]
+    rows = [[f"{one['temperature']:g}", _at(one), str(one["tokens"]), *_verdict(one)] for one in found]
+    header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "law"]
+    return ["## The target's own distribution", DISTRIBUTION, table(header, rows)]
+
+
+def _at(found: dict[str, Any]) -> str:
+    """The setting, and the batch size where it is not 1."""
+    name: str = found["setting"]
+    return name if found["batch"] == 1 else f"{name}, batch {found['batch']}"
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    if found["exact"] is None:
+        return ["", "", "", "", "too few tokens"]
+    distances = [f"{found[name]:.4f}" for name in ("total_variation", "expected", "detectable")]
+    return [*distances, f"{found['p_value']:.2g}", "exact" if found["exact"] else "**another**"]
+
+
+def efficiency_cell(figures: Result) -> str:
+    """Block efficiency and its standard error over prompts."""
+    error = figures["block_efficiency_se"]
+    if figures["block_efficiency"] is None:
+        return ""
+    return f"{figures['block_efficiency']:.3f}" + (f" ± {error:.3f}" if error is not None else "")
+
+
+def spread_cell(values: dict[str, float], digits: int) -> str:
+    return f"{values['median']:.{digits}f} ({values['min']:.{digits}f} to {values['max']:.{digits}f})"

@@ -1,0 +1,284 @@
+"""Which settings are measured: the two protocols of the RSD paper (arXiv 2402.14160) and the peers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING, cast, final
+
+from draftwood.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftwood.core.settings import Method, MethodName, VerifierName
+
+TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
+OURS = (
+    "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
+    "shared-noise", "adaptive", "block", "block+traversal", "ngram",
+)  # fmt: skip
+BLOCKS = ("block", "block+traversal")  # methods of a draft that scores a whole block in one forward
+BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
+PEERS = ("generate", "assisted", "prompt-lookup")
+ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup")  # other programs, with the same weights
+PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
+METHODS = OURS + PEERS + ENGINES
+TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others; what a draft of whole blocks cannot serve
+DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {*TOKEN_BY_TOKEN}
+
+LENGTHS = (2, 3, 4, 5)
+WIDTHS = (2, 3)
+MOST_TWOS = 3  # levels of an rsd-c tree that branch, in the fixed-length protocol
+BUDGETS = {
+    6: (("2-2", "2-1-1"), ("2x3", "3x2")),
+    10: (("2-2-1", "2-1-1-1-1"), ("2x5", "5x2")),
+    14: (("2-2-2", "2-1-1-1-1-1-1"), ("2x7", "7x2")),
+    21: (("3-2-2", "3-2-1-1"), ("3x7", "7x3")),
+    30: (("2-2-2-2", "2-2-1-1-1-1-1-1"), ("3x10", "5x6", "6x5")),
+}
+
+Place = tuple[str, int]
+"""Where a setting competes: ``("length", 3)`` or ``("budget", 14)``."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way to generate, measured at every temperature.
+
+    Attributes:
+        method: one of ``METHODS``; ``+traversal`` names the verifier, otherwise it is the method's own.
+        shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
+        nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
+        places: where it competes with other settings.
+        backend: what runs ours, where several do in one run; empty otherwise.
+        batch: texts that are continued together.
+    """
+
+    method: str
+    shape: str | None = None
+    nodes: int = 0
+    places: tuple[Place, ...] = ()
+    backend: str = ""
+    batch: int = 1
+
+    @property
+    def kind(self) -> str:
+        """The method, and what runs it where several do."""
+        return f"{self.method} ({self.backend})" if self.backend else self.method
+
+    @property
+    def name(self) -> str:
+        """Unique within a run at each batch size."""
+        return f"{self.kind} {self.label}".rstrip()
+
+    @property
+    def group(self) -> str:
+        """The method, and the batch size where it is not 1."""
+        return self.method if self.batch == 1 else f"{self.method} at batch {self.batch}"
+
+    @property
+    def label(self) -> str:
+        """The shape in short."""
+        free = "paced" if self.method == "shared-noise" else ""
+        return self.shape or (f"{self.nodes} nodes" if self.nodes else free)
+
+    @property
+    def is_peer(self) -> bool:
+        """It is none of ours."""
+        return self.method in PEERS + ENGINES
+
+    def to_method(self) -> Method:
+        """What Draftwood builds for it."""
+        from draftwood.core.settings import Method
+
+        nodes = self.nodes or None if self.method in BY_NODES else None
+        method, _, verifier = self.method.partition("+")
+        return Method(
+            method=cast("MethodName", method),
+            verifier=cast("VerifierName", verifier or "auto"),
+            shape=self.shape,
+            nodes=nodes,
+        )
+
+
+def node_count(shape: str) -> int:
+    """Drafted nodes of a shape: ``4`` is 4, ``3x5`` is 15, ``2-2-1`` is 2 + 4 + 4."""
+    if "x" in shape:
+        width, length = shape.split("x")
+        return int(width) * int(length)
+    return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
+
+
+def depth(setting: Setting) -> int:
+    """Levels of a setting's tree; 0 where its shape does not say."""
+    if setting.shape is None or setting.is_peer or setting.method == "ngram":
+        return 0
+    if "x" in setting.shape:
+        return int(setting.shape.split("x")[1])
+    return len(setting.shape.split("-")) if "-" in setting.shape else int(setting.shape)
+
+
+def _shaped(method: str, shape: str, *places: Place) -> Setting:
+    return Setting(method=method, shape=shape, nodes=node_count(shape), places=places)
+
+
+def fixed_length() -> Iterator[Setting]:
+    """Trees of equal depth, whatever they cost the target."""
+    for length in LENGTHS:
+        place = ("length", length)
+        yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal", *BLOCKS))
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal", "shared-noise"):
+            yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
+        for twos in range(1, min(length, MOST_TWOS) + 1):
+            shape = "-".join(["2"] * twos + ["1"] * (length - twos))
+            yield from (_shaped(method, shape, place) for method in ("rsd-c", "rsd-c+traversal"))
+
+
+def fixed_budget() -> Iterator[Setting]:
+    """Trees of exactly as many nodes, whatever their form."""
+    for budget, (branchings, beams) in BUDGETS.items():
+        place = ("budget", budget)
+        for method in ("chain", "chain+traversal", *BLOCKS):
+            yield _shaped(method, str(budget), place)
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal"):
+            yield from (_shaped(method, beam, place) for beam in beams)
+        for method in ("rsd-c", "rsd-c+traversal"):
+            yield from (_shaped(method, branching, place) for branching in branchings)
+        yield from (Setting(method=method, nodes=budget, places=(place,)) for method in BY_NODES)
+
+
+def acceptance() -> Iterator[Setting]:
+    """Trees of exactly as many nodes, and prompt lookup of as many tokens."""
+    yield from fixed_budget()
+    yield from (_shaped("ngram", str(budget), ("budget", budget)) for budget in BUDGETS)
+
+
+def _references() -> Iterator[Setting]:
+    yield Setting(method="ar")
+    yield Setting(method="generate")
+
+
+def paper() -> Iterator[Setting]:
+    """Both protocols in full."""
+    yield from _references()
+    yield from fixed_length()
+    yield from fixed_budget()
+
+
+PEER_SHAPES = {
+    "chain": ("2", "3", "4", "5"),
+    "iid": ("2x2", "2x3", "3x3", "2x4"),
+    "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
+    "rsd-s": ("2x2", "2x3", "3x3", "2x4"),
+    "hybrid": ("2x2", "2x3", "3x3", "2x4"),
+    "chain+traversal": ("3", "4", "5", "6"),
+    "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
+    "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
+    "hybrid+traversal": ("2x3", "2x4", "2x5", "3x3"),
+    "block": ("2", "3", "5", "8"),
+    "block+traversal": ("3", "4", "6", "8"),
+    "ngram": ("2", "3", "5", "8"),
+    "assisted": ("2", "3", "4", "5"),
+    "prompt-lookup": ("2", "3", "5", "8"),
+}
+ENGINE_SHAPES = {
+    "genai": ("",),
+    "genai-draft": ("2", "3", "4", "5"),
+    "genai-lookup": ("2", "3", "5", "8"),
+    "llama.cpp": ("",),
+    "llama.cpp-lookup": ("2", "3", "5", "8"),
+}
+PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
+
+
+def peers() -> Iterator[Setting]:
+    """Equally many settings of every method, ours and theirs, so that each side's best is chosen from as many."""
+    yield from _references()
+    for method, shapes in PEER_SHAPES.items():
+        yield from (_shaped(method, shape) for shape in shapes)
+    yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
+    yield Setting(method="adaptive")
+
+
+def all_peers() -> Iterator[Setting]:
+    """Other programs too."""
+    yield from peers()
+    for method, shapes in ENGINE_SHAPES.items():
+        yield from (_shaped(method, shape) if shape else Setting(method=method) for shape in shapes)
+
+
+PLANS: dict[str, Callable[[], Iterable[Setting]]] = {
+    "paper": paper,
+    "peers": peers,
+    "all-peers": all_peers,
+    "acceptance": acceptance,
+}
+
+
+def plan(
+    preset: str,
+    methods: Sequence[str] | None,
+    *,
+    has_draft: bool,
+    budgets: Sequence[int] | None = None,
+    block: int | None = None,
+) -> list[Setting]:
+    """The settings of a preset, each once, with all the places where it competes; with ``budgets``, only those there.
+
+    Args:
+        preset: one of ``PLANS``.
+        methods: keep only these.
+        has_draft: there is a draft model.
+        budgets: of trees, keep only those of so many nodes.
+        block: the longest block where the draft scores blocks in one forward: no tree is deeper. Without it no blocks are
+            measured, and with it nothing of others that drafts token by token.
+
+    Raises:
+        ConfigError: nothing is left, or another draft model is needed.
+    """
+    unfit = ({*TOKEN_BY_TOKEN} if block else set(BLOCKS)) if has_draft else set[str]()
+    if wrong := [name for name in methods or () if name in unfit]:
+        kind = "scores whole blocks" if block else "does not score whole blocks"
+        raise ConfigError(
+            f"the draft {kind}, which does not go with {', '.join(wrong)}: leave it out, or give another draft"
+        )
+    planned = list(PLANS[preset]())
+    known = {setting.method for setting in planned}
+    if missing := [name for name in methods or () if name not in known]:
+        other = "" if preset == "acceptance" else ", or take --preset all-peers, which measures everything"
+        raise ConfigError(f"preset {preset!r} does not measure {', '.join(missing)}: leave it out{other}")
+    found: dict[str, Setting] = {}
+    for setting in planned:
+        elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)
+        if setting.method in unfit or (block is not None and depth(setting) > block):
+            continue
+        if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
+            places = found[setting.name].places if setting.name in found else ()
+            found[setting.name] = replace(setting, places=places + setting.places)
+    if not found:
+        raise ConfigError(f"preset {preset!r} measures none of {', '.join(methods or ())}: choose other methods")
+    needy = sorted({s.method for s in found.values() if s.method in DRAFTING})
+    if needy and not has_draft:
+        rest = ",".join(name for name in METHODS if name not in DRAFTING)
+        raise ConfigError(f"a draft model is needed for {', '.join(needy)}: give --draft, or measure --methods {rest}")
+    return list(found.values())
+
+
+def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Setting]:
+    """Ours once for every backend, each marked where there are several."""
+    if len(backends) < 2:
+        return list(settings)
+    return [
+        replace(setting, backend="" if setting.is_peer else backend)
+        for backend in backends
+        for setting in settings
+        if not setting.is_peer or backend == backends[0]
+    ]
+
+
+def rank(kind: str) -> tuple[int, str]:
+    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them."""
+    method, _, backend = kind.partition(" ")
+    return ("auto", *METHODS).index(method), backend

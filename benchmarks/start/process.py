@@ -1,0 +1,115 @@
+"""One start, in a process that does nothing else: ``python -P process.py JSON``, which prints JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias, final
+
+STATUS = Path("/proc/self/status")
+Mark: TypeAlias = Callable[[str], None]
+"""Says that a point has been reached."""
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes that this process has held at most (``peak``) and holds now (``held``), shared files included; None where the
+    system does not tell.
+
+    On Linux from the kernel's account of this program (``VmHWM``): ``getrusage`` there begins with the peak of the process
+    that started it.
+    """
+    if STATUS.is_file():
+        lines = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
+        return {name: 1024 * int(lines[key].split()[0]) for name, key in (("peak", "VmHWM"), ("held", "VmRSS"))}
+    try:
+        import resource
+    except ImportError:
+        return {"peak": None, "held": None}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"peak": peak if sys.platform == "darwin" else 1024 * peak, "held": None}
+
+
+def started(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Load, and write a few tokens at temperature 0.
+
+    Args:
+        asked: ``system``, ``target``, ``draft``, ``dtype``, ``prompt``, ``max_new_tokens``, and ``begun``, the time of
+            ``perf_counter`` (one clock for all processes) at which this process was asked for.
+
+    Returns:
+        Seconds since then to ``imported``, ``loaded``, ``first_token`` and ``done``; bytes of memory, ``peak_loaded``,
+        ``peak`` and ``held``; the number of ``tokens`` and of the target's ``parameters``.
+    """
+    found: dict[str, Any] = {}
+
+    def mark(point: str) -> None:
+        found[point] = perf_counter() - asked["begun"]
+        if point == "loaded":
+            found["peak_loaded"] = memory()["peak"]
+
+    run = _transformers if asked["system"] == "transformers" else _draftwood
+    tokens, model = run(asked, mark)
+    mark("done")
+    return found | memory() | {"tokens": tokens, "parameters": sum(weight.numel() for weight in model.parameters())}
+
+
+@final
+class _FirstToken:
+    """A streamer of ``transformers``: its first call brings the prompt, its second one the first token."""
+
+    def __init__(self, mark: Mark) -> None:
+        self._mark, self._calls = mark, 0
+
+    def put(self, tokens: Any) -> None:
+        self._calls += 1
+        if self._calls == 2:
+            self._mark("first_token")
+
+    def end(self) -> None:
+        pass
+
+
+def _transformers(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    mark("imported")
+    tokenizer = AutoTokenizer.from_pretrained(asked["target"])
+    dtype = getattr(torch, asked["dtype"])
+    model = AutoModelForCausalLM.from_pretrained(asked["target"], dtype=dtype, use_safetensors=True).eval()
+    mark("loaded")
+    ids = torch.tensor([tokenizer(asked["prompt"])["input_ids"]])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=asked["max_new_tokens"],
+        streamer=_FirstToken(mark),
+    )
+    return out.shape[1] - ids.shape[1], model
+
+
+def _draftwood(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+    from draftwood.api import load
+    from draftwood.core.limits import Limits
+    from draftwood.core.settings import LoadOptions, Sampling
+    from draftwood.engine.decode import Request
+
+    mark("imported")
+    options = LoadOptions(dtype=asked["dtype"], device="cpu", backend=asked["system"], profile="none")
+    pair = load(asked["target"], asked["draft"], options=options)
+    mark("loaded")
+    request = Request(prompt=pair.encode(asked["prompt"]), limits=Limits(max_new_tokens=asked["max_new_tokens"]))
+    tokens = 0
+    for [piece] in pair.decoder(temperature=0.0).stream([request], Sampling(temperature=0.0)):
+        if not tokens:
+            mark("first_token")
+        tokens += len(piece.tokens)
+    return tokens, pair.target.model
+
+
+if __name__ == "__main__":
+    print(json.dumps(started(json.loads(sys.argv[1]))))

@@ -1,0 +1,214 @@
+"""Is ``auto`` as fast as the best fixed setting? And does a useless draft cost much?
+
+Every setting continues every prompt in turn and in shuffled order, as in the other benchmarks. The best of many fixed
+settings looks faster than it is, as it was chosen by the very times that it is judged by. So the best few of a temperature
+are measured again beside ``auto``, with other seeds and more repeats, and that run is what ``auto`` is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any, Final, final
+
+import torch
+
+from benchmarks.config import BenchConfig
+from benchmarks.document import Writer
+from benchmarks.prompts import Prompt
+from benchmarks.record import save
+from benchmarks.report import Result, speed_of
+from benchmarks.run import Bench, Case, Log
+from benchmarks.settings import BLOCKS, Setting, depth, node_count
+from benchmarks.summary import columns, ratio, speed
+from benchmarks.sweep_report import markdown
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.machine import load_average
+from draftwood.runners.factory import runners_like
+from draftwood.runners.protocols import BlockRunner
+
+AUTO: Final = Setting(method="auto")
+PLAIN: Final = Setting(method="ar")
+FREE: Final = (Setting(method="adaptive"), Setting(method="shared-noise"))  # the first is ``auto`` without a profile
+SHAPES: Final = {
+    "chain": ("2", "3", "4", "6"),
+    "block": ("2", "3", "5", "8"),
+    "rsd-s": ("2x2", "2x3", "2x4", "3x3", "3x4", "4x4"),
+    "ngram": ("3", "5", "8"),
+}
+NODES: Final = (4, 6, 8, 10, 14, 18, 24)  # of shared-noise trees
+FINALISTS: Final = 4  # fixed settings of a temperature that are measured again
+MORE: Final = 4  # times as many repeats of the final and of the untrained draft: they decide, and have few settings
+_OTHER_SEEDS: Final = 1_000  # of the final, far from those of the first run
+BLIND: Final = (PLAIN, AUTO, Setting(method="chain", shape="4", nodes=4))  # measured with the untrained draft
+
+
+def fixed(pair: Pair) -> Iterator[Setting]:
+    """The settings of which the best is looked for, plain decoding among them; none that the draft cannot grow."""
+    yield PLAIN
+    for method, shapes in SHAPES.items():
+        found = (Setting(method=method, shape=shape, nodes=node_count(shape)) for shape in shapes)
+        yield from (setting for setting in found if _grows(pair, setting))
+    yield from (Setting(method="shared-noise", nodes=nodes) for nodes in NODES)
+
+
+def _grows(pair: Pair, setting: Setting) -> bool:
+    """Whether the draft can: one that fills blocks grows nothing deeper than they are, and only such a one fills any."""
+    if isinstance(pair.draft, BlockRunner):
+        return depth(setting) <= pair.draft.block
+    return setting.method not in BLOCKS
+
+
+def untrained(pair: Pair, seed: int) -> Pair:
+    """The same target with a draft of the same configuration and fresh weights.
+
+    Raises:
+        ConfigError: a pair without a draft model.
+    """
+    if pair.draft is None:
+        raise ConfigError("a sweep compares what draft models bring, but there is none: give --draft")
+    model = pair.draft.model
+    with torch.random.fork_rng(devices=[]):  # weights are made with the global generator of the CPU
+        torch.default_generator.manual_seed(seed)
+        fresh = type(model)(deepcopy(model.config))
+    fresh = fresh.to(model.device, model.dtype).eval()
+    runners = runners_like(pair.target, pair.target.model, fresh)
+    return Pair(pair.target.model, fresh, pair.tokenizer, runners=runners)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Three runs: all settings with the pair's own draft, the fastest of them again, and a few with an untrained draft.
+
+    Attributes:
+        config: scale, seed and output folder.
+        pair: the models, and the profile that ``auto`` takes, if there is one.
+        blind: the pair with the untrained draft.
+        prompts: continued by every setting.
+    """
+
+    config: BenchConfig
+    pair: Pair
+    blind: Pair
+    prompts: Sequence[Prompt]
+
+    @property
+    def steps(self) -> int:
+        """Texts to be written."""
+        as_many = list(fixed(self.pair))[1 : 1 + FINALISTS]  # as those that will be the best
+        runs = self.all(), self.final(dict.fromkeys(self._temperatures, as_many)), self.untrained()
+        return sum(bench.steps for bench in runs)
+
+    @property
+    def _temperatures(self) -> tuple[float, ...]:
+        return self.config.scale().temperatures
+
+    def all(self) -> Bench:
+        """Everything, to find out what is fastest."""
+        settings = [AUTO, *FREE, *fixed(self.pair)]
+        return self._bench(self.pair, [(s, t) for t in self._temperatures for s in settings], 1, self.config.seed)
+
+    def final(self, best: Mapping[float, Sequence[Setting]]) -> Bench:
+        """The best fixed settings of each temperature, plain decoding and ``auto``."""
+        cases = [(s, t) for t, settings in best.items() for s in dict.fromkeys([PLAIN, AUTO, *settings])]
+        return self._bench(self.pair, cases, MORE, self.config.seed + _OTHER_SEEDS)
+
+    def untrained(self) -> Bench:
+        """A few settings with the untrained draft."""
+        settings = [setting for setting in BLIND if _grows(self.blind, setting)]
+        return self._bench(self.blind, [(s, t) for t in self._temperatures for s in settings], MORE, self.config.seed)
+
+    def _bench(self, pair: Pair, cases: list[Case], more: int, seed: int) -> Bench:
+        scale = self.config.scale()
+        return Bench(
+            pair=pair,
+            cases=cases,
+            prompts=self.prompts,
+            repeats=more * scale.repeats,
+            max_new_tokens=scale.max_new_tokens,
+            seed=seed,
+        )
+
+    def run(self, on_step: Callable[[], object]) -> dict[str, Any]:
+        """Measure everything; ``sweep.json`` and ``sweep.md`` are written after every repeat. Returns the document."""
+        record = Record(sweep=self, load_before=load_average())
+        partial = True
+        try:
+            record.measure(self.all(), on_step)
+            record.measure(self.final(record.best()), on_step)
+            record.measure(self.untrained(), on_step)
+            partial = False
+        finally:
+            if any(any(log.samples) for log in record.logs):  # one that ended while warming up leaves an older result alone
+                document = record.write(partial=partial)
+        return document
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What the runs measured so far, as a document and its files."""
+
+    sweep: Sweep
+    load_before: float | None
+    logs: list[Log] = field(default_factory=list)
+
+    def measure(self, bench: Bench, on_step: Callable[[], object]) -> None:
+        """One more run."""
+        self.logs.append(Log(cases=list(bench.cases)))
+        bench.run(self.logs[-1], on_step, lambda: self.write(partial=True))
+
+    def best(self) -> dict[float, list[Setting]]:
+        """The fastest fixed settings of every temperature in the first run, the fastest first."""
+        log, rivals = self.logs[0], set(fixed(self.sweep.pair))
+        found: dict[float, dict[Setting, float]] = {}
+        for (setting, temperature), repeats in zip(log.cases, log.samples, strict=True):
+            if setting in rivals and repeats:
+                found.setdefault(temperature, {})[setting] = median(speed(columns(repeat)) for repeat in repeats)
+        return {t: sorted(speeds, key=lambda s: -speeds[s])[:FINALISTS] for t, speeds in found.items()}
+
+    def write(self, *, partial: bool) -> dict[str, Any]:
+        """Both files; returns the document."""
+        document = self.document(partial=partial)
+        save(self.sweep.config.output, "sweep", document, markdown(document))
+        return document
+
+    def document(self, *, partial: bool) -> dict[str, Any]:
+        """All that is known, as plain values."""
+        sweep = self.sweep
+        runs = zip((sweep.pair, sweep.pair, sweep.blind), (0, _OTHER_SEEDS, 0), self.logs, strict=False)
+        own, *others = (
+            Writer(
+                config=replace(sweep.config, seed=sweep.config.seed + seed),
+                pair=pair,
+                prompts=sweep.prompts,
+                log=log,
+                load_before=self.load_before,
+            ).document(partial=partial)
+            for pair, seed, log in runs
+        )
+        del own["greedy"]  # no text is compared here
+        final, untrained = ([other["results"] for other in others] + [[], []])[:2]
+        return own | {"final": final, "auto": list(self._judged(final)), "untrained": untrained}
+
+    def _judged(self, final: Sequence[Result]) -> Iterator[dict[str, Any]]:
+        """Per temperature, ``auto`` beside the setting that was fastest in the first run, by the times of the final."""
+        best = self.best()
+        for temperature in self.sweep.config.scale().temperatures:
+            here = {r["setting"]: r for r in final if r["temperature"] == temperature}
+            names = [setting.name for setting in best.get(temperature, [])]
+            if AUTO.name in here and set(names) <= here.keys():
+                auto, fastest = here[AUTO.name]["repeats"], max(names, key=lambda name: speed_of(here[name]))
+                yield {
+                    "temperature": temperature,
+                    "method": asdict(self.sweep.pair.method(temperature=temperature)),
+                    "profile": self.sweep.pair.profile is not None,
+                    "best": names[0],
+                    "over_best": ratio(auto, here[names[0]]["repeats"]),
+                    "fastest": fastest,
+                    "over_fastest": ratio(auto, here[fastest]["repeats"]),
+                }

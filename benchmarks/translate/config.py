@@ -1,0 +1,195 @@
+"""Settings of ``python -m benchmarks translate``; defaults exist only here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, final
+
+from benchmarks.lists import chosen, whole_numbers
+from draftwood.core.errors import ConfigError
+
+METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block", "tree")
+PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")
+NONE: Final = "none"
+LIMIT: Final = 200
+REPEATS: Final = 3
+TOLERANCES: Final = ("1,0", "3,1")
+ABLATION: Final = ("ar", "block")  # methods, and below peers, block lengths and tolerances, of an ablation
+ABLATION_PEERS: Final = ("generate",)
+ABLATION_K: Final = (5, 10, 15, 20, 25)
+ABLATION_TOLERANCES: Final = ("1,0", "3,1", "3,3", "5,1", "5,3", "5,5")
+"""Those of Xia et al. 2023, arXiv 2203.16487."""
+NEEDS: Final = {"heads": "heads", "block": "draft", "tree": "draft"}
+"""Methods that are measured only where the option of this name gives their drafter."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TranslateConfig:
+    """What is measured, with which models, on which sentences, and where the result goes.
+
+    Raises:
+        ConfigError: a value out of range, an unknown system, a method whose drafter was not given.
+    """
+
+    data: Path = field(metadata={"help": "folder with NAME.val.LANGUAGE[.xz] of two languages, line by line"})
+    target: str | None = field(
+        default=None, metadata={"help": "translation model, a folder or a hub name; the bundled pair without it"}
+    )
+    draft: str | None = field(
+        default=None, metadata={"help": "drafter that fills whole blocks ('draftwood train spec-drafter'), a folder"}
+    )
+    heads: Path | None = field(
+        default=None, metadata={"help": "folder of heads on the target ('draftwood train spec-drafter --kind heads')"}
+    )
+    source_language: str = field(default="de", metadata={"help": "language to translate from, as the files call it"})
+    target_language: str = field(default="en", metadata={"help": "language to translate to, as the files call it"})
+    limit: int | None = field(
+        default=None,
+        metadata={
+            "help": f"sentences, evenly spaced over the files (often sorted by length); by default {LIMIT}, all with --exact"
+        },
+    )
+    long: int = field(default=12, metadata={"help": "tokens of a greedy translation that count as long"})
+    batch_size: tuple[int, ...] = field(
+        default=(1, 8), metadata={"help": "sentences translated at once; may be given several times"}
+    )
+    methods: str | None = field(
+        default=None, metadata={"help": f"only these methods of Draftwood, comma-separated: {', '.join(METHODS)}; or {NONE}"}
+    )
+    peers: str | None = field(
+        default=None, metadata={"help": f"only these other systems, comma-separated: {', '.join(PEERS)}; or {NONE}"}
+    )
+    tolerance: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": f"beta,tau of method block; may be given several times; by default {' and '.join(TOLERANCES)}"},
+    )
+    k: tuple[int, ...] = field(
+        default=(), metadata={"help": "tokens of a block; may be given several times; without it as 'draftwood translate'"}
+    )
+    nodes: tuple[int, ...] = field(
+        default=(),
+        metadata={"help": "node budget of method tree; may be given several times; without it the tree grows as it pays"},
+    )
+    ablation: bool = field(
+        default=False,
+        metadata={
+            "help": "method block only, once at every length of a block with every beta,tau: by default "
+            f"{', '.join(map(str, ABLATION_K))} with {' '.join(ABLATION_TOLERANCES)}"
+        },
+    )
+    layers: str | None = field(
+        default=None,
+        metadata={"help": "decoder layers that layer skip keeps, such as 0,2; by default all but first and last"},
+    )
+    skip_length: int = field(default=3, metadata={"help": "tokens that layer skip drafts, also for assisted generation"})
+    ngram_length: int = field(default=5, metadata={"help": "tokens that method ngram drafts at most"})
+    beams: int = field(default=5, metadata={"help": "beams of the systems that search with a beam"})
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "longest translation in tokens; by default what the target's own settings allow"}
+    )
+    exact: bool = field(
+        default=False,
+        metadata={"help": "no speed: compare all that should write the target's greedy translations"},
+    )
+    repeats: int | None = field(
+        default=None,
+        metadata={"help": f"repeats of every system on every sentence; by default {REPEATS}, 1 with --ablation"},
+    )
+    threads: int | None = field(default=None, metadata={"help": "threads of every system; by default those of PyTorch"})
+    backend: Literal["torch", "openvino"] = field(
+        default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"}
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the order of the systems"})
+    output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "long", "skip_length", "ngram_length", "max_new_tokens", "repeats", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: give 1 or more")
+        for name, values in (("batch_size", self.batch_size), ("k", self.k), ("nodes", self.nodes)):
+            if any(value < 1 for value in values) or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
+        if not self.batch_size:
+            raise ConfigError("batch_size is empty: give at least one number")
+        if self.beams < 2:
+            raise ConfigError(f"beams is {self.beams}: give 2 or more; one beam is greedy decoding")
+        if self.ablation and self.exact:
+            raise ConfigError("ablation compares block lengths and tolerances, exact compares texts: leave one of them out")
+        for name, method in (("k", "block"), ("tolerance", "block"), ("nodes", "tree")):
+            if (given := getattr(self, name)) and method not in self.method_names():
+                raise ConfigError(
+                    f"{name} is {' '.join(map(str, given))}, but method {method!r} is not measured: "
+                    f"choose it, or leave {name} out"
+                )
+        self.tolerances()
+        self.kept_layers()
+        if not (*self.method_names(), *self.peer_names()):
+            raise ConfigError("methods and peers are both 'none': name a system to measure")
+        if self.ablation and "block" not in self.method_names():
+            raise ConfigError("ablation is about method 'block': name it in methods, and give its drafter (--draft)")
+
+    def method_names(self) -> tuple[str, ...]:
+        """Draftwood's methods to be measured; without a choice, all that the given models allow."""
+        if self.methods is None:
+            return tuple(name for name in (ABLATION if self.ablation else METHODS) if name not in self.left_out())
+        names = _chosen_or_none("methods", self.methods, METHODS)
+        for name in names:
+            if name in self.left_out():
+                raise ConfigError(f"method {name!r} was asked for without its drafter: give --{NEEDS[name]}")
+        return names
+
+    def peer_names(self) -> tuple[str, ...]:
+        """The other systems to be measured."""
+        if self.peers is None:
+            return ABLATION_PEERS if self.ablation else PEERS
+        return _chosen_or_none("peers", self.peers, PEERS)
+
+    def sentences(self, there: int) -> int:
+        """How many of so many sentences are taken."""
+        if self.limit is None:
+            return there if self.exact else min(there, LIMIT)
+        return min(there, self.limit)
+
+    def skips_layers(self) -> bool:
+        """A system drafts with layers of the target."""
+        return "layer-skip" in self.method_names() or "assisted" in self.peer_names()
+
+    def left_out(self) -> tuple[str, ...]:
+        """Methods whose drafter was not given; the bundled pair has one for blocks."""
+        bundled = {"block", "tree"} if self.target is None else set()
+        return tuple(name for name, option in NEEDS.items() if getattr(self, option) is None and name not in bundled)
+
+    def tolerances(self) -> tuple[tuple[int, float], ...]:
+        """Pairs of beta and tau."""
+        texts = self.tolerance or (ABLATION_TOLERANCES if self.ablation else TOLERANCES)
+        return tuple(dict.fromkeys(_beta_tau(text) for text in texts))
+
+    def block_lengths(self) -> tuple[int, ...]:
+        """Tokens of a block; none where the drafter decides."""
+        return self.k or (ABLATION_K if self.ablation else ())
+
+    def times(self) -> int:
+        """Repeats."""
+        return (1 if self.ablation else REPEATS) if self.repeats is None else self.repeats
+
+    def kept_layers(self) -> tuple[int, ...] | None:
+        """Decoder layers that layer skip keeps; None where nothing was said."""
+        return None if self.layers is None else whole_numbers("layers", self.layers, least=0, example="0,4")
+
+
+def _chosen_or_none(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    return () if text.strip() == NONE else chosen(option, text, known)
+
+
+def _beta_tau(text: str) -> tuple[int, float]:
+    beta, _, tau = text.partition(",")
+    try:
+        found = int(beta), float(tau)
+    except ValueError:
+        found = 0, 0.0
+    if found[0] < 1 or not 0 <= found[1] < float("inf"):
+        raise ConfigError(f"tolerance is {text!r}: give beta,tau such as 3,1.0 (a whole number from 1 on, nats from 0 on)")
+    return found

@@ -1,0 +1,121 @@
+"""The JSON document of a run: settings, machine, raw repeats, translations, and the figures derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from benchmarks.record import facts_of, plain, save, surroundings
+from benchmarks.translate.config import TranslateConfig
+from benchmarks.translate.figures import Columns, columns, pace, part, quality, translations
+from benchmarks.translate.ours import kept_layers
+from benchmarks.translate.report import markdown
+from benchmarks.translate.run import Batch, Log
+from benchmarks.translate.sentences import Sentence, differences
+from draftwood.translation import Translator
+
+FORMAT = 1
+BASE = "generate"
+"""The system that the ratios are taken to."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes ``translate.json`` and ``translate.md``, as often as wanted, from what the log holds by then.
+
+    Attributes:
+        batches: per batch size, as they were translated.
+        groups: the sentences of each group.
+    """
+
+    config: TranslateConfig
+    translator: Translator
+    sentences: Sequence[Sentence]
+    batches: dict[int, list[Batch]]
+    groups: dict[str, list[int]]
+    log: Log
+    load_before: float | None
+
+    def write(self, *, partial: bool) -> dict[str, Any]:
+        """Both files; returns the document."""
+        found = self.document(partial=partial)
+        save(self.config.output, "translate", found, markdown(found))
+        return found
+
+    def document(self, *, partial: bool) -> dict[str, Any]:
+        """All that is known, as plain values; needs one complete repeat."""
+        pairs = [{"source": s.source, "reference": s.reference, "greedy_tokens": len(s.greedy)} for s in self.sentences]
+        return {
+            "format": FORMAT,
+            "partial": partial,
+            **setting(self.config, self.translator, self.load_before),
+            "groups": {name: len(numbers) for name, numbers in self.groups.items()},
+            "sentences": pairs,
+            "results": self._results(),
+        }
+
+    def _results(self) -> list[dict[str, Any]]:
+        raw = [[columns(repeat) for repeat in repeats[: self.log.repeats]] for repeats in self.log.samples]
+        bases = {size: repeats for (system, size), repeats in zip(self.log.cases, raw, strict=True) if system.name == BASE}
+        greedy = self._decoded([sentence.greedy for sentence in self.sentences])
+        results = []
+        for (system, size), repeats, samples in zip(self.log.cases, raw, self.log.samples, strict=True):
+            rows = [translations(repeat, self.batches[size]) for repeat in samples[: self.log.repeats]]
+            texts = self._decoded(rows[0])
+            apart = differences(self.translator, self.sentences, rows)
+            results.append(
+                {
+                    "system": system.name,
+                    "ours": system.ours,
+                    "greedy": system.greedy,
+                    "batch_size": size,
+                    "groups": {
+                        name: {
+                            "sentences": len(numbers),
+                            "equal": len(set(numbers) - {entry["sentence"] for entry in apart}),
+                            **self._quality(numbers, texts, greedy),
+                            **self._pace(numbers, size, repeats, bases.get(size)),
+                        }
+                        for name, numbers in self.groups.items()
+                    },
+                    "differing": apart if system.greedy else None,
+                    "texts": texts,
+                    "repeats": repeats,
+                }
+            )
+        return results
+
+    def _quality(self, numbers: Sequence[int], texts: Sequence[str], greedy: Sequence[str]) -> dict[str, float]:
+        references = [self.sentences[n].reference for n in numbers]
+        return quality([texts[n] for n in numbers], references, [greedy[n] for n in numbers])
+
+    def _pace(
+        self, numbers: Sequence[int], size: int, repeats: Sequence[Columns], base: Sequence[Columns] | None
+    ) -> dict[str, Any]:
+        inside = set(numbers)
+        chosen = [i for i, batch in enumerate(self.batches[size]) if inside.issuperset(batch)]
+        over = None if base is None else [part(repeat, chosen) for repeat in base]
+        return pace([part(repeat, chosen) for repeat in repeats], over, len(numbers))
+
+    def _decoded(self, rows: Sequence[list[int]]) -> list[str]:
+        found: list[str] = self.translator.tokenizer.batch_decode(list(rows), skip_special_tokens=True)
+        return found
+
+
+def setting(config: TranslateConfig, translator: Translator, load_before: float | None) -> dict[str, Any]:
+    """What figures belong to: configuration, versions, machine and models."""
+    models = {"target": translator.model, "draft": getattr(translator.draft, "model", None)}
+    packages = {"sacrebleu": not config.exact, "ctranslate2": any("ctranslate2" in name for name in config.peer_names())}
+    return {
+        "config": {**plain(asdict(config)), "repeats": config.times()},
+        "left_out": list(config.left_out()) if config.methods is None and not config.ablation else [],
+        "kept_layers": kept_layers(config, translator.model) if config.skips_layers() else [],
+        **surroundings(translator.target.device, load_before, [name for name, used in packages.items() if used]),
+        "models": {
+            name: facts_of(model, getattr(getattr(translator, name), "engine", "torch"))
+            for name, model in models.items()
+            if model is not None
+        },
+    }

@@ -1,0 +1,204 @@
+"""Ways to continue the same prompts, timed in turn: plain decoding, ``auto``, a fixed tree and ``transformers``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any, Final, NamedTuple, TypeAlias, final
+
+import torch
+
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+from draftwood.runners.protocols import BlockRunner
+
+PLAIN: Final = Method(method="ar")
+SHARED: Final = tuple(Method(method="shared-noise", nodes=nodes) for nodes in (6, 12))
+TREES: Final = (
+    Method(method="chain", shape="3"),
+    *(Method(method="rsd-s", shape=shape, verifier="traversal") for shape in ("2x3", "3x4")),
+    *SHARED,
+)
+LOOKUPS: Final = tuple(Method(method="ngram", shape=shape) for shape in ("3", "5", "8"))
+PAUSE: Final = 0.02
+"""Seconds before a text: threads of the system before it wait actively for more work for some 10 ms."""
+
+
+class Written(NamedTuple):
+    """New tokens of a text, forwards of the target, and seconds of the whole call."""
+
+    tokens: int
+    passes: int
+    seconds: float
+
+
+Write: TypeAlias = Callable[[Sequence[int], int], tuple[int, int]]
+"""Continues a prompt of token ids with a seed; returns new tokens and forwards of the target."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """One way to continue a prompt.
+
+    Attributes:
+        name: shown to the user.
+        method: of Draftwood, every ``auto`` replaced; None for ``transformers``.
+        write: does it.
+    """
+
+    name: str
+    method: Method | None
+    write: Write
+
+    def timed(self, prompt: Sequence[int], seed: int) -> Written:
+        """One text, timed from outside: from token ids to token ids."""
+        sleep(PAUSE)
+        start = perf_counter()
+        tokens, passes = self.write(prompt, seed)  # both bring lists to the host, so nothing is still under way
+        return Written(tokens, passes, perf_counter() - start)
+
+
+def ours(pair: Pair, name: str, method: Method, temperature: float, max_new_tokens: int) -> System:
+    """A method of Draftwood; ``auto`` takes the profile of the pair, if there is one.
+
+    Raises:
+        ConfigError, PairingError: as :meth:`draftwood.api.Pair.decoder`.
+    """
+    chosen, sampling = pair.method(method, temperature=temperature), Sampling(temperature=temperature)
+    # Token ids only: transformers makes no text of them either.
+    decoder = Decoder(pair.target, *build(chosen, pair.draft, greedy=sampling.greedy), eos=pair.eos)
+    limits = Limits(max_new_tokens=max_new_tokens)
+
+    def write(prompt: Sequence[int], seed: int) -> tuple[int, int]:
+        [result] = decoder.generate([Request(prompt=prompt, seed=seed, limits=limits)], sampling)
+        return len(result.token_ids), result.stats.rounds
+
+    return System(name=name, method=chosen, write=write)
+
+
+def transformers_system(pair: Pair, temperature: float, max_new_tokens: int) -> System:
+    """``model.generate`` on the same weights, sampling the same distribution."""
+    model, config = pair.target.model, generation_config(pair, temperature, max_new_tokens)
+
+    def write(prompt: Sequence[int], seed: int) -> tuple[int, int]:
+        torch.manual_seed(seed)
+        ids = torch.tensor([list(prompt)], device=model.device)
+        with configured(model, config):
+            new = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)[0, ids.shape[1] :]
+        return len(new.tolist()), len(new)
+
+    return System(name="transformers", method=None, write=write)
+
+
+def generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> Any:
+    """A ``transformers.GenerationConfig`` for the target's own distribution at a temperature.
+
+    It holds neutral values only where the defaults of ``transformers`` are not neutral: each further one may cost time.
+    """
+    from transformers import GenerationConfig
+
+    settings: dict[str, Any] = {"do_sample": False, "use_cache": True, "max_new_tokens": max_new_tokens}
+    if temperature:
+        settings |= {"do_sample": True, "temperature": temperature, "top_k": 0}
+    if pair.eos:
+        settings |= {"eos_token_id": pair.eos, "pad_token_id": pair.eos[0]}
+    return GenerationConfig(**settings)
+
+
+@contextmanager
+def configured(model: Any, config: Any) -> Iterator[None]:
+    """Replace a model's own config, whose sampling settings would fill every gap; None for a model has no effect."""
+    if model is None:
+        yield
+        return
+    before = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def fixed(pair: Pair) -> tuple[Method, ...]:
+    """The fixed trees to choose from; chains of prompt lookup without a draft model."""
+    if pair.draft is None:
+        return LOOKUPS
+    if isinstance(pair.draft, BlockRunner):
+        lengths = sorted({pair.draft.block, -(-pair.draft.block // 2)})
+        return tuple(Method(method="block", shape=str(length)) for length in lengths) + SHARED
+    return TREES
+
+
+def fastest(systems: Sequence[System], prompts: Sequence[Sequence[int]], seed: int) -> System:
+    """The system with most tokens per second, after a text to warm up for each."""
+    for system in systems:
+        system.timed(prompts[0], seed)
+    runs = repeats(systems, prompts, 1, seed)
+    return max(systems, key=lambda system: speed(runs[system.name][0]))
+
+
+def repeats(
+    systems: Sequence[System],
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    seed: int,
+    on_text: Callable[[], object] = lambda: None,
+) -> dict[str, list[list[Written]]]:
+    """Every system continues every prompt ``count`` times: a list per repeat, by name.
+
+    Each prompt goes round all systems before the next one, in shuffled order, so that a machine that slows down slows all.
+    A text has the same seed for all systems and another one in every repeat.
+    """
+    found: dict[str, list[list[Written]]] = {system.name: [[] for _ in range(count)] for system in systems}
+    for repeat in range(count):
+        for number, prompt in enumerate(prompts):
+            text_seed = seed + repeat * len(prompts) + number
+            for system in random.Random(text_seed).sample(systems, len(systems)):
+                found[system.name][repeat].append(system.timed(prompt, text_seed))
+                on_text()
+    return found
+
+
+def speed(texts: Sequence[Written]) -> float:
+    """Tokens per second over some texts."""
+    return sum(text.tokens for text in texts) / sum(text.seconds for text in texts)
+
+
+def spread(values: Sequence[float | int]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": float(median(values)), "min": float(min(values)), "max": float(max(values))}
+
+
+def figures(runs: Sequence[Sequence[Written]], plain: Sequence[Sequence[Written]]) -> dict[str, Any]:
+    """Tokens per second, tokens per pass, and the ratio to plain decoding inside each repeat."""
+    tokens, passes = (sum(text[part] for run in runs for text in run) for part in (0, 1))
+    return {
+        "tokens_per_second": spread([speed(run) for run in runs]),
+        "tokens_per_pass": tokens / passes,
+        "over_plain": spread([speed(run) / speed(base) for run, base in zip(runs, plain, strict=True)]),
+        "repeats": [[text._asdict() for text in run] for run in runs],
+    }
+
+
+def check_room(pair: Pair, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Refuse prompts that leave no room for the text.
+
+    Raises:
+        ConfigError: names the longest prompt and the context.
+    """
+    longest = max(map(len, prompts))
+    room = [runner.max_length for runner in (pair.target, pair.draft) if runner and runner.max_length]
+    if room and longest + max_new_tokens > min(room):
+        raise ConfigError(
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit the models' context of {min(room)}: "
+            "lower max_new_tokens, or give shorter prompts"
+        )

@@ -1,0 +1,45 @@
+"""Files that hold one result: JSON, and how a file is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from draftwood.core.errors import ConfigError, named
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """JSON with one line per result: whole, a line per number would be unreadable."""
+    parts = []
+    for name, value in document.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
+        parts.append(f"{json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that an interrupt leaves the old one or the new one, not half of either."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with named(part):
+            part.write_text(text, encoding="utf-8")
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    part.replace(path)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written before minutes of work, not after them.
+
+    Raises:
+        ConfigError: no such folder, or no permission.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another {option}")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"output {path} cannot be written: name another {option}")

@@ -1,0 +1,170 @@
+"""Expected block efficiency: the same on average as that of real rounds, told for every tree of a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks import acceptance
+from benchmarks.__main__ import main
+from benchmarks.acceptance import DRAWS, compare, measure, write
+from benchmarks.prompts import Prompt
+from benchmarks.settings import Setting, plan
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build
+
+PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
+SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))
+
+
+def figures(pair: Pair, setting: Setting, sampling: Sampling, tokens: int = 9, prompts: list = PROMPTS) -> list[float]:
+    return measure(pair, write(pair, prompts, sampling, tokens, 0), setting, sampling)
+
+
+@pytest.mark.parametrize(("method", "temperature"), [
+    ("chain", 1.0), ("chain+traversal", 1.0), ("shared-noise", 1.0), ("chain", 0.0), ("shared-noise", 0.0)
+])  # fmt: skip
+def test_a_perfect_draft_is_expected_to_be_accepted_whole(pair: Pair, method: str, temperature: float) -> None:
+    twins = Pair(pair.target.model, pair.target.model, pair.tokenizer)
+    setting = Setting(method=method, shape="1-1-1" if method == "shared-noise" else "3")
+    assert figures(twins, setting, Sampling(temperature=temperature)) == pytest.approx([4.0, 4.0], abs=1e-4)
+
+
+def first_rounds(pair: Pair, setting: Setting, sampling: Sampling, prompt: Prompt, texts: int) -> list[float]:
+    """Accepted tokens of the first rounds of real texts."""
+    drafter, verifier = build(setting.to_method(), pair.draft, greedy=False)
+    limits = Limits(max_new_tokens=16)
+    requests = [Request(prompt=prompt.tokens, seed=1000 + i, limits=limits) for i in range(texts)]
+    pieces = next(Decoder(pair.target, drafter, verifier).stream(requests, sampling))
+    return [float(len(piece.round.paths[piece.round_row])) for piece in pieces]
+
+
+@pytest.mark.parametrize("setting", [
+    SHARED, Setting(method="rsd-s", shape="2x3", nodes=6), Setting(method="dynamic", nodes=6),
+    Setting(method="ngram", shape="3", nodes=3),
+])  # fmt: skip
+def test_the_mean_is_that_of_real_rounds(pair: Pair, monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    """One context, the prompt, and so many draws or seeds that a slip in positions, noise or verdict shows."""
+    many, sampling = 300, Sampling(temperature=0.6)
+    monkeypatch.setattr(acceptance, "DRAWS", many)
+    prompt = Prompt(source="a", tokens=(33, 95, 33) if setting.method == "ngram" else (1, 2, 3))
+    texts = 1 if setting is SHARED else 60  # each has a seed of its own
+    found = figures(pair, setting, sampling, 2, [prompt] * texts)
+    real = first_rounds(pair, setting, sampling, prompt, many)
+    spread = stdev(found) if len(found) > 1 else stdev(real) * math.sqrt(len(found) / many)
+    error = math.sqrt(stdev(real) ** 2 / many + spread**2 / len(found))
+    assert stdev(real) > 0.1
+    assert 1 + fmean(real) == pytest.approx(fmean(found), abs=4 * error)
+
+
+def test_at_temperature_0_what_is_accepted_is_what_the_text_goes_on_with(pair: Pair) -> None:
+    setting, sampling = Setting(method="chain", shape="3", nodes=3), Sampling(temperature=0.0)
+    [text, _] = write(pair, PROMPTS, sampling, 9, 0)
+    draft = pair.draft.model
+    accepted = []
+    for at in (3, 7):
+        ids = text.prompt + text.ids
+        drafted = ids[:at]
+        for _ in range(3):
+            drafted.append(int(draft(input_ids=torch.tensor([drafted])).logits[0, -1].argmax()))
+        real = zip(drafted[at:], ids[at:], strict=False)
+        accepted.append(next((i for i, (a, b) in enumerate(real) if a != b), 3))
+    assert measure(pair, [text], setting, sampling) == [1 + fmean(accepted)]
+
+
+def rows_of(report: str) -> dict[str, dict[str, list[str]]]:
+    """Per heading, the cells of each setting."""
+    out: dict[str, dict[str, list[str]]] = {}
+    for line in report.splitlines():
+        if line.startswith("## "):
+            here = out.setdefault(line[3:], {})
+        elif line.startswith("| ") and not line.startswith(("| setting", "| ---")):
+            name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            here[name] = cells
+    return out
+
+
+def test_every_setting_of_every_budget_stands_beside_rsd_s(pair: Pair) -> None:
+    settings = plan("acceptance", None, has_draft=True, budgets=(6, 10))
+    steps: list[int] = []
+    found = rows_of(compare(pair, settings, PROMPTS, [0.6, 1.0], 8, 0, lambda: steps.append(1)))
+    assert len(steps) == 2 * len(settings)
+    assert set(found) == {f"Temperature {t}, {n} nodes" for t in ("0.6", "1") for n in (6, 10)}
+    for heading, rows in found.items():
+        here = {s.name for s in settings if ("budget", int(heading.split()[-2])) in s.places}
+        assert set(rows) == here
+        same = [name for name, cells in rows.items() if cells[2] == "+0.0 % ± 0.0"]
+        assert any(name.startswith("rsd-s ") for name in same)  # RSD-S against itself
+        assert {name for name, cells in rows.items() if cells[1] != "exact"} == {n for n in here if n.startswith("shared")}
+    assert found["Temperature 1, 6 nodes"]["shared-noise 6 nodes"][1] == f"sampled, {DRAWS} draws"
+
+
+def test_methods_without_rsd_s_have_no_column_beside_it(pair: Pair) -> None:
+    settings = plan("acceptance", ("chain", "ngram"), has_draft=True, budgets=(6,))
+    rows = rows_of(compare(pair, settings, PROMPTS, [0.0], 8, 0, lambda: None))["Temperature 0, 6 nodes"]
+    assert {name: len(cells) for name, cells in rows.items()} == {"chain 6": 2, "ngram 6": 2}
+
+
+def test_the_targets_texts_are_written_once_per_temperature(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Sampling] = []
+
+    def counted(pair: Pair, prompts: list, sampling: Sampling, *rest: int) -> list:
+        written.append(sampling)
+        return write(pair, prompts, sampling, *rest)
+
+    monkeypatch.setattr(acceptance, "write", counted)
+    settings = plan("acceptance", ("chain", "rsd-s"), has_draft=True, budgets=(6,))
+    compare(pair, settings, PROMPTS, [0.0, 1.0], 6, 0, lambda: None)
+    assert [s.temperature for s in written] == [0.0, 1.0]
+
+
+def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
+    settings = plan("acceptance", ("chain",), has_draft=True, budgets=(30,))
+    with pytest.raises(ConfigError, match="3 tokens, 130 new ones and a tree of 30 do not fit the models' context of 160"):
+        compare(pair, settings, PROMPTS, [1.0], 130, 0, lambda: None)
+
+
+@pytest.mark.parametrize(("asked", "told"), [
+    ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): "
+     "leave it out"),
+])  # fmt: skip
+def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:
+    done = CliRunner().invoke(main, ["acceptance", "--methods", asked])
+    assert done.exit_code == 2
+    assert told in " ".join(done.output.split())
+
+
+@pytest.fixture
+def small(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
+    """The report of the command on the tiny pair."""
+    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "ab"}\n{"prompt": "cde"}\n')
+
+    def run(*options: str) -> str:
+        base = ["acceptance", "--prompts", str(path), "--max-new-tokens", "6", "--output", str(tmp_path)]
+        done = CliRunner().invoke(main, [*base, *options], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "acceptance.md").read_text() in done.stdout
+        return done.stdout
+
+    return run
+
+
+def test_the_command_takes_several_budgets_and_temperatures(small: Callable[..., str]) -> None:
+    report = small("--budgets", "6,10", "--temperatures", "0,1", "--methods", "rsd-s,shared-noise")
+    assert set(rows_of(report)) == {f"Temperature {t}, {n} nodes" for t in (0, 1) for n in (6, 10)}
+    assert "Left out: ar, generate (nothing is drafted" in report
+    assert "*sampled*" in report
+    assert "*sampled*" not in small("--budgets", "6", "--temperatures", "0", "--methods", "rsd-s,shared-noise")

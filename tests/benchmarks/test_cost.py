@@ -1,0 +1,160 @@
+"""What forwards cost, and the plots of it: from the JSON alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks import cost
+from benchmarks.__main__ import main
+from benchmarks.config import CostConfig, PlotConfig
+from benchmarks.cost import bandwidth, limit, markdown, measure
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.tune.documents import text_of
+
+
+def test_every_size_is_measured_behind_every_context(pair: Pair) -> None:
+    config, ends = CostConfig(tokens=(1, 3), context=(5, 20), repeats=4), []
+    document = measure(config, {"torch": pair}, lambda: ends.append(1))
+    assert len(ends) == 2
+    assert [(r["context"], r["tokens"]) for r in document["milliseconds"]] == [(5, 1), (5, 3), (20, 1), (20, 3)]
+    assert all(0 < r["least"] <= r["median"] <= r["most"] for r in document["milliseconds"])
+    assert document["model"]["bytes"] == 4 * document["model"]["parameters"]
+    assert json.loads(text_of(document)) == document
+
+
+def test_the_forwards_are_those_that_were_asked_for(pair: Pair) -> None:
+    seen = []
+    hook = pair.target.model.register_forward_pre_hook(
+        lambda _, __, given: seen.append((given["input_ids"].shape[1], int(given["position_ids"].max()))), with_kwargs=True
+    )
+    try:
+        found = list(cost._forwards(pair.target, 10, (1, 4), 2))
+    finally:
+        hook.remove()
+    assert [size for size, _ in found] == [1, 4, 1, 4]
+    assert [tokens for tokens, _ in seen] == [11, 1, 4, 1, 1, 4, 4, 1, 1, 4, 4]  # each behind one of its own size
+    assert [last for _, last in seen] == [10, 11, 15, 13, 14, 18, 19, 17, 18, 22, 23]  # one token stays each time
+
+
+def test_the_table_says_how_many_times_one_token_it_takes() -> None:
+    document = made_up()
+    assert limit(document) == pytest.approx(10.0)
+    text = markdown(document)
+    assert "| 64 | 12.00 (11.00 to 14.00); 1.00 | 18.00 (17.00 to 20.00); 1.50 |" in text
+    assert "cost-inflated copy of x" in text
+    assert "10 ms" in text
+
+
+def made_up() -> dict:
+    times = [
+        {"backend": "torch", "context": 64, "tokens": n, "median": 9.0 + 3 * n, "least": 8.0 + 3 * n, "most": 11.0 + 3 * n}
+        for n in (1, 3)
+    ]
+    return {
+        "format": 1, "kind": "cost", "config": {"tokens": [1, 3], "context": [64], "repeats": 5},
+        "versions": {"torch": "x"}, "machine": {"cpu": "c", "accelerator": None, "cores": 2, "torch_threads": 2},
+        "model": {"type": "llama", "parameters": 25_000_000, "bytes": 100_000_000, "dtype": "float32",
+                  "label": "cost-inflated copy of x"},
+        "bytes_per_second": 1e10, "milliseconds": times,
+    }  # fmt: skip
+
+
+def test_reading_memory_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_BYTES", 1 << 20)
+    clock = iter([0.0, 2.0, 2.0, 3.0, *[float(i) * 5 for i in range(1, 11)]])
+    monkeypatch.setattr(cost, "perf_counter", lambda: next(clock))
+    assert bandwidth(torch.device("cpu")) == 1 << 20  # the best: a second
+
+
+def test_a_context_that_does_not_fit_is_refused(pair: Pair) -> None:
+    with pytest.raises(ConfigError, match="python -m benchmarks inflate"):
+        measure(CostConfig(context=(150,)), {"torch": pair}, lambda: None)
+    with pytest.raises(ConfigError, match="context is 5, 5"):
+        CostConfig(context=(5, 5))
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_plots_are_drawn_from_the_files(measured: SimpleNamespace, tmp_path: Path, form: str) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "cost.json").write_text(text_of(made_up()))
+    bench = measured.writer.config.output / "bench.json"
+    arguments = ["plot", str(bench), str(tmp_path / "cost.json"), "--form", form, "--output", str(tmp_path / "plots")]
+    run = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert run.exit_code == 0
+    names = ["speed-t0", "efficiency-t0-1", "speed-t1", "efficiency-t1-1", "cost-1"]
+    paths = [tmp_path / "plots" / f"{name}.{form}" for name in names]
+    assert run.stdout.split() == [str(path) for path in paths]
+    starts = {"png": b"\x89PNG", "svg": b"<?xml"}
+    assert all(path.read_bytes().startswith(starts[form]) for path in paths)
+    assert PlotConfig().form == "png"
+
+
+def test_the_lines_are_the_figures(measured: SimpleNamespace) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    from benchmarks import plot
+
+    axes = figure.Figure().subplots()
+    assert plot.cost(axes, made_up())
+    drawn = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xydata()) == 2]
+    assert [[1.0, 12.0], [3.0, 18.0]] in drawn
+    assert any({y for _, y in line} == {10.0} for line in drawn)  # the memory's limit
+    axes = figure.Figure().subplots()
+    assert plot.efficiency(axes, measured.document, 1.0)
+    drafting = [r for r in measured.document["results"] if r["temperature"] == 1 and r["nodes"]]
+    wanted = {(r["nodes"], r["block_efficiency"]) for r in drafting}
+    lines = {tuple(point) for line in axes.lines for point in line.get_xydata().tolist()}
+    assert wanted <= lines
+    apart = json.loads(json.dumps(measured.document))
+    for result in apart["results"]:
+        result["batch"] = 4
+    axes = figure.Figure().subplots()
+    assert not plot.efficiency(axes, apart, 1.0)
+    assert plot.efficiency(axes, apart, 1.0, 4)
+    assert "batch 4" in axes.get_title()
+    inflated = json.loads(json.dumps(measured.document))
+    inflated["models"]["target"]["label"] = "cost-inflated copy"
+    axes = figure.Figure().subplots()
+    assert plot.speed(axes, [measured.document, inflated], 1.0)
+    assert "cost-inflated" in axes.get_xlabel()
+
+
+def test_a_line_joins_what_one_backend_ran(measured: SimpleNamespace) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    from benchmarks import plot
+
+    def run(backend: str, mark: str, parameters: int) -> dict:
+        found = json.loads(json.dumps(measured.document))
+        if backend != "torch":
+            found["config"]["backend"] = backend
+        else:  # as in documents from before there was another one
+            del found["config"]["backend"]
+        found["models"]["target"]["parameters"] = parameters
+        for result in found["results"]:
+            if result["method"] in plot.OURS:
+                result["method"] += mark
+        return found
+
+    def lines(*runs: dict) -> dict[str, int]:
+        axes = figure.Figure().subplots()
+        assert plot.speed(axes, runs, 1.0)
+        return {c.get_label(): len(c.lines[0].get_xdata()) for c in axes.containers}
+
+    same = lines(run("torch", "", 1000), run("torch", "", 2000))
+    assert same["ar"] == 2
+    mixed = lines(run("openvino", "", 1000), run("both", " (openvino)", 2000), run("torch", "", 3000))
+    assert (mixed["ar (openvino)"], mixed["ar (torch)"], mixed["generate"]) == (2, 1, 3)
+    assert "ar" not in mixed
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    refused = CliRunner().invoke(main, ["plot", str(tmp_path / "x.json")])
+    assert refused.exit_code == 2
+    assert "x.json is no result" in refused.output

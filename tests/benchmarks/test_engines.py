@@ -1,0 +1,253 @@
+"""Other programs with the same weights: the same texts, counted and judged; and what is left out is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.engines import engines
+from benchmarks.measure import Texts, our_maker
+from benchmarks.peers import peer_maker
+from benchmarks.settings import ENGINES, Setting, on_backends, plan
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.exactness.goodness import judged_greedy, target_distribution
+from draftwood.loading.models import bundled_pairs, load_tokenizer
+from tests.benchmarks.test_report import section
+from tests.benchmarks.tiny import tiny_llama
+from tests.helpers import tiny_gpt
+
+PROMPT = (1, 2, 3, 4, 1, 2)
+SETTINGS = {
+    "genai": Setting(method="genai"),
+    "genai-draft": Setting(method="genai-draft", shape="3", nodes=3),
+    "genai-lookup": Setting(method="genai-lookup", shape="3", nodes=3),
+    "llama.cpp": Setting(method="llama.cpp"),
+    "llama.cpp-lookup": Setting(method="llama.cpp-lookup", shape="3", nodes=3),
+}
+PACKAGES = {"genai": "openvino_genai", "genai-draft": "openvino_tokenizers", "genai-lookup": "openvino_genai"}
+
+
+@pytest.fixture(scope="module")
+def letters(pair: Pair) -> Pair:
+    """The tiny pair with a tokenizer that can be converted, and an end-of-text token."""
+    tokenizer = load_tokenizer(bundled_pairs()["language"]["draft"], LoadOptions())
+    return Pair(pair.target.model, pair.draft.model, tokenizer)
+
+
+@pytest.mark.parametrize("method", ENGINES)
+def test_a_program_writes_the_targets_greedy_text_and_counts_its_forwards(method, letters):
+    pytest.importorskip(PACKAGES.get(method, "llama_cpp"))
+    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
+    with engines([SETTINGS[method]], letters, (0.0, 1.0), [PROMPT]) as found:
+        assert not found.skipped
+        engine = found.opened[method]
+        text = engine.maker(SETTINGS[method], 0.0, 20)([PROMPT], [0])
+        again = engine.maker(SETTINGS[method], 0.0, 20)([PROMPT], [0])
+        sampled = [engine.maker(SETTINGS[method], 1.0, 20)([PROMPT], [seed]).tokens[0] for seed in range(4)]
+    assert text.tokens == again.tokens == [wanted]
+    assert text.row_forwards == text.forwards
+    assert text.forwards == len(wanted) if SETTINGS[method].nodes == 0 else 0 < text.forwards <= len(wanted)
+    assert len({tuple(tokens) for tokens in sampled}) > 1  # the seed is heard
+    assert all(len(tokens) == 20 or tokens[-1] == letters.eos[0] for tokens in sampled)
+
+
+@pytest.mark.parametrize("method", ["genai", "genai-draft", "genai-lookup"])
+def test_genai_continues_unequal_prompts_together(method, letters):
+    pytest.importorskip(PACKAGES[method])
+    prompts = [list(PROMPT), [5, 6], [9, 8, 7, 9]]
+    wanted = [peer_maker(Setting(method="generate"), letters, 0.0, 12)([prompt], [0]).tokens[0] for prompt in prompts]
+    setting = replace(SETTINGS[method], batch=3)
+    with engines([SETTINGS[method], setting], letters, (0.0, 1.0), prompts) as found:
+        assert found.takes(setting)
+        make = found.opened[method].maker(setting, 0.0, 12)
+        together, alone = make(prompts, [0, 1, 2]), [make([prompt], [0]) for prompt in prompts]
+    assert together.tokens == wanted
+    known = 0 if method == "genai-lookup" else sum(texts.forwards for texts in alone)
+    assert together.row_forwards == known
+
+
+def test_a_program_that_takes_no_batches_is_left_out_there_only(letters):
+    def opener(pair, method, folder):
+        return Single()
+
+    class Single:
+        def maker(self, setting, temperature, max_new_tokens):
+            def make(prompts, seeds):
+                [_] = prompts
+                return Texts(tokens=[[1]], forwards=1, row_forwards=1, drafted=0, seen=False)
+
+            return make
+
+    both = [Setting(method="genai"), Setting(method="genai", batch=2)]
+    with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": opener}) as found:
+        assert [found.takes(setting) for setting in both] == [True, False]
+        assert "too many values" in found.skipped["genai at batch 2"]
+    with engines(both, letters, (0.0,), [PROMPT, PROMPT], {"genai": broken}) as found:
+        assert not any(found.takes(setting) for setting in both)
+        assert list(found.skipped) == ["genai"]
+
+
+def test_a_text_ends_with_its_end(letters):
+    pytest.importorskip("openvino_genai")
+    pytest.importorskip("llama_cpp")
+    wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
+    ending = Pair(letters.target.model, letters.draft.model, letters.tokenizer)
+    ending.eos = [wanted[5]]
+    methods = ("genai", "genai-draft", "llama.cpp")
+    with engines([SETTINGS[m] for m in methods], ending, (0.0,), [PROMPT]) as found:
+        texts = [found.opened[m].maker(SETTINGS[m], 0.0, 20)([PROMPT], [0]).tokens[0] for m in methods]
+    assert texts == [wanted[: wanted.index(wanted[5]) + 1]] * 3
+
+
+def test_llama_cpp_has_the_weights_in_bfloat16_too(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    from benchmarks.llama_cpp import named, write_gguf
+
+    model = tiny_llama(0.4).to(torch.bfloat16)
+    write_gguf(model, tmp_path / "x.gguf")
+    read = {t.name: t for t in gguf.GGUFReader(tmp_path / "x.gguf").tensors}
+    assert read.keys() == {name for name, _ in named(model)}
+    for name, weight in named(model):
+        found = torch.tensor(gguf.quants.dequantize(read[name].data, read[name].tensor_type)).reshape(weight.shape)
+        assert torch.equal(found, weight.float())
+
+
+def test_llama_cpp_writes_in_bfloat16_too(letters):
+    pytest.importorskip("llama_cpp")
+    model = tiny_llama(0.4).to(torch.bfloat16)
+    low = Pair(model, None, letters.tokenizer)
+    with engines([SETTINGS["llama.cpp"]], low, (0.0,), [PROMPT]) as found:
+        assert not found.skipped
+        tokens = found.opened["llama.cpp"].maker(SETTINGS["llama.cpp"], 0.0, 12)([PROMPT], [0]).tokens[0]
+    assert len(tokens) == 12
+    distribution = target_distribution(low.target, list(PROMPT), tokens, Sampling())
+    gaps = distribution.max(-1).values - distribution.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    assert judged_greedy(gaps, model.dtype).exact
+
+
+def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, letters):
+    pytest.importorskip("llama_cpp")
+    gpt = Pair(tiny_gpt(60, 0, dtype=torch.float32), None, letters.tokenizer)
+    with engines([SETTINGS["llama.cpp"]], gpt, (0.0,), [PROMPT]) as found:
+        assert "'gpt2'" in found.skipped["llama.cpp"]
+    monkeypatch.setitem(sys.modules, "openvino_genai", None)
+    with engines([SETTINGS["genai"]], letters, (0.0,), [PROMPT]) as found:
+        assert not found.opened
+        assert 'pip install "draftwood[peers]"' in found.skipped["genai"]
+
+
+class Constant:
+    """A program that writes the target's greedy text, whatever distribution it was asked for."""
+
+    def __init__(self, pair, method, folder):
+        self.pair, self.method = pair, method
+        (folder / "file").write_text(method)
+
+    def maker(self, setting, temperature, max_new_tokens):
+        greedy = our_maker(Setting(method="ar"), self.pair, 0.0, max_new_tokens)
+
+        def make(prompts, seeds):
+            tokens = greedy(prompts, seeds).tokens
+            steps, rows = max(map(len, tokens)), sum(map(len, tokens))
+            return Texts(tokens=tokens, forwards=steps, row_forwards=rows, drafted=0, seen=False)
+
+        return make
+
+
+def broken(pair, method, folder):
+    raise RuntimeError("it takes\nno such model")
+
+
+def absent(pair, method, folder):
+    raise ImportError("No module named 'openvino_genai'")
+
+
+@pytest.fixture(scope="module")
+def all_peers(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A whole run with a program that samples wrongly and others that cannot be had."""
+    tmp_path = tmp_path_factory.mktemp("all-peers")
+    openers = dict.fromkeys(ENGINES, broken) | {"genai": Constant, "genai-draft": absent}
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abc", "de")))
+    arguments = [
+        "generate", "--preset", "all-peers", "--repeats", "7", "--max-new-tokens", "60", "--prompts", str(path),
+        "--methods", "ar,generate,genai,genai-draft,llama.cpp", "--output", str(tmp_path / "out"),
+    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.engines._openers", lambda: openers)
+        patch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+        run = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    report = (tmp_path / "out" / "bench.md").read_text()
+    return SimpleNamespace(run=run, report=report, document=json.loads((tmp_path / "out" / "bench.json").read_text()))
+
+
+def test_a_run_reports_what_others_do_and_what_is_left_out(all_peers):
+    report, document = all_peers.report, all_peers.document
+    assert {one["method"] for one in document["skipped"]} == {"genai-draft", "llama.cpp"}
+    assert "* **left out**: llama.cpp, RuntimeError: it takes no such model" in report
+    assert "* **left out**: genai-draft, not installed (No module named 'openvino_genai')" in report
+    assert "Left out: llama.cpp" in all_peers.run.stderr
+    header, *rows = section(report, "1", "All settings")
+    line = next(dict(zip(header, row, strict=True)) for row in rows if row[0] == "genai")
+    assert (line["drafted/round"], line["target %"], line["outside ms/round"]) == ("", "", "")
+    assert line["block efficiency"].split()[0] == "1.000"
+    header, *rows = section(report, "0", "Against transformers, OpenVINO GenAI and llama.cpp")
+    assert header[-2:] == ["÷ generate", "÷ genai"]
+    assert next(check for check in document["greedy"] if check["setting"] == "genai")["differing"] == []
+
+
+def test_who_samples_by_another_distribution_is_named_and_who_does_not_is_not(all_peers):
+    verdicts = {one["setting"]: one for one in all_peers.document["judged"]}
+    assert verdicts["genai"]["exact"] is False
+    assert verdicts["genai"]["total_variation"] > verdicts["genai"]["detectable"]
+    assert all(one["exact"] for name, one in verdicts.items() if name != "genai")
+    assert verdicts.keys() == {r["setting"] for r in all_peers.document["results"] if r["temperature"] == 1}
+    assert "| 1 | genai | 840 |" in all_peers.report
+    assert "| **another** |" in all_peers.report
+
+
+def test_ours_stand_there_once_per_backend():
+    settings = [Setting(method="ar"), Setting(method="generate"), Setting(method="genai")]
+    both = on_backends(settings, ("torch", "openvino"))
+    assert [s.name for s in both] == ["ar (torch)", "generate", "genai", "ar (openvino)"]
+    assert on_backends(settings, ("torch",)) == settings
+
+
+def test_every_method_of_a_preset_has_equally_many_settings():
+    found = plan("all-peers", None, has_draft=True)
+    counts = {m: sum(s.method == m for s in found) for m in {s.method for s in found}}
+    assert set(ENGINES) < counts.keys()
+    shapeless = ("ar", "adaptive", "generate", "genai", "llama.cpp")
+    assert {n for m, n in counts.items() if m not in shapeless} == {4}
+    with pytest.raises(ConfigError, match="genai-draft"):
+        plan("all-peers", ["genai-draft"], has_draft=False)
+
+
+def test_both_backends_in_one_run(pair, monkeypatch, tmp_path):
+    pytest.importorskip("openvino")
+    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "abc"}\n')
+    arguments = [
+        "generate", "--budgets", "6", "--backend", "both", "--repeats", "1", "--max-new-tokens", "8", "--temperatures", "0",
+        "--methods", "ar,chain,generate", "--prompts", str(tmp_path / "prompts.jsonl"), "--output", str(tmp_path),
+    ]  # fmt: skip
+    run = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert run.exit_code == 0
+    document = json.loads((tmp_path / "bench.json").read_text())
+    names = [r["setting"] for r in document["results"]]
+    assert names == ["ar (openvino)", "ar (torch)", "chain (openvino) 6", "chain (torch) 6", "generate"]
+    assert all(sum(r["repeats"][0]["forwards"]) > 0 for r in document["results"])
+    assert all(check["differing"] == [] for check in document["greedy"])
+    assert document["models"]["target"]["engine"] == "torch and openvino"
+    refused = CliRunner().invoke(main, ["sweep", "--backend", "both"])
+    assert refused.exit_code == 2

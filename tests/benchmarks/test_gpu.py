@@ -1,0 +1,145 @@
+"""``benchmarks/gpu.py``: all of it runs in a small mode on a CPU, with nothing installed but what the GPU machine has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from benchmarks.cuda import correct, speed
+from benchmarks.cuda.plan import SMALL, Deadline, Plan, TimeIsUp
+from benchmarks.measure import Sample
+from benchmarks.prompts import Prompt
+from draftwood.api import Pair
+
+PROGRAM = Path(gpu.__file__)
+MISSING = ("jaxtyping", "click", "rich", "accelerate", "openvino", "ctranslate2", "beartype")
+BARE = f"""import runpy, sys
+sys.modules.update(dict.fromkeys({MISSING}))
+runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The document and the table of a small run without the packages in ``MISSING``, called from another folder."""
+    folder = tmp_path_factory.mktemp("gpu")
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, "--small", "--out", "found"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    return json.loads((folder / "found" / "gpu.json").read_text()), done.stdout
+
+
+def test_every_part_runs_on_a_machine_with_little_installed(small: tuple[dict[str, Any], str]) -> None:
+    document, _ = small
+    assert list(document["parts"]) == ["correct", "speed", "profile"]
+    assert not [part for part in document["parts"].values() if "error" in part]
+    assert document["stand_ins"] == ["jaxtyping"]
+
+
+def test_it_is_exact_and_says_how_much_was_compared(small: tuple[dict[str, Any], str]) -> None:
+    found = small[0]["parts"]["correct"]
+    assert found["correct"]
+    assert found["complete"]
+    assert found["tree_logits_difference"] < 1e-4
+    assert found["greedy_texts"] == 2 * 2 * 4  # prompts, batch sizes, methods
+    assert found["greedy_differing"] == 0
+
+
+def test_every_system_is_measured_at_every_batch_size_it_takes(small: tuple[dict[str, Any], str]) -> None:
+    shape = small[0]["parts"]["speed"]["shapes"]["13M"]
+    assert 12.5e6 < shape["parameters"] < 13.5e6
+    wanted = {(s.name, b, t) for s in speed.SETTINGS for b in (1, 2) for t in (0, 1) if b == 1 or s.method != "assisted"}
+    found = {(r["setting"], r["batch"], r["temperature"]): r for r in shape["results"]}
+    assert found.keys() == wanted
+    for (name, batch, temperature), result in found.items():
+        assert result["tokens_per_second"]["median"] > 0
+        assert result["of_bandwidth_limit"] == pytest.approx(shape["weights_once_ms"] / result["ms_per_round"])
+        assert (result["split_ms_per_round"] is None) == (name == "static")
+        assert result["over_generate"]["median"] > 0
+        if name == "ar":
+            assert result["tokens_per_pass"] == 1
+        if (name, batch, temperature) == ("chain 4", 1, 0):
+            assert result["tokens_per_pass"] > 1
+    assert [one["tokens"] for one in shape["forward_ms"]] == list(SMALL["nodes"])
+
+
+def test_a_profile_names_operations_and_the_table_comes_last(small: tuple[dict[str, Any], str]) -> None:
+    document, shown = small
+    assert {"aten::linear", "aten::addmm", "aten::mm"} & {row["name"] for row in document["parts"]["profile"]["host"]}
+    assert shown.rstrip().endswith(gpu.report(document).splitlines()[-1])
+
+
+def test_a_machine_without_cuda_is_told_and_so_is_a_wrong_part(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {"--small": [], "choose from correct": ["--parts", "speeds"], "above 0": ["--seconds", "0"]}
+    for told, arguments in wrong.items():
+        with pytest.raises(SystemExit) as end:
+            gpu.main(arguments)
+        assert end.value.code == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_part_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(correct, "run", broken)
+    monkeypatch.setattr("benchmarks.cuda.profiled.run", lambda asked, deadline: {"per_round": {"aten::item": 2.0}})
+    assert gpu.main(["--small", "--parts", "correct,profile", "--out", str(tmp_path)]) == 1
+    document = json.loads((tmp_path / "gpu.json").read_text())
+    assert document["parts"]["correct"]["error"] == "RuntimeError: out of luck"
+    assert document["parts"]["profile"]["per_round"] == {"aten::item": 2.0}
+    assert "correct: RuntimeError: out of luck" in gpu.report(document)
+
+
+def test_wrong_texts_and_failed_trainings_are_failures() -> None:
+    good = {"correct": {"correct": True}, "train": {"runs": [{"status": 0}]}}
+    assert not gpu.failed({"parts": good})
+    assert gpu.failed({"parts": good | {"correct": {"correct": False}}})
+    assert gpu.failed({"parts": good | {"train": {"runs": [{"status": 1}]}}})
+    assert gpu.failed({"parts": good | {"speed": {"shapes": {"8B": {"error": "no room"}}}}})
+
+
+def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert correct.tree_logits(pair) < 1e-4
+    extend = pair.target.extend
+    see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
+    monkeypatch.setattr(pair.target, "extend", see_all)
+    assert correct.tree_logits(pair) > 1e-2
+
+
+def test_a_deadline_ends_a_run_and_keeps_complete_turns(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(device="cpu", seconds=1, parts=(), train=(), out=Path(), **SMALL)
+    cases = [(setting, 0.0) for setting in speed.SETTINGS[3:5]]
+    monkeypatch.setattr(pair, "eos", [])
+    deadline, left = Deadline(1.0), iter([True] * 3 + [False] * 9)
+    monkeypatch.setattr(Deadline, "check", lambda self: None if next(left) else (_ for _ in ()).throw(TimeIsUp))
+    prompts = [Prompt(source="a", tokens=(1, 2)), Prompt(source="a", tokens=(2, 2))]
+    monkeypatch.setattr(speed, "prompts_for", lambda pair, count: prompts)
+    log = speed._run(pair, plan, cases, "none", 5, deadline)
+    assert [[len(repeat) for repeat in samples] for samples in log.samples] == [[2], [2]]
+    assert Deadline(0.0).left == 0
+
+
+def sample(tokens: int, forwards: int, seconds: float) -> Sample:
+    return Sample(
+        tokens=[[1] * tokens], forwards=forwards, row_forwards=forwards, draft_forwards=0, target_tokens=0, draft_tokens=0,
+        drafted=0, seconds=seconds, target_seconds=0.5 * seconds, draft_seconds=0.25 * seconds, verify_seconds=0.0,
+    )  # fmt: skip
+
+
+def test_seconds_of_a_round_are_those_of_whole_calls() -> None:
+    counted, uncounted, awaited = sample(8, 4, 2.0), sample(8, 0, 2.0), sample(4, 2, 9.0)
+    assert speed._seconds_per_round([[counted]], [[awaited]]) == 0.5
+    assert speed._seconds_per_round([[uncounted]], [[awaited]]) == 0.5  # two tokens a round
+    assert speed._seconds_per_round([[uncounted]], []) == 0.25  # a token a round
+    assert speed._split([[awaited]]) == {"draft": 1125.0, "target": 2250.0, "verify": 0.0, "other": 1125.0}
+    assert speed._efficiency([[counted]]) == 2
+    assert speed._efficiency([[uncounted]]) is None

@@ -1,0 +1,139 @@
+"""One measurement on either side: what is counted, and that transformers is asked the same question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from benchmarks.measure import Meters, Texts, measure, our_maker
+from benchmarks.peers import peer_maker
+from benchmarks.settings import DRAFTING, Setting, plan
+from draftwood.api import Pair
+from tests.benchmarks.tiny import tiny_llama
+
+CPU = torch.device("cpu")
+
+
+def sample_of(setting: Setting, pair: Pair, temperature: float, new: int = 12):
+    make = peer_maker if setting.is_peer else our_maker
+    with Meters().on(pair) as meters:
+        return measure(make(setting, pair, temperature, new), [[1, 2, 3]], [11], meters, CPU)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_one_setting_of_every_method_runs(pair: Pair, temperature: float) -> None:
+    for setting in {setting.method: setting for setting in plan("peers", None, has_draft=True)}.values():
+        sample = sample_of(setting, pair, temperature)
+        assert [len(row) for row in sample.tokens] == [12], setting.name
+        assert sample.forwards <= 12
+        assert (sample.draft_forwards > 0) == (setting.method in DRAFTING)
+        assert sample.target_seconds + sample.draft_seconds + sample.verify_seconds <= sample.seconds
+
+
+def test_forwards_and_drafts_are_those_that_the_hooks_see(pair: Pair) -> None:
+    with Meters().on(pair) as meters:
+        make = our_maker(Setting(method="rsd-s", shape="2x3", nodes=6), pair, 1.0, 12)
+        sample = measure(make, [[1, 2, 3]], [11], meters, CPU)
+        assert sample.forwards == sample.row_forwards == meters.target.count < 12
+        assert sample.drafted == meters.target.tokens - 3 - (meters.target.count - 1) > 0
+
+
+def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:
+    model = LlamaForCausalLM(replace_context(tiny_llama(0.4).config, 1200)).eval()
+    pair = Pair(model, None, tokenizer=type("T", (), {"eos_token_id": None})())
+    with Meters().on(pair) as meters:
+        sample = measure(our_maker(Setting(method="ar"), pair, 0.0, 4), [[1] * 1100], [0], meters, CPU)
+        assert meters.target.count == 4 + 2  # 512 and 512 tokens, then the rest with the first node
+    assert (sample.forwards, sample.drafted) == (4, 0)
+
+
+def replace_context(config, length: int):
+    config.max_position_embeddings = length
+    return config
+
+
+@pytest.mark.parametrize("method", ["ar", "chain", "shared-noise", "generate"])
+def test_a_batch_of_unequal_prompts_is_continued_like_each_alone(pair: Pair, method: str) -> None:
+    setting = Setting(method=method, shape="3", nodes=3) if method == "chain" else Setting(method=method, nodes=0)
+    make = (peer_maker if setting.is_peer else our_maker)(setting, pair, 0.0, 10)
+    prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [7]]
+    with Meters().on(pair) as meters:
+        together = measure(make, prompts, [1, 2, 3], meters, CPU)
+        alone = [measure(make, [prompt], [seed], meters, CPU) for prompt, seed in zip(prompts, [1, 2, 3], strict=True)]
+    assert together.tokens == [sample.tokens[0] for sample in alone]
+    if method != "shared-noise":  # whose trees hang on what was learnt
+        assert together.row_forwards == sum(sample.forwards for sample in alone)
+        assert together.forwards == max(sample.forwards for sample in alone)
+        assert together.drafted == sum(sample.drafted for sample in alone)
+    assert (together.drafted > 0) == (method in DRAFTING)
+
+
+def test_an_ended_row_of_generate_keeps_no_padding(pair: Pair) -> None:
+    wanted = sample_of(Setting(method="generate"), pair, 0.0).tokens[0]
+    ending = Pair(pair.target.model, None, pair.tokenizer)
+    ending.eos = [wanted[2]]
+    make = peer_maker(Setting(method="generate"), ending, 0.0, 12)
+    first, second = make([[1, 2, 3], [9, 9]], [0, 0]).tokens
+    assert first == wanted[: wanted.index(wanted[2]) + 1]
+    assert len(second) > len(first)  # so the first row was read on for longer than it is
+
+
+def test_generate_reads_every_token_once_with_its_cache(pair: Pair) -> None:
+    pair.target.model.config.use_cache = False  # as a model saved after training says
+    try:
+        sample = sample_of(Setting(method="generate"), pair, 0.0)
+    finally:
+        pair.target.model.config.use_cache = True
+    assert sample.forwards == 12
+    assert sample.target_tokens == 3 + 12 - 1
+    assert sample.drafted == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_the_assistant_drafts_as_many_tokens_as_asked(pair: Pair, length: int) -> None:
+    before = pair.draft.model.generation_config
+    sample = sample_of(Setting(method="assisted", shape=str(length), nodes=length), pair, 1.0, new=40)
+    full = length * sample.forwards
+    assert full - length * (length + 1) <= sample.draft_forwards <= full  # the last rounds have less room
+    assert sample.drafted == sample.draft_forwards
+    assert pair.draft.model.generation_config is before
+
+
+def test_the_same_chain_takes_the_same_forwards_on_both_sides(pair: Pair) -> None:
+    ours = sample_of(Setting(method="chain", shape="3", nodes=3), pair, 0.0, new=40)
+    theirs = sample_of(Setting(method="assisted", shape="3", nodes=3), pair, 0.0, new=40)
+    assert ours.tokens == theirs.tokens
+    assert (ours.forwards, ours.draft_forwards) == (theirs.forwards, theirs.draft_forwards)
+
+
+def test_generate_samples_from_the_whole_distribution_whatever_the_model_recommends() -> None:
+    flat = tiny_llama(0.02)
+    flat.generation_config.top_k = 1
+    flat.generation_config.repetition_penalty = 9.0
+    pair = Pair(flat, None, tokenizer=type("T", (), {"eos_token_id": None})())
+    sample = sample_of(Setting(method="generate"), pair, 1.0, new=120)
+    with torch.inference_mode():
+        scores = flat(torch.tensor([[1, 2, 3, *sample.tokens[0]]])).logits[0, 2:-1]
+    ranks = (scores > scores.gather(1, torch.tensor(sample.tokens[0])[:, None])).sum(1)
+    assert float((ranks >= 50).float().mean()) > 0.25  # nearly uniform over 96 tokens: 48 % are expected below the first 50
+
+
+def test_the_clock_runs_around_the_whole_call(pair: Pair) -> None:
+    def slow(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
+        time.sleep(0.02)
+        return Texts(tokens=[list(seeds)])
+
+    sample = measure(slow, [[1]], [4], Meters(), CPU)
+    assert sample.seconds >= 0.02
+    assert (sample.tokens, sample.forwards) == ([[4]], 0)
+
+
+def test_meters_leave_nothing_behind(pair: Pair) -> None:
+    with Meters().on(pair):
+        assert pair.target.model._forward_hooks
+    assert not pair.target.model._forward_hooks
+    assert not pair.target.model._forward_pre_hooks

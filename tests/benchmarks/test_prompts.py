@@ -1,0 +1,117 @@
+"""Where prompts come from."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from benchmarks.config import BenchConfig
+from draftwood.core.errors import ConfigError
+from draftwood.train.corpus import read_documents
+from draftwood.tune.prompts import BUILT_IN, pieces, read_prompts
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "woods.val.txt").write_text("first tale\nmore\n<|endoftext|>\nsecond tale\n<|endoftext|>\nthird tale\n")
+    book = "\n".join(f"line {i:03} of the book" for i in range(200))
+    (tmp_path / "books.val.txt.xz").write_bytes(lzma.compress(book.encode()))
+    (tmp_path / "woods.train.txt").write_text("never read\n")
+    return tmp_path
+
+
+def test_prompts_are_the_first_tokens_of_held_out_documents_source_by_source(folder: Path) -> None:
+    config = BenchConfig(data=folder, prompt_tokens=5, prompts_per_source=2)
+    prompts = read_prompts(config, encode, longest=200)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts[1::2]] == [("woods", "first"), ("woods", "secon")]
+    assert [p.source for p in prompts] == ["books", "woods", "books", "woods"]
+
+
+def test_a_book_is_entered_at_several_lines(folder: Path) -> None:
+    found = pieces(read_documents(folder / "books.val.txt.xz"), 4)
+    assert len(set(found)) == 4
+    assert all(text.startswith("line ") for text in found)
+    assert found[2][:8] == "line 100"
+
+
+def test_the_file_of_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}\n\n{"prompt": "two", "source": "other", "id": 4}\n')
+    prompts = read_prompts(BenchConfig(prompts=path), encode, None)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("mine", "one"), ("other", "two")]
+
+
+@pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]"])
+def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}\n' + line + "\n")
+    with pytest.raises(ConfigError, match="line 2 of"):
+        read_prompts(BenchConfig(prompts=path), encode, None)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no NAME"):
+        read_prompts(BenchConfig(data=tmp_path), encode, None)
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_prompts(BenchConfig(prompts=tmp_path / "no"), encode, None)
+
+
+def test_prompts_in_the_package_need_no_file() -> None:
+    prompts = read_prompts(BenchConfig(prompts_per_source=1, max_new_tokens=80), encode, None)
+    assert [p.source for p in prompts] == [*BUILT_IN]
+
+
+def test_a_prompt_without_room_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="do not fit the models' context of 100"):
+        read_prompts(BenchConfig(prompts_per_source=1, max_new_tokens=80), encode, longest=100)
+
+
+def words(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
+
+
+def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
+    document = " ".join("x" * (i % 7 + 1) for i in range(60))
+    (tmp_path / "a.val.txt").write_text("\n".join([document] * 4))
+    config = BenchConfig(data=tmp_path, contexts="4,20", prompts_per_source=2, max_new_tokens=5)
+    found = read_prompts(config, words, None)
+    assert [(p.source, len(p.tokens)) for p in found] == [("a at 4", 4), ("a at 20", 20)] * 2
+    assert found[0].tokens == found[1].tokens[-4:]
+    assert found[1].tokens == tuple(words(document)[:20])
+    with pytest.raises(ConfigError, match="no 2 pieces of 300 tokens"):
+        read_prompts(BenchConfig(data=tmp_path, contexts="300", prompts_per_source=2), words, None)
+    with pytest.raises(ConfigError, match="do not fit the models' context of 24"):
+        read_prompts(config, words, 24)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"contexts": "64"}, "give --data"),
+        ({"contexts": "0"}, "contexts"),
+        ({"contexts": "32", "prompt_tokens": 5}, "contexts and prompt_tokens both"),
+    ],
+)
+def test_contexts_that_cannot_be_are_refused(settings: dict, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told):
+        BenchConfig(**settings, data=None if settings["contexts"] == "64" else tmp_path)
+
+
+def test_documents_can_be_passed_over(folder: Path) -> None:
+    config = BenchConfig(data=folder, prompt_tokens=6, prompts_per_source=2, skip_prompts=2)
+    found = [(p.source, "".join(map(chr, p.tokens))) for p in read_prompts(config, encode, longest=200)]
+    assert [text for source, text in found if source == "woods"] == ["third ", "more"]
+    every = [text[:6] for text in pieces(read_documents(folder / "books.val.txt.xz"), 4)]
+    assert [text for source, text in found if source == "books"] == every[2:]
+    with pytest.raises(ConfigError, match="holds no more than 99 documents"):
+        read_prompts(BenchConfig(data=folder, skip_prompts=99), encode, longest=200)
+    one = {"skip_prompts": 1}
+    for bad in (one, {"skip_prompts": -1, "data": folder}, {**one, "data": folder, "contexts": "4"}):
+        with pytest.raises(ConfigError, match="skip_prompts"):
+            BenchConfig(**bad)

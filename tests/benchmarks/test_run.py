@@ -1,0 +1,106 @@
+"""The order of measurements and what an interrupt leaves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.batches import at_batches, batched, left_out
+from benchmarks.measure import Sample
+from benchmarks.prompts import Prompt
+from benchmarks.run import Bench, Log, by_prompt, orders, seed_of
+from benchmarks.settings import Setting
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+
+
+def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
+    cases = [1, 2, 4, 5, 8]
+    steps = list(orders(cases, 3, "a"))
+    passes = [steps[i : i + 5] for i in range(0, 15, 5)]
+    assert [p[0][0] for p in passes] == [0, 1, 2]
+    assert all(sorted(case for _, case in p) == cases for p in passes)
+    assert len({tuple(case for _, case in p) for p in passes}) > 1
+    assert steps == list(orders(cases, 3, "a"))
+    assert steps != list(orders(cases, 3, "b"))
+
+
+def test_seeds_differ_between_texts() -> None:
+    assert len({seed_of(0, repeat, prompt) for repeat in range(5) for prompt in range(100)}) == 500
+
+
+def test_a_run_fills_the_log_and_reports_its_steps(measured: SimpleNamespace) -> None:
+    assert measured.steps == measured.bench.steps == 12 * (1 + 2 * 3)
+    assert measured.ends == 2
+    assert all([len(repeat) for repeat in repeats] == [3, 3] for repeats in measured.log.samples)
+
+
+def test_coupled_settings_write_the_same_text_with_the_same_seed_and_repeats_differ(measured: SimpleNamespace) -> None:
+    texts = [[s.tokens[0] for repeat in repeats for s in repeat] for repeats in measured.log.samples]
+    ar, chain, _, _, generate, assisted, sampled, *_ = texts
+    assert ar == chain == generate == assisted
+    assert ar[:3] == ar[3:]
+    assert sampled[:3] != sampled[3:]
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(1, [(0,), (1,), (2,), (3,), (4,), (5,)]), (2, [(0, 2), (1, 3), (4, 5)])])
+def test_batches_are_of_one_source_and_the_sources_take_turns(size: int, wanted: list) -> None:
+    prompts = [Prompt(source=source, tokens=(1,)) for source in "ababaa"]
+    assert batched(prompts, size) == wanted
+    with pytest.raises(ConfigError, match=r"batches of 4 cannot be filled with 2 prompts of 'b'.*--prompts-per-source 4"):
+        batched([p for p in prompts if p.source == "b"], 4)
+
+
+def test_methods_for_one_text_at_a_time_are_left_out_of_batches_by_name() -> None:
+    settings = [Setting(method=name) for name in ("ar", "generate", "assisted", "llama.cpp", "genai")]
+    assert at_batches(settings, [1]) == settings
+    larger = [s.method for s in at_batches(settings, [1, 4]) if s.batch == 4]
+    assert larger == ["ar", "generate", "genai"]
+    assert list(left_out(settings, [1, 4])) == ["assisted at batch 4", "llama.cpp at batch 4"]
+    assert left_out(settings, [1]) == {}
+
+
+def test_every_case_continues_every_prompt_in_batches_of_its_size(pair: Pair) -> None:
+    prompts = [Prompt(source="a", tokens=(n, n + 1)) for n in range(1, 5)]
+    cases = [(s, 0.0) for s in at_batches([Setting(method="ar"), Setting(method="generate")], [1, 4])]
+    bench = Bench(pair=pair, cases=cases, prompts=prompts, repeats=2, max_new_tokens=5, seed=0)
+    log, steps = Log(cases=cases), []
+    bench.run(log, lambda: steps.append(1), lambda: None)
+    assert len(steps) == bench.steps == 2 * (1 + 2 * 4) + 2 * (1 + 2 * 1)
+    sizes = [setting.batch for setting, _ in cases]
+    texts = [by_prompt(found[1], batched(prompts, size)) for size, found in zip(sizes, log.samples, strict=True)]
+    assert list(texts[0]) == [0, 1, 2, 3]
+    assert all(found == texts[0] for found in texts)
+    assert [len(repeats[0]) for repeats in log.samples] == [4, 4, 1, 1]
+
+
+def sample(tokens: int) -> Sample:
+    return Sample(
+        tokens=[[1] * tokens], forwards=1, row_forwards=1, draft_forwards=0, target_tokens=1, draft_tokens=0, drafted=0,
+        seconds=1.0, target_seconds=0.1, draft_seconds=0.0, verify_seconds=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counts", "kept"),
+    [
+        ([[3, 3], [3, 3]], [[3, 3], [3, 3]]),
+        ([[3, 2], [3, 1]], [[3, 1], [3, 1]]),
+        ([[3, 1], [3]], [[3], [3]]),
+        ([[2], [1]], [[1], [1]]),
+        ([[1], []], [[1], []]),  # nothing is complete: what there is stays
+    ],
+)
+def test_an_interrupted_pass_is_dropped_unless_it_is_all(counts: list, kept: list) -> None:
+    cases = [(Setting(method="ar"), 0.0), (Setting(method="generate"), 0.0)]
+    log = Log(cases=cases, samples=[[[sample(1)] * n for n in repeats] for repeats in counts])
+    log.level()
+    assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == kept
+
+
+def test_an_interrupted_pass_of_one_batch_size_leaves_the_other_alone() -> None:
+    cases = [(Setting(method=method, batch=size), 0.0) for size in (1, 2) for method in ("ar", "generate")]
+    log = Log(cases=cases, samples=[[[sample(1)] * n for n in repeats] for repeats in ([4, 4], [4, 4], [2, 1], [2])])
+    log.level()
+    assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == [[4, 4], [4, 4], [2], [2]]

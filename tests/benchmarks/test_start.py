@@ -1,0 +1,111 @@
+"""Starting: what is measured in a fresh process, and what is reported of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.start import run
+from benchmarks.start.config import StartConfig
+from benchmarks.start.process import STATUS, memory, started
+from draftwood.core.errors import ConfigError
+from draftwood.loading.models import bundled_pairs
+
+SMALL = str(bundled_pairs()["language"]["draft"])  # as target and draft: a million parameters
+ASKED = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}
+
+
+@pytest.mark.parametrize("system", ["transformers", "torch"])
+def test_a_start_passes_its_points_in_order_and_writes_the_tokens(system: str) -> None:
+    begun = perf_counter()
+    found = started(ASKED | {"system": system, "begun": begun})
+    taken = perf_counter() - begun
+    assert 0 < found["imported"] < found["loaded"] < found["first_token"] < found["done"] < taken
+    assert found["tokens"] == 6
+    assert 9e5 < found["parameters"] < 1e6
+    assert 0 < found["peak_loaded"] <= found["peak"]
+    assert 0 < found["held"] <= found["peak"]
+
+
+def test_a_process_of_its_own_tells_the_same_and_says_why_it_failed(tmp_path: Path) -> None:
+    found = run.start(ASKED | {"system": "torch"}, tmp_path)
+    assert (found["tokens"], found["parameters"]) == (6, started(ASKED | {"system": "torch", "begun": 0.0})["parameters"])
+    assert 0 < found["imported"] < found["loaded"] < found["first_token"] < found["done"]
+    with pytest.raises(ConfigError, match=r"its process failed \(.*there is no folder"):
+        run.start(ASKED | {"system": "torch", "target": str(tmp_path / "none")}, tmp_path)
+
+
+@pytest.mark.skipif(not STATUS.is_file(), reason="the kernel does not tell")
+def test_the_peak_is_the_processs_own_and_not_its_parents() -> None:
+    large = bytearray(400 << 20)
+    code = "from benchmarks.start.process import memory; print(memory()['peak'])"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert 5e6 < int(child.stdout) < len(large)
+    assert memory()["peak"] >= len(large)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
+    """Every start that was asked for: its system, its store, and whether something lay there."""
+    calls: list[tuple[str, str, bool]] = []
+
+    def start(asked: dict, store: Path) -> dict:
+        if asked["system"] == "torch":
+            raise ConfigError("its process failed (no)")
+        calls.append((asked["system"], str(store), any(store.iterdir())))
+        (store / "graph").write_bytes(bytes(3_000_000))
+        n = len(calls)
+        return {
+            "imported": 1.0, "loaded": 2.0, "first_token": float(2 + n), "done": 9.0,
+            "peak_loaded": 10**8, "peak": 2 * 10**8, "held": None, "tokens": 4, "parameters": 7_000_000,
+        }  # fmt: skip
+
+    monkeypatch.setattr(run, "start", start)
+    return calls
+
+
+def test_openvino_starts_without_a_store_and_then_with_it(made_up: list) -> None:
+    document = run.measure(StartConfig(repeats=2), lambda: None)
+    openvino = [call for call in made_up if call[0] == "openvino"]
+    assert [filled for _, _, filled in openvino] == [False, True, False, True]
+    assert openvino[0][1] == openvino[1][1] != openvino[2][1]
+    assert not Path(openvino[0][1]).exists()
+    assert [r["start"] for r in document["results"]] == ["transformers", "openvino, first start", "openvino, next start"]
+    assert document["results"][1]["stored"] == {"median": 3e6, "min": 3e6, "max": 3e6}
+    assert document["skipped"] == [{"system": "torch", "why": "its process failed (no)"}]
+    assert document["model"]["parameters"] == 7_000_000
+
+
+def test_the_report_says_what_the_raw_starts_say(made_up: list) -> None:
+    document = json.loads(json.dumps(run.measure(StartConfig(repeats=3), lambda: None)))
+    base, first, _ = (result["repeats"] for result in document["results"])
+    over = sorted(a["first_token"] / b["first_token"] for a, b in zip(first, base, strict=True))
+    seconds = sorted(one["first_token"] for one in first)
+    text = run.markdown(document)
+    [line] = [line for line in text.splitlines() if line.startswith("| openvino, first start | 1.00")]
+    assert f"| {seconds[1]:.2f} ({seconds[0]:.2f} to {seconds[2]:.2f}) |" in line
+    assert line.endswith(f"| {over[1]:.2f} ({over[0]:.2f} to {over[2]:.2f}) |")
+    assert "| openvino, first start | 100 (100 to 100) | 200 (200 to 200) |  | 3 (3 to 3) |" in text
+    assert "* **left out**: torch, its process failed (no)" in text
+
+
+def test_the_command_writes_both_files_and_refuses_what_it_cannot_do(made_up: list, tmp_path: Path) -> None:
+    chosen = ["start", "--repeats", "1", "--output", str(tmp_path)]
+    done = CliRunner().invoke(main, [*chosen, "--systems", "transformers"], catch_exceptions=False)
+    assert done.exit_code == 0
+    document = json.loads((tmp_path / "start.json").read_text())
+    assert [r["start"] for r in document["results"]] == ["transformers"]
+    assert (tmp_path / "start.md").read_text() == run.markdown(document)
+    for more, told in ((["--systems", "torch"], "nothing could be started"), (["--systems", "x"], "systems holds 'x'"),
+                       (["--repeats", "0"], "repeats is 0")):  # fmt: skip
+        refused = CliRunner().invoke(main, [*chosen, *more])
+        assert refused.exit_code == 2
+        assert told in refused.output

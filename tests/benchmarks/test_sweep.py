@@ -1,0 +1,144 @@
+"""The sweep: ``auto`` beside fixed settings, and plain decoding beside an untrained draft."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks import run as bench_run
+from benchmarks.__main__ import main
+from benchmarks.settings import depth
+from benchmarks.sweep import FINALISTS, MORE, NODES, fixed, untrained
+from benchmarks.sweep_report import markdown
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method
+from draftwood.loading.profile import Profile
+from tests.benchmarks.tiny import VOCAB
+
+FREE_NAMES = {"adaptive", "shared-noise paced"}
+
+
+def test_the_grid_holds_plain_decoding_and_every_kind_of_draft(pair: Pair) -> None:
+    grid = list(fixed(pair))
+    assert len({setting.name for setting in grid}) == len(grid)
+    assert {setting.method for setting in grid} == {"ar", "chain", "rsd-s", "shared-noise", "ngram"}
+    assert {s.nodes for s in grid if s.method == "shared-noise"} == set(NODES)
+    assert (min(NODES), max(NODES)) == (4, 24)
+
+
+def test_a_draft_that_fills_blocks_gets_blocks_and_nothing_deeper(pair: Pair) -> None:
+    model = deepcopy(pair.draft.model)
+    model.config.mask_token_id, model.config.draft_block = VOCAB - 1, 3
+    blocks = Pair(pair.target.model, model, pair.tokenizer)
+    for one in (blocks, untrained(blocks, 0)):
+        grid = [setting for setting in fixed(one) if setting.shape]
+        assert {setting.name for setting in grid} >= {"block 2", "block 3", "chain 2", "rsd-s 2x3", "ngram 8"}
+        assert max(map(depth, grid)) == 3
+    assert "block 2" not in {setting.name for setting in fixed(pair)}
+
+
+def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: Pair) -> None:
+    state = torch.random.get_rng_state()
+    first, again, other = untrained(pair, 3), untrained(pair, 3), untrained(pair, 4)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert first.target.model is pair.target.model
+    weights = [dict(p.draft.model.named_parameters()) for p in (pair, first, again, other)]
+    shapes = [{name: weight.shape for name, weight in some.items()} for some in weights]
+    assert shapes == shapes[:1] * 4
+    name = "model.embed_tokens.weight"
+    assert torch.equal(weights[1][name], weights[2][name])
+    assert not torch.equal(weights[1][name], weights[3][name])
+    assert not torch.equal(weights[1][name], weights[0][name])
+    with pytest.raises(ConfigError, match="give --draft"):
+        untrained(Pair(pair.target.model, None, pair.tokenizer), 3)
+
+
+@pytest.fixture
+def sweep(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict]:
+    """The command on the tiny pair, with a profile that names a chain at temperature 1."""
+    choices = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
+    profile = Profile(path=tmp_path / "profile.json", profile_key={}, choices=choices)
+    tuned = Pair(pair.target.model, pair.draft.model, pair.tokenizer, profile=profile)
+    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: tuned)
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "ab", "source": "x"}\n{"prompt": "cde", "source": "y"}\n')
+
+    def run(*options: str) -> dict:
+        base = ["sweep", "--prompts", str(path), "--max-new-tokens", "4", "--output", str(tmp_path / "out")]
+        done = CliRunner().invoke(main, [*base, *options])
+        document = json.loads((tmp_path / "out" / "sweep.json").read_text())
+        return {**document, "code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+
+    return run
+
+
+def test_every_setting_is_measured_and_the_best_again(sweep: Callable[..., dict], pair: Pair) -> None:
+    found = sweep("--repeats", "1", "--temperatures", "0.6")
+    assert found["code"] == 0, found["stderr"]
+    assert not found["partial"]
+    assert {r["setting"] for r in found["results"]} == {"auto", *FREE_NAMES, *(s.name for s in fixed(pair))}
+    assert {r["setting"] for r in found["untrained"]} == {"ar", "auto", "chain 4"}
+    assert all(len(r["repeats"]) == 1 and r["temperature"] == 0.6 for r in found["results"])
+    assert all(len(r["repeats"]) == MORE for r in found["final"] + found["untrained"])
+    first_seeds = [{r["repeats"][0]["first_seed"] for r in found[run]} for run in ("results", "final")]
+    assert first_seeds[0].isdisjoint(first_seeds[1])
+    assert markdown(found) in found["stdout"]
+
+
+def speeds_of(results: list[dict], temperature: float) -> dict[str, list[float]]:
+    here = [r for r in results if r["temperature"] == temperature and r["setting"] not in FREE_NAMES]
+    return {r["setting"]: [sum(c["new_tokens"]) / sum(c["seconds"]) for c in r["repeats"]] for r in here}
+
+
+def test_the_verdict_follows_from_the_raw_repeats_and_names_what_auto_is(sweep: Callable[..., dict]) -> None:
+    found = sweep("--repeats", "2", "--temperatures", "0,1")
+    [greedy, judged] = found["auto"]
+    assert greedy["method"]["method"] == "adaptive"
+    assert (judged["method"]["method"], judged["method"]["shape"]) == ("chain", "2")
+    first, final = speeds_of(found["results"], 1), speeds_of(found["final"], 1)
+    del first["auto"]
+    best = sorted(first, key=lambda name: -sum(first[name]))[:FINALISTS]
+    assert set(final) == {"auto", "ar", *best}
+    assert judged["best"] == best[0]
+    auto = final["auto"]
+    for name in ("best", "fastest"):
+        ratios = [a / b for a, b in zip(auto, final[judged[name]], strict=True)]
+        assert judged[f"over_{name}"]["median"] == pytest.approx(median(ratios))
+        assert judged[f"over_{name}"]["min"] == pytest.approx(min(ratios))
+    assert judged["fastest"] == max(best, key=lambda name: median(final[name]))
+    report = markdown(found)
+    assert report in found["stdout"]
+    row = next(line for line in report.splitlines() if line.startswith("| 1 | chain"))
+    assert row.startswith(f"| 1 | chain 2 + recursive (profile) | {median(auto):.1f} (")
+    assert f": {judged['best']}, {median(final[judged['best']]):.1f} (" in row
+    assert "| 0 | adaptive + greedy (profile) |" in report
+
+
+def test_an_interrupted_sweep_keeps_what_it_has(
+    sweep: Callable[..., dict], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = bench_run.measure, []
+    cases = 1 + len(FREE_NAMES) + len(list(fixed(pair)))
+
+    def interrupted(*args: object) -> object:
+        calls.append(args)
+        if len(calls) > cases + 2 * cases + cases:  # warming up, one repeat of two prompts, one prompt of the next repeat
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(bench_run, "measure", interrupted)
+    found = sweep("--repeats", "2", "--temperatures", "1")
+    assert found["code"] == 130
+    assert found["partial"]
+    assert "sweep.md is a partial report" in found["stderr"]
+    assert all([len(c["seconds"]) for c in r["repeats"]] == [2, 1] for r in found["results"])
+    assert found["final"] == found["untrained"] == found["auto"] == []
+    assert "interrupted" in markdown(found).splitlines()[0]

@@ -1,0 +1,55 @@
+"""The verifiers' own benchmark: every case is measured, and the plain rule beside ours is exact as well."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.config import VerifyConfig
+from benchmarks.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.methods import build
+
+
+def test_every_case_is_measured_and_written(tmp_path):
+    asked = ["--vocab", "50", "--vocab", "20", "--shape", "2x3", "--repeats", "2", "--output", str(tmp_path)]
+    done = CliRunner().invoke(main, ["verify", *asked])
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "verify.json").read_text())
+    cases = {(r["vocab"], r["laws"], r["verifier"]) for r in document["milliseconds"]}
+    assert cases == {(v, s, name) for v in (20, 50) for s in SAMPLINGS for name in (*OURS, PLAIN)}
+    assert all(0 < r["least"] <= r["median"] <= r["most"] for r in document["milliseconds"])
+    report = (tmp_path / "verify.md").read_text()
+    assert report in done.stdout
+    for heading in ("## All tokens", "## Top-k 50", "## Top-p 0.95"):
+        assert heading in report
+
+
+@pytest.mark.parametrize("bad", [{"repeats": 0}, {"vocab": (5,)}, {"vocab": ()}, {"shape": "3-2"}])
+def test_bad_settings_are_named(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        VerifyConfig(**bad)
+
+
+def test_the_plain_rule_follows_the_targets_distribution():
+    vocab, samples = 16, 3000
+    torch.manual_seed(0)
+    counts, expected = torch.zeros(vocab), torch.zeros(vocab)
+    for seed in range(samples):
+        draft = MadeUpDraft(vocab, 3)
+        drafter, _ = build(Method(method="rsd-s", shape="3x1"), draft, greedy=False)
+        sampler = Sampler(Sampling(), [[0]], [1], vocab)
+        tree = drafter.draft(torch.tensor([0]), sampler, CounterRng([seed]).at([1]), [1])
+        scores = draft.target_scores(tree)
+        path, token = straightforward(tree, scores, Sampling())
+        counts[int(tree.tokens[0, path[0]]) if path else token] += 1
+        expected += scores[0, 0].softmax(-1) / samples
+    chi2 = float(((counts - samples * expected) ** 2 / (samples * expected)).sum())
+    assert chi2 < vocab - 1 + 5 * (2 * (vocab - 1)) ** 0.5

@@ -1,0 +1,144 @@
+"""``draftwood bench``: plain decoding, auto, the best fixed tree and transformers side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from draftwood.api import Pair, load
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.tune import compare
+from draftwood.tune.compare import LOOKUPS, SHARED, TREES, System, Written, fastest, figures, fixed, ours, repeats
+from tests.cli.conftest import Run
+from tests.helpers import tiny_gpt
+
+SMALL = ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"]
+NAMES = ["plain decoding", "auto", "best fixed tree", "transformers"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"prompt": "the fox ran"}\n{"prompt": "a dog and a hen"}\n{"prompt": "not taken"}\n')
+    return path
+
+
+def test_every_system_is_measured_at_every_temperature(run: Run, pair: list[str], texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    shown = run("bench", *pair, *SMALL, "--input", texts, "--transformers", "--json", out)
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(out.read_text())
+    found = document["results"]
+    assert [(r["temperature"], r["system"]) for r in found] == [(t, name) for t in (0, 1) for name in NAMES]
+    for result in found:
+        assert [len(texts) for texts in result["repeats"]] == [2, 2]
+        speeds = [sum(t["tokens"] for t in run) / sum(t["seconds"] for t in run) for run in result["repeats"]]
+        shown_speed = result["tokens_per_second"]
+        assert (shown_speed["min"], shown_speed["max"]) == pytest.approx((min(speeds), max(speeds)))
+        assert f"{shown_speed['median']:.1f} ({shown_speed['min']:.1f} to {shown_speed['max']:.1f})" in shown.stdout
+    assert {r["tokens_per_pass"] for r in found if r["system"] in ("plain decoding", "transformers")} == {1}
+    assert found[1]["method"]["method"] == "adaptive"
+    assert found[2]["method"]["method"] in {method.method for method in TREES}
+    assert document["machine"]["device"] == "cpu"
+    assert len(shown.stdout.splitlines()) == 1 + 8
+
+
+def test_greedy_texts_are_as_long_as_those_of_transformers(run: Run, pair: list[str], texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    run("bench", *pair, *SMALL, "--input", texts, "--temperature", "0", "--transformers", "--json", out)
+    lengths = [[t["tokens"] for t in r["repeats"][0]] for r in json.loads(out.read_text())["results"]]
+    assert lengths == [lengths[0]] * 4
+
+
+def test_without_a_draft_the_rival_is_prompt_lookup(run: Run, pair: list[str], texts: Path) -> None:
+    shown = run("bench", *pair[:2], *SMALL, "--input", texts, "--temperature", "1")
+    assert shown.exit_code == 0, shown.output
+    assert "best lookup" in shown.stdout
+    assert "transformers" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--repeats", "0"], "repeats is 0: give 1 or more"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--json", "nowhere/x.json"], "output folder nowhere does not exist: create it first, or name another --json"),
+        (["--input", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--max-new-tokens", "500"], "do not fit the models' context of 96"),
+        (["--draft", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(run: Run, pair: list[str], arguments: list[str], told: str) -> None:
+    shown = run("bench", *pair, *SMALL, *arguments)
+    assert shown.exit_code in (1, 2)
+    assert told in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert shown.stdout == ""
+
+
+def test_an_empty_input_is_told(run: Run, pair: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    shown = run("bench", *pair, "--input", tmp_path / "empty.jsonl")
+    assert shown.exit_code == 2
+    assert "holds no prompt" in shown.stderr
+
+
+def made_up(name: str, seconds: float, log: list[tuple[str, int]]) -> System:
+    """Writes two tokens per pass at a known speed."""
+
+    def write(prompt: list[int], seed: int) -> tuple[int, int]:
+        log.append((name, seed))
+        clock.now += seconds
+        return 10, 5
+
+    return System(name=name, method=None, write=write)
+
+
+clock = SimpleNamespace(now=0.0)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "sleep", lambda seconds: None)
+
+
+def test_prompts_go_round_all_systems_with_equal_seeds_and_new_ones_in_each_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "perf_counter", lambda: clock.now)
+    log: list[tuple[str, int]] = []
+    systems = [made_up("slow", 2.0, log), made_up("quick", 1.0, log)]
+    found = repeats(systems, [[1], [2], [3]], 4, 7)
+    turns = [log[at : at + 2] for at in range(0, len(log), 2)]
+    assert [turn[0][1] for turn in turns] == [turn[1][1] for turn in turns] == [7 + n for n in range(12)]
+    assert len({tuple(name for name, _ in turn) for turn in turns}) == 2  # in either order
+    assert found["slow"] == [[Written(10, 5, 2.0)] * 3] * 4
+    shown = figures(found["quick"], found["slow"])
+    assert shown["tokens_per_second"] == {"median": 10.0, "min": 10.0, "max": 10.0}
+    assert shown["over_plain"] == {"median": 2.0, "min": 2.0, "max": 2.0}
+    assert shown["tokens_per_pass"] == 2
+    assert fastest(systems, [[1]], 0).name == "quick"
+
+
+def test_the_profile_of_a_pair_has_a_say_in_auto(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
+    assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(temperature=1.0)
+    chain = Method(method="chain", shape="2")
+    monkeypatch.setattr(pair, "profile", SimpleNamespace(choose=lambda temperature: chain))
+    assert ours(pair, "auto", Method(), 1.0, 4).method == pair.method(chain, temperature=1.0)
+
+
+def test_fixed_trees_are_those_that_the_draft_can_grow(models: Path) -> None:
+    pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
+    assert fixed(pair) == TREES
+    assert fixed(Pair(pair.target.model, None, pair.tokenizer)) == LOOKUPS
+    draft = tiny_gpt(24, 2, layers=1)
+    draft.config.mask_token_id, draft.config.draft_block = 23, 6
+    blocks = Pair(tiny_gpt(23, 1), draft, SimpleNamespace(eos_token_id=None))
+    assert fixed(blocks) == (Method(method="block", shape="3"), Method(method="block", shape="6"), *SHARED)
+    for method in fixed(blocks):
+        with torch.inference_mode():
+            tokens, passes = ours(blocks, "x", method, 1.0, 6).write([1, 2, 3], 0)
+        assert 0 < passes <= tokens == 6
