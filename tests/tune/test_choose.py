@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from draftwood.core.settings import Method
-from draftwood.tune.choose import ADAPTIVE, LOOKUP, NESTED, PLAIN, WHOLE, estimates, fastest, finalists, leaders
+from draftwood.tune.choose import ADAPTIVE, LOOKUP, PLAIN, WHOLE, estimates, fastest, finalists, leaders
 from draftwood.tune.costs import SHAPES, Costs, fit
 from draftwood.tune.measure import ASKED, BEAMS, BRANCHINGS, SCORED, Forwards, Speed, Timed
 from draftwood.tune.nests import beams
@@ -140,7 +140,7 @@ def test_of_each_kind_the_best_is_run_beside_what_only_a_run_can_tell(costs):
     asked = finalists(ahead, WHOLE)
     assert asked[: 2 + len(WHOLE)] == [PLAIN, LOOKUP, *WHOLE]
     assert Method(method="shared-noise") in WHOLE
-    assert {m.method for m in WHOLE}.isdisjoint(NESTED)
+    assert {m.method for m in WHOLE}.isdisjoint(SHAPES)
     assert {m.method for m in asked[2 + len(WHOLE) :]} == {"chain", "rsd-s"}
     assert found in asked
     assert finalists(estimates({}, costs, {}), []) == [PLAIN, LOOKUP]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, cast, final
 from draftwood.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftwood.core.settings import Method, MethodName, VerifierName
+    from draftwood.core.methods import MethodName
+    from draftwood.core.settings import Method
+    from draftwood.core.verifiers import VerifierName
 
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (

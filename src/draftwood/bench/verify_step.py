@@ -20,10 +20,12 @@ from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from draftwood.bench.config import VerifyConfig
 from draftwood.bench.report import table
 from draftwood.core import machine
+from draftwood.core.methods import MethodName
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, MethodName, Sampling, VerifierName
+from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import VerifierName
 from draftwood.engine.methods import build
 from draftwood.verify.sparse import verify
 

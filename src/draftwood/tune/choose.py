@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
-from typing import cast, final
+from typing import Final, final
 
-from draftwood.core.settings import Method, MethodName
-from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT
+from draftwood.core.methods import METHODS, MethodSpec
+from draftwood.core.settings import Method
 from draftwood.runners.protocols import BlockRunner, Runner
-from draftwood.tune.costs import Costs
+from draftwood.tune.costs import SHAPES, Costs
 from draftwood.tune.measure import Speed
 from draftwood.tune.nests import Nest
 from draftwood.tune.replay import Replay
@@ -20,13 +20,15 @@ PLAIN = Method(method="ar")
 ADAPTIVE = Method(method="adaptive")
 ABOUT = 0.95  # of a speed: a short run hardly tells more, the highest of many being too high by chance
 BEHIND = 0.4  # of the fastest: so far apart may be what methods of the same speed do on one text
-LOOKUP = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
-NESTED = frozenset({"chain", "rsd-s", "rsd-c"})
-BASELINES = frozenset({"iid"})
-WHOLE = [  # trees that none of another shape contains: only a run can tell about them
-    Method(method=cast(MethodName, name), shape=DEFAULT_SHAPES.get(name))
-    for name in sorted(NEEDS_DRAFT - NESTED - BASELINES - NEEDS_BLOCK)
-]
+
+
+def _tuned(specs: Iterable[MethodSpec]) -> list[Method]:
+    return [Method(method=spec.name, shape=shape) for spec in specs for shape in spec.tuned]
+
+
+[LOOKUP] = _tuned([METHODS["ngram"]])
+WHOLE: Final = _tuned(spec for spec in METHODS.values() if spec.needs == "draft" and spec.name not in SHAPES)
+"""Trees that none of another shape contains: only a run shows how fast they are."""
 
 
 @final

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 from draftwood.tune.nests import Nest
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected
@@ -43,7 +45,8 @@ class Replay:
     name = "replay"
     lossless = True
     draws = DRAWS_WITH_LOG_PROBS
-    tolerant = False
+    reads: ClassVar[Reads] = "probabilities"
+    greedy_only = False
 
     def __init__(self, nest: Nest, inner: Verifier) -> None:
         self._inner = inner

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias, cast, final
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method, MethodName, VerifierName
+from draftwood.core.methods import MethodName
+from draftwood.core.settings import Method
+from draftwood.core.verifiers import VerifierName
 from draftwood.runners.protocols import BlockRunner
 from draftwood.tune.choose import PLAIN, Estimate, acceptance, estimates, fastest, finalists, leaders, unexpected
 from draftwood.tune.costs import SHAPES, Costs, fit
