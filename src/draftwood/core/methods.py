@@ -39,7 +39,7 @@ class MethodSpec:
         shapes: the kinds of shapes that it takes -> an example of each.
         no_shape: why it takes none.
         shape: the default shape.
-        nodes: the most nodes of a tree without a shape and without a node budget; None where a shape or the draft decides.
+        nodes: the most nodes of a tree without a shape and without a node budget; None where it has a default shape.
         grows: such a tree grows as far as it pays.
         options: the options that it takes.
         tuned: the shapes that ``draftwood tune`` runs, small, middling and large; None is the default size.
@@ -74,9 +74,7 @@ class MethodSpec:
     @property
     def size(self) -> str:
         """The default size, in a few words."""
-        if self.nodes is not None:
-            return f"up to {self.nodes}"
-        return self.shape or ("its block" if self.needs == "block" else "-")
+        return self.shape or ("-" if self.nodes is None else f"up to {self.nodes}")
 
     def parse(self, text: str) -> Shape:
         """The shape that a text describes.
@@ -208,6 +206,7 @@ _SPECS: Final = (
         draw=Draw.WITHOUT_REPLACEMENT,
         needs="block",
         shapes={Length: "10"},
+        nodes=8,
     ),
     MethodSpec(
         name="ngram",

@@ -37,7 +37,7 @@ from draftwood.verify.traversal import Traversal
 
 PACED_NODES, PACED_WIDTH, PACED_LENGTH = cast(int, METHODS["adaptive"].nodes), 4, 8  # of a tree that grows as it pays
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
-BLOCK = 8  # tokens of a block without a shape: the target pays for every one
+BLOCK = cast(int, METHODS["block"].nodes)  # tokens of a block without a shape: the target pays for every one
 
 
 @final
