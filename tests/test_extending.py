@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from draftwood.core.limits import Limits
+from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
@@ -67,12 +69,8 @@ def test_drawn_tokens_follow_the_target(page, which, verifier):
     """The first two tokens of many texts, against the target's joint distribution: chi-square at one in ten thousand."""
     count, target = 4000, torch.tensor([0.6, -0.3, 0.2])
     drafter = drafters(page, TableRunner(torch.tensor([-0.4, 0.5, 0.3])))[which]
-    requests = [Request(prompt=[0, 1, 0, 1], seed=seed) for seed in range(count)]
-    for request in requests:
-        assert request.limits.max_new_tokens is not None
-    results = Decoder(TableRunner(target), drafter, verifier).generate(
-        [Request(prompt=r.prompt, seed=r.seed, limits=page.draftwood.Limits(max_new_tokens=2)) for r in requests], Sampling()
-    )
+    requests = [Request(prompt=[0, 1, 0, 1], seed=seed, limits=Limits(max_new_tokens=2)) for seed in range(count)]
+    results = Decoder(TableRunner(target), drafter, verifier).generate(requests, Sampling())
     pairs = torch.tensor([3 * result.token_ids[0] + result.token_ids[1] for result in results])
     one = target.softmax(-1)
     wanted = count * (one[:, None] * one[None, :]).flatten()
@@ -95,6 +93,7 @@ def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
     drafter.start([[0], [0], [0], [0]], [[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
     texts = [[0, 1]] * 4
     sampler = Sampler(Sampling(), texts, [1] * 4, VOCAB)
-    tree = drafter.draft(torch.tensor([1] * 4), sampler, None, [9, 9, 9, 1])
+    tree = drafter.draft(torch.tensor([1] * 4), sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
     rows = zip(tree.lists[0], tree.lists[2], strict=True)
-    assert [[t for t, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows] == [[1, 2, 3], [2], [], [4]]
+    drafted = [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
+    assert drafted == [[1, 2, 3], [2], [], [4]]
