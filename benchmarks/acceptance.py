@@ -22,13 +22,13 @@ from benchmarks.report import table
 from benchmarks.run import seed_of
 from benchmarks.settings import BUDGETS, Setting
 from draftwood.api import Pair
+from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
-from draftwood.core.tree import Draw
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build

@@ -8,24 +8,28 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, cast, final
 
+from draftwood import METHODS as SPECS
 from draftwood.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftwood.core.settings import Method, MethodName, VerifierName
+    from draftwood.core.methods import MethodName
+    from draftwood.core.settings import Method
+    from draftwood.core.verifiers import VerifierName
 
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
     "shared-noise", "adaptive", "block", "block+traversal", "ngram",
 )  # fmt: skip
-BLOCKS = ("block", "block+traversal")  # methods of a draft that scores a whole block in one forward
-BY_NODES = ("dynamic", "shared-noise")  # methods whose trees are given by a number of nodes
+_SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
+BLOCKS = tuple(name for name, spec in _SPECS.items() if spec.needs == "block")
+BY_NODES = tuple(name for name, spec in _SPECS.items() if "nodes" in spec.options)
 PEERS = ("generate", "assisted", "prompt-lookup")
 ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup")  # other programs, with the same weights
 PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
 METHODS = OURS + PEERS + ENGINES
 TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others; what a draft of whole blocks cannot serve
-DRAFTING = frozenset(OURS) - {"ar", "ngram"} | {*TOKEN_BY_TOKEN}
+DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {*TOKEN_BY_TOKEN}
 
 LENGTHS = (2, 3, 4, 5)
 WIDTHS = (2, 3)

@@ -21,10 +21,12 @@ from benchmarks.config import VerifyConfig
 from benchmarks.record import surroundings
 from benchmarks.report import table
 from draftwood.core.machine import load_average
+from draftwood.core.methods import MethodName
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, MethodName, Sampling, VerifierName
+from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import VerifierName
 from draftwood.engine.methods import build
 from draftwood.verify.sparse import verify
 

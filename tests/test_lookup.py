@@ -16,7 +16,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import SharedFan
 from draftwood.draft.lookup import Endings, Lookup
-from draftwood.draft.ngram import NGram
+from draftwood.draft.ngram import ngram
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Grown, Pool
 from draftwood.engine.decode import Decoder, Request
@@ -69,7 +69,7 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     """An encoder may know more tokens than its decoder."""
     assert Endings([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
     assert Endings([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
-    drafter = NGram(3)
+    drafter = ngram(3)
     drafter.start([[]], [[3, 4, 90, 4]])
     assert drafter.draft(torch.tensor([3]), distribution_of([3]), CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
     lookup = Lookup(3)

@@ -8,7 +8,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.draft.ngram import NGram
+from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder, Request
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
@@ -28,19 +28,19 @@ def drafted(drafter, texts, limits, sources=()):
 def test_the_source_comes_before_the_text():
     texts, limits = [[0, 7, 8], [0, 3], [0, 9], [0, 3, 4, 5, 0, 3]], [4, 4, 4, 4]
     sources = [[7, 8, 2, 3, 4], [5, 3, 6], [1, 2], [3, 10, 11]]
-    assert drafted(NGram(3), texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
-    assert drafted(NGram(3), texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
-    assert drafted(NGram(3), texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
+    assert drafted(ngram(3), texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
+    assert drafted(ngram(3), texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
+    assert drafted(ngram(3), texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
 
 
 def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
     # "4 0" stands at the border of source and text and inside the source, but 4 is no part of the text.
-    assert drafted(NGram(2), [[0]], [3], [[4, 0, 5, 4]]) == [[5, 4]]
-    assert drafted(NGram(2), [[0]], [3], [[0, 6, 4, 0, 5, 1, 0, 9, 4]]) == [[9, 4]]  # the latest "0", not the one after a 4
+    assert drafted(ngram(2), [[0]], [3], [[4, 0, 5, 4]]) == [[5, 4]]
+    assert drafted(ngram(2), [[0]], [3], [[0, 6, 4, 0, 5, 1, 0, 9, 4]]) == [[9, 4]]  # the latest "0", not the one after a 4
 
 
 def test_rows_that_stay_keep_their_sources():
-    drafter = NGram(2)
+    drafter = ngram(2)
     drafted(drafter, [[0], [0]], [2, 2], [[0, 5, 6], [0, 7, 8]])
     drafter.select([1])
     sampler = Sampler(Sampling(), [[0]], [1], VOCAB)
@@ -79,6 +79,6 @@ def test_a_target_that_copies_its_source_is_foreseen():
     sources = [[4, 5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4, 3, 2]]
     requests = [Request(prompt=[0], source=s, limits=Limits(max_new_tokens=8)) for s in sources]
     for length, rounds in ((1, 5), (3, 3), (8, 2)):  # the first token is the target's own
-        results = Decoder(Copying(), NGram(length), Greedy()).generate(requests, Sampling(temperature=0.0))
+        results = Decoder(Copying(), ngram(length), Greedy()).generate(requests, Sampling(temperature=0.0))
         assert [r.token_ids for r in results] == sources
         assert [r.stats.rounds for r in results] == [rounds] * 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from draftwood.core.tree import Draw, TreeBuilder
+from draftwood.core.draws import Draw
+from draftwood.core.tree import TreeBuilder
 from tests.helpers import ancestors_of
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from draftwood.core import rng, sampling, truncation
+from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Sampling
-from draftwood.core.tree import Draw, TreeBuilder
+from draftwood.core.tree import TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.engine import decode
 from draftwood.engine.decode import Request
@@ -63,7 +64,7 @@ class Spy:
 
     def __init__(self, verifier, sizes):
         self.name, self.lossless, self.draws = verifier.name, verifier.lossless, verifier.draws
-        self.tolerant = False
+        self.reads, self.greedy_only = verifier.reads, verifier.greedy_only
         self._verifier, self._sizes = verifier, sizes
 
     def verify(self, tree, target_logp, rng):

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         PairingError,
     )
     from draftwood.core.limits import Limits
+    from draftwood.core.methods import METHODS
     from draftwood.core.processors import Stateless
     from draftwood.core.rounds import Round, Stats, Verdict
     from draftwood.core.settings import LoadOptions, Method, Sampling
     from draftwood.core.tree import DraftTree
+    from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder, Piece, Request, Result
     from draftwood.translation import Translator, load_translator
 
@@ -41,6 +43,8 @@ _HOME = {
     "Request": "engine.decode",
     "Result": "engine.decode",
     "Method": "core.settings",
+    "METHODS": "core.methods",
+    "VERIFIERS": "core.verifiers",
     "Limits": "core.limits",
     "Sampling": "core.settings",
     "Stateless": "core.processors",
@@ -54,6 +58,8 @@ _HOME = {
 }
 
 __all__ = [
+    "METHODS",
+    "VERIFIERS",
     "CacheError",
     "ConfigError",
     "Decoder",

@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from benchmarks import config as bench_config
-from benchmarks.settings import BLOCKS, BUDGETS, ENGINES, LENGTHS, METHODS, PLANS, Setting, depth, node_count, plan
+from benchmarks.settings import BLOCKS, BUDGETS, ENGINES, LENGTHS, METHODS, OURS, PLANS, Setting, depth, node_count, plan
+from draftwood import METHODS as SPECS
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -145,3 +146,10 @@ def test_what_is_given_replaces_the_presets_scale() -> None:
     scale = bench_config.BenchConfig(preset="paper", repeats=7, temperatures="1, 0.5,1").scale()
     assert (scale.repeats, scale.temperatures) == (7, (1.0, 0.5))
     assert scale.max_new_tokens == bench_config.SCALES["paper"].max_new_tokens
+
+
+def test_every_method_of_the_registry_is_measured_and_every_verifier_that_is_named_is_exact_for_it():
+    named = [name.partition("+") for name in OURS]
+    assert {method for method, _, _ in named} == SPECS.keys()
+    assert all(verifier in SPECS[method].verifiers for method, plus, verifier in named if plus)
+    assert {setting.method for preset in ("paper", "peers", "acceptance") for setting in PLANS[preset]()} >= set(OURS)

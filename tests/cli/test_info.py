@@ -12,6 +12,7 @@ import torch
 
 import draftwood
 from draftwood.cli import facts
+from draftwood.core.methods import METHODS
 from tests.cli.conftest import CONTEXT, Run
 
 
@@ -32,6 +33,7 @@ def test_json_holds_versions_pairs_and_methods(run: Run, bundled: dict[str, dict
     assert pair["context"] == CONTEXT
     assert facts["methods"]["shared-noise"]["verifiers"] == ["coupled", "greedy"]
     assert facts["methods"]["rsd-s"] == {
+        "summary": METHODS["rsd-s"].summary,
         "needs_draft": True,
         "shape": "3x4",
         "nodes": None,
@@ -81,6 +83,8 @@ def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
 def test_text_shows_the_same(run: Run, bundled: dict[str, dict[str, Path]]) -> None:
     text = run("info").stdout
     for word in (draftwood.__version__, str(bundled["language"]["draft"]), "shared-noise", "ngram + coupled", "float32"):
+        assert word in text
+    for word in ("up to 24", "up to 8", METHODS["rsd-c"].summary):
         assert word in text
 
 

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.core.tree import Draw
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.fans import DrawnFan
 from draftwood.draft.pool import Grown

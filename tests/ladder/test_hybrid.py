@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import torch
 
+from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.core.tree import Draw
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.level import LevelDrafter
 from draftwood.engine.decode import Decoder, Request

@@ -11,7 +11,8 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import LEVELLED, Method, Sampling
+from draftwood.core.methods import taking
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.outlook import Outlook
 from draftwood.draft.rsd_c import ConstantBranching
@@ -242,7 +243,8 @@ def test_of_a_drawn_hybrid_child_less_is_expected_than_of_its_certain_sibling():
 
 @pytest.mark.parametrize("name", ["auto", "ar", "ngram", "shared-noise"])
 def test_least_is_refused_where_no_levels_are_drawn(name):
-    with pytest.raises(ConfigError, match=rf"min_gain is 0.5, but method '{name}' .* choose one of {', '.join(LEVELLED)}"):
+    others = ", ".join(taking("min_gain"))
+    with pytest.raises(ConfigError, match=rf"min_gain is 0.5, but method '{name}' .* choose one of {others}"):
         Method(method=name, min_gain=0.5)
 
 

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 
-from draftwood.core.tree import Draw
+from draftwood.core.draws import Draw
 from draftwood.verify.reference import PlainNode, match, recursive, traversal
 
 V = 3

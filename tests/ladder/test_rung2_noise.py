@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
+from draftwood.core.draws import Draw
 from draftwood.core.rng import CounterRng, Stream
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.core.tree import Draw
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement

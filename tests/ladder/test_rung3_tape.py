@@ -12,10 +12,10 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Sampling
-from draftwood.core.tree import Draw
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
@@ -298,7 +298,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
     target, draft = runners(3)
 
     class Naive:
-        name, lossless, draws, tolerant = "naive", True, Recursive.draws, False
+        name, lossless, draws, reads, greedy_only = "naive", True, Recursive.draws, "probabilities", False
 
         def verify(self, tree, target_logp, rng):
             verdict = Recursive().verify(tree, target_logp, rng)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Method, Sampling
-from draftwood.core.tree import Draw, TreeBuilder
+from draftwood.core.tree import TreeBuilder
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.verify.coupled import Greedy

@@ -10,28 +10,26 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from draftwood._version import __version__
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
-from draftwood.core.errors import ConfigError, ModelError, PairingError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import cache_folder, free_threads, torch_threads, version_of
-from draftwood.core.settings import MAX_NODES, Method, MethodName
-from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
+from draftwood.core.methods import METHODS
+from draftwood.core.settings import Method
+from draftwood.engine.methods import resolve
 from draftwood.loading import profile
 from draftwood.loading.models import bundled_pairs, choose_device, choose_dtype
 from draftwood.runners.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig
 from draftwood.runners.openvino.store import store_folder, store_size
-from draftwood.runners.table import toy
 
 _FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
-_UNSHAPED = {"block": "its block"}
 
 
 def gather() -> dict[str, Any]:
@@ -80,7 +78,7 @@ def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
         "context": min(int(c["max_position_embeddings"]) for c in configs.values() if "max_position_embeddings" in c),
         "languages": _languages(parts["target"] / "README.md"),
         "method": method.method,
-        "verifiers": methods()[method.method]["verifiers"],
+        "verifiers": METHODS[method.method].verifiers,
     }
 
 
@@ -122,27 +120,18 @@ def _profiles() -> list[dict[str, Any]]:
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """Per method: whether it needs a draft model, its default shape or the most nodes that it drafts by default, and the
-    verifiers that are exact for it."""
-    names = [name for name in get_args(MethodName) if name != "auto"]
+    """Per method: what it does, whether it needs a draft model, its default shape or the most nodes that it drafts by
+    default, and the verifiers that are exact for it."""
     return {
-        name: {
-            "needs_draft": name in NEEDS_DRAFT,
-            "shape": DEFAULT_SHAPES.get(name),
-            "nodes": PACED_NODES if name in ("shared-noise", "adaptive") else None,
-            "verifiers": [verifier for verifier in VERIFIERS if _exact(name, verifier)],
+        spec.name: {
+            "summary": spec.summary,
+            "needs_draft": spec.needs != "nothing",
+            "shape": spec.shape,
+            "nodes": spec.nodes,
+            "verifiers": spec.verifiers,
         }
-        for name in names
+        for spec in METHODS.values()
     }
-
-
-def _exact(name: Any, verifier: Any) -> bool:
-    draft = toy(MAX_NODES if name in NEEDS_BLOCK else 0)
-    try:
-        decoder = Decoder(toy(), *build(Method(method=name, verifier=verifier), draft, greedy=False))
-    except PairingError:
-        return False
-    return decoder.verifier.lossless
 
 
 def _chosen(*, has_draft: bool, greedy: bool) -> dict[str, str]:
@@ -191,11 +180,12 @@ def lines(facts: dict[str, Any]) -> list[str]:
     if not facts["pairs"]:
         lines.append("  none: name models with --target and --draft")
     lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"], facts["backends"]["auto"][0])]
+    lines += ["", "Methods"]
+    lines += [f"  {name:<14}{method['summary']}" for name, method in facts["methods"].items()]
     lines += ["", "Methods         draft model   default    exact verifiers"]
-    for name, method in facts["methods"].items():
-        size = f"up to {method['nodes']}" if method["nodes"] else method["shape"] or _UNSHAPED.get(name, "-")
-        needs = "needed" if method["needs_draft"] else "-"
-        lines.append(f"  {name:<14}{needs:<14}{size:<11}{', '.join(method['verifiers'])}")
+    for spec in METHODS.values():
+        needs = "-" if spec.needs == "nothing" else "needed"
+        lines.append(f"  {spec.name:<14}{needs:<14}{spec.size:<11}{', '.join(spec.verifiers)}")
     lines += ["", "Method auto is, where no profile applies,"]
     labels = {"with_draft": "with a draft model", "without_draft": "without one", "temperature_0": "at temperature 0"}
     lines += [f"  {labels[k]:<20}{v['method']} + {v['verifier']}" for k, v in facts["auto"].items()]

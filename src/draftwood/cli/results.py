@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Piece, Request, Result
@@ -63,7 +64,8 @@ def summary(stats: Stats, decoder: Decoder) -> str:
 
 def name_of(method: Method) -> str:
     """A method in short."""
-    paced = method.method == "shared-noise" and method.nodes is None
-    parts = [method.method, method.shape or ("as it pays" if paced else "")]
+    spec = METHODS.get(method.method)
+    grows = spec is not None and spec.grows and "nodes" in spec.options and method.nodes is None
+    parts = [method.method, method.shape or ("as it pays" if grows else "")]
     parts += [f"{method.nodes} nodes" if method.nodes else "", "" if method.verifier == "auto" else f"+ {method.verifier}"]
     return " ".join(part for part in parts if part)

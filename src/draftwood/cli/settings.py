@@ -14,8 +14,10 @@ import click
 from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.core.settings import MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.core.shapes import MAX_NODES
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
@@ -184,10 +186,11 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
     """
     with note("Loading PyTorch"):
         from draftwood.engine.decode import Decoder
-        from draftwood.engine.methods import NEEDS_BLOCK, build
+        from draftwood.engine.methods import build
         from draftwood.runners.table import toy
     has_draft = models.draft is not None or models.target is None
-    draft = toy(MAX_NODES if method.method in NEEDS_BLOCK else 0) if has_draft else None
+    fills_blocks = method.method != "auto" and METHODS[method.method].needs == "block"
+    draft = toy(MAX_NODES if fills_blocks else 0) if has_draft else None
     refused: ConfigError | None = None
     for sampling in samplings:
         try:

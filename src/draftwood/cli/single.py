@@ -152,7 +152,7 @@ def _verdict(result: Result, plain: Result, one: OneText) -> str:
             f"The two texts differ, as verifier {verifier.name} also keeps tokens that the target likes nearly as well as "
             f"its best one. Plain decoding writes: {plain.text}"
         )
-    if verifier.name in ("coupled", "greedy", "tolerance"):
+    if verifier.reads == "argmax":
         pairs = enumerate(zip(result.token_ids, plain.token_ids, strict=False))
         at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(result.token_ids), len(plain.token_ids)))
         return text + (

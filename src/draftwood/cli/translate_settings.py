@@ -14,7 +14,8 @@ from draftwood.cli.settings import DisplayOptions, check_fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_NODES, LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.shapes import MAX_NODES
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder

@@ -12,7 +12,8 @@ from torch import Tensor
 from draftwood.core.checks import settings, several, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, MethodName, Sampling
+from draftwood.core.methods import MethodName
+from draftwood.core.settings import Method, Sampling
 
 MethodLike: TypeAlias = Method | MethodName | Mapping[str, Any]
 SamplingLike: TypeAlias = Sampling | Mapping[str, Any]

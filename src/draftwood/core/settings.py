@@ -12,11 +12,10 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import LARGEST, choice, factor, flag, number, shown, whole
 from draftwood.core.errors import ConfigError
+from draftwood.core.methods import METHODS, MethodName, Option, taking
+from draftwood.core.shapes import MAX_NODES
+from draftwood.core.verifiers import VerifierName
 
-MethodName: TypeAlias = Literal[
-    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "adaptive", "block", "ngram"
-]
-VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Backend: TypeAlias = Literal["torch", "openvino"]
 """The library that runs a model."""
@@ -26,8 +25,6 @@ BackendName: TypeAlias = Literal["auto", Backend]
 """A backend, or the choice between them."""
 MAX_THREADS: Final = 1024
 MAX_SEED: Final = (1 << 63) - 1
-LEVELLED = ("chain", "iid", "rsd-c", "rsd-s", "hybrid")  # drawn level by level
-MAX_NODES = 512
 BETA: Final = 3  # the setting of SpecDec (arXiv 2203.16487), with ...
 TAU: Final = 1.0
 
@@ -78,29 +75,37 @@ class LoadOptions:
         flag("trust_remote_code", self.trust_remote_code)
 
 
+def _named(option: Option) -> str:
+    return f"methods {', '.join(taking(option))}"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """What is drafted and how it is verified.
 
     Attributes:
-        method, verifier: names; ``auto`` picks what fits the temperature and the models at hand.
+        method, verifier: names from :data:`draftwood.METHODS` and :data:`draftwood.VERIFIERS`, or ``auto``, which picks what
+            fits the temperature and the models.
         shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
-        nodes: the node budget of a dynamic or shared-noise tree; without one (and without a shape) a shared-noise tree
-            grows as far as it pays, and a dynamic one has 14 nodes.
-        min_gain: of a drawn tree (chain, iid, rsd-c, rsd-s, hybrid), accepted tokens that another level must be expected to
-            bring, from 0 to 1; without it, every tree has its full shape.
+        nodes: the node budget of a tree, where the method takes one; without it (and without a shape) a shared-noise tree
+            grows as far as it pays.
+        min_gain: the least number of accepted tokens that another level must be expected to bring, from 0 to 1, of a tree
+            that is drawn level by level; without it, every tree has its full shape.
         beta, tau: what verifier ``tolerance`` keeps at temperature 0: tokens among the target's ``beta`` best and within
             ``tau`` nats of the best. Either of them asks for that verifier, and the text may then differ from the target's.
     """
 
-    method: MethodName = field(default="auto", metadata={"help": "how the draft is made"})
+    method: MethodName = field(default="auto", metadata={"help": "how the draft is made; 'draftwood info' lists them"})
     verifier: VerifierName = field(default="auto", metadata={"help": "how it is verified"})
     shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
-    nodes: int | None = field(default=None, metadata={"help": "node budget of a dynamic or shared-noise tree"})
+    nodes: int | None = field(default=None, metadata={"help": f"node budget ({_named('nodes')})"})
     min_gain: float | None = field(
         default=None,
-        metadata={"help": "stop drafting where another level is expected to bring fewer accepted tokens than this (0 to 1)"},
+        metadata={
+            "help": "stop drafting where another level is expected to bring fewer accepted tokens than this, from 0 to 1 "
+            f"({_named('min_gain')})"
+        },
     )
     beta: int | None = field(
         default=None,
@@ -122,19 +127,19 @@ class Method:
             raise ConfigError(f"shape is {shown(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
         if self.nodes is not None and not 1 <= whole("nodes", self.nodes) <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
-        if self.nodes is not None and self.method not in ("auto", "dynamic", "shared-noise"):
+        if self.nodes is not None and self.method != "auto" and "nodes" not in METHODS[self.method].options:
             raise ConfigError(
-                f"nodes is a budget for methods 'dynamic' and 'shared-noise'; the tree of method {self.method!r} is given "
-                "by its shape"
+                f"nodes is a budget for methods {' and '.join(map(repr, taking('nodes')))}, but the method is "
+                f"{self.method!r}: choose one of them, or leave nodes out"
             )
         if self.min_gain is not None and not 0 <= number("min_gain", self.min_gain) <= 1:
             raise ConfigError(
                 f"min_gain is {self.min_gain}: a level brings at most one accepted token, so give a number from 0 to 1"
             )
-        if self.min_gain is not None and self.method not in LEVELLED:
+        if self.min_gain is not None and (self.method == "auto" or "min_gain" not in METHODS[self.method].options):
             raise ConfigError(
                 f"min_gain is {self.min_gain}, but method {self.method!r} does not draw its tree level by level: choose one "
-                f"of {', '.join(LEVELLED)}, or leave it out"
+                f"of {', '.join(taking('min_gain'))}, or leave it out"
             )
         if (self.beta, self.tau) != (None, None):
             check_tolerance(BETA if self.beta is None else self.beta, TAU if self.tau is None else self.tau)

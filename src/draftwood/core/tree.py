@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import final
 
@@ -12,23 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
-
-
-class Draw(StrEnum):
-    """How the children of a node were chosen; it fixes the distribution ``Q_j`` of the j-th child."""
-
-    WITHOUT_REPLACEMENT = "without_replacement"  # Q_1 = q, Q_{j+1} = norm(Q_j with x_j removed)
-    INDEPENDENT = "independent"  # Q_j = q
-    POINT_MASS = "point_mass"  # Q_j is certain
-    HYBRID = "hybrid"  # Q_1 = norm(q without the certain siblings) of a drawn first child; the other children are certain
-    SHARED_NOISE = "shared_noise"  # ranked with the target's own noise: a match, never an acceptance by chance
-
-
-ALL_DRAWS = frozenset(Draw)
-DRAWS_WITH_LOG_PROBS = ALL_DRAWS - {
-    Draw.SHARED_NOISE
-}  # a child has a distribution of its own, and may be accepted by chance
 
 
 @final

@@ -8,10 +8,11 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, Draw
+from draftwood.core.tree import DraftTree
 
 
 @runtime_checkable

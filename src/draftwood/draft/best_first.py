@@ -30,11 +30,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
 from draftwood.draft.fans import Fan, SharedFan
 from draftwood.draft.lookup import Lookup
 from draftwood.draft.none import NoDraft

@@ -17,11 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, Draw, TreeBuilder
+from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.runners.protocols import BlockRunner

@@ -8,8 +8,8 @@ from typing import Final, Protocol, final, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
-from draftwood.core.tree import Draw
 from draftwood.draft.foresight import Foresight
 from draftwood.draft.outlook import acceptance
 from draftwood.draft.pool import Grown

@@ -7,8 +7,8 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
-from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
 
 

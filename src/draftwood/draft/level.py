@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, Draw, TreeBuilder
+from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.outlook import Outlook
 from draftwood.runners.protocols import Runner
 

@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
-from draftwood.core.rng import RoundRng
-from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, Draw, TreeBuilder
 from draftwood.draft.lookup import MAX_NGRAM, Endings
+from draftwood.draft.proposed import ProposedChains
+
+_EVERY: Final = 1 << 63  # tokens: the drafter cuts off those that the target lacks
 
 
 @final
-class NGram:
-    """Drafts a chain of up to ``length`` tokens from the text so far, and from what an encoder reads; no draft model.
+class PromptLookup:
+    """What followed the latest earlier match of a text's ending, in the text or in what an encoder reads.
 
     Args:
-        length: tokens drafted at most.
+        source: what the encoder reads.
         max_ngram: the longest ending that is looked up.
     """
 
-    name = "ngram"
-    draw = Draw.POINT_MASS
-    max_length: int | None = None
-    forward_seconds = 0.0
+    def __init__(self, source: Sequence[int], max_ngram: int = MAX_NGRAM) -> None:
+        self._endings = Endings(source, max_ngram)
 
-    def __init__(self, length: int, max_ngram: int = MAX_NGRAM) -> None:
-        self.length = length
-        self.max_ngram = max_ngram
-        self._endings: list[Endings] = []
+    def propose(self, text: Sequence[int], count: int) -> list[int]:
+        return self._endings.follow(text, count, _EVERY)[0]
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._endings = [
-            Endings(source, self.max_ngram) for source in sources or [()] * len(texts)
-        ]  # the distribution holds the texts
 
-    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        found = [
-            endings.follow(text, min(self.length, limit), sampler.vocab)[0]
-            for endings, text, limit in zip(self._endings, sampler.texts, limits, strict=True)
-        ]
-        found = [tokens[: sampler.permitted(row, tokens)] for row, tokens in enumerate(found)]
-        depth = max(map(len, found))
-        builder = TreeBuilder(root, 1 + depth)
-        parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
-        for i in range(depth):
-            column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
-            builder.add(column, parents)
-        return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
-
-    def commit(self, this_round: Round) -> None:
-        """Nothing to learn: the text itself is the memory."""
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._endings = [self._endings[r] for r in rows]
+def ngram(length: int) -> ProposedChains:
+    """Drafts chains of up to ``length`` tokens by prompt lookup; no draft model."""
+    return ProposedChains("ngram", PromptLookup, length)

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, Draw
+from draftwood.core.tree import DraftTree
 
 
 @cache

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import Beam, RoundRng
-from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
 
 _EMPTY = (0, 0, -torch.inf, torch.inf)  # a place without a node: parents, tokens, phi, times

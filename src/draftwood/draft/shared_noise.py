@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core import sampling
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
-from draftwood.core.tree import Draw
 from draftwood.draft.level import Level
 
 _MANY = 4  # of so many tokens one is possible

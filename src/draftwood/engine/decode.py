@@ -134,6 +134,11 @@ class Decoder:
         self._in_use = in_use or Lock()
 
     @property
+    def _reads_beyond_the_best(self) -> bool:
+        """At temperature 0 the verifier compares tokens that are not the target's best."""
+        return self.verifier.greedy_only and self.verifier.reads == "probabilities"
+
+    @property
     def max_length(self) -> int | None:
         """Most tokens of prompt and text together: the target's context."""
         return self.target.runner.max_length
@@ -150,7 +155,7 @@ class Decoder:
             NumericsError: scores that are NaN.
         """
         outputs = [self._open(i, request) for i, request in enumerate(requests)]
-        if self.verifier.name in ("greedy", "tolerance") and not sampling.greedy:
+        if self.verifier.greedy_only and not sampling.greedy:
             raise ConfigError(
                 f"verifier {self.verifier.name!r} is for temperature 0 only, but temperature is {sampling.temperature:g}: "
                 "use --verifier auto, or temperature 0"
@@ -272,7 +277,7 @@ class Decoder:
             before = self.target.forward_seconds
             logits = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_log_probs = sampler.target(logits, tree.prefixes, certain=not self.verifier.tolerant)
+            target_log_probs = sampler.target(logits, tree.prefixes, certain=not self._reads_beyond_the_best)
             began = perf_counter()
             verdict = verify(self.verifier, tree, target_log_probs, rng)
             sampler.check_reached(verdict.paths)

@@ -1,14 +1,19 @@
-"""From names and shapes, as written on the command line, to a drafter and a verifier that fit together."""
+"""From names and shapes, as written on the command line, to a drafter and a verifier that fit together.
+
+:data:`draftwood.core.methods.METHODS` says what each method takes; :data:`BUILDERS` makes its drafter.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import cast, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, cast, final
 
+from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError, PairingError
-from draftwood.core.settings import BETA, MAX_NODES, TAU, Method, MethodName, VerifierName
-from draftwood.core.tree import Draw
+from draftwood.core.methods import METHODS, MethodName
+from draftwood.core.settings import BETA, TAU, Method
+from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
 from draftwood.draft import Drafter
 from draftwood.draft.best_first import BestFirst
 from draftwood.draft.block import BlockChain
@@ -17,7 +22,7 @@ from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.lookup import Lookup
-from draftwood.draft.ngram import NGram
+from draftwood.draft.ngram import ngram
 from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
@@ -30,40 +35,61 @@ from draftwood.verify.recursive import Recursive
 from draftwood.verify.tolerance import Tolerance
 from draftwood.verify.traversal import Traversal
 
-NEEDS_DRAFT: frozenset[str] = frozenset(get_args(MethodName)) - {"auto", "ar", "ngram"}
-NEEDS_BLOCK = frozenset({"block"})  # a draft that scores a whole block in one forward
-VERIFIERS: dict[str, type[Verifier]] = {
-    "recursive": Recursive, "traversal": Traversal, "coupled": Coupled, "greedy": Greedy, "tolerance": Tolerance
-}  # fmt: skip
-DEFAULT_SHAPES = {"chain": "4", "iid": "3x4", "rsd-c": "2-2-2", "rsd-s": "3x4", "hybrid": "3x4", "ngram": "5"}
-PACED_NODES, PACED_WIDTH, PACED_LENGTH = 24, 4, 8  # the most that a tree may grow to which grows as it pays
-NODES = 14  # of a dynamic tree
+PACED_NODES, PACED_WIDTH, PACED_LENGTH = cast(int, METHODS["adaptive"].nodes), 4, 8  # of a tree that grows as it pays
 SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
-BLOCK = 8  # places of a block where nobody says otherwise: the target pays for every one
-SHAPELESS = {"ar": "drafts nothing", "adaptive": "grows its trees as far as it pays"}
-_CHAINS = ("chain", "ngram", "block")  # whose shape is a length
+BLOCK = cast(int, METHODS["block"].nodes)  # tokens of a block without a shape: the target pays for every one
 
-_VERIFIED_BY: dict[str, VerifierName] = {
-    "ar": "coupled", "shared-noise": "coupled", "adaptive": "coupled", "ngram": "coupled", "dynamic": "traversal"
-}  # fmt: skip
-_WANTED = {
-    "chain": "a length such as 4",
-    "ngram": "a length such as 5",
-    "block": "a length such as 10",
-    "iid": "width x length such as 3x4",
-    "rsd-c": "branching such as 2-2-2",
-    "rsd-s": "width x length such as 3x4",
-    "hybrid": "width x length such as 3x4, or branching such as 2-2-1",
-    "dynamic": "width x length of the part that is drafted, such as 4x8",
-    "shared-noise": "branching such as 2-2-2, or width x length such as 4x6 with --nodes",
-}
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a builder makes a drafter from.
+
+    Attributes:
+        method: without ``auto``.
+        shape: its shape, parsed; None where none was given and the method has no default.
+        draft: the draft model; None where there is none.
+        greedy: for temperature 0.
+    """
+
+    method: Method
+    shape: Shape | None
+    draft: Runner | None
+    greedy: bool
+
+    @property
+    def runner(self) -> Runner:
+        """The draft model of a method that needs one.
+
+        Raises:
+            PairingError: there is none.
+        """
+        if self.draft is None:
+            raise _no_draft(self.method.method)
+        return self.draft
+
+
+Builder: TypeAlias = Callable[[Order], Drafter]
+
+
+def levels(policy: Callable[[Any], LevelPolicy]) -> Builder:
+    """The builder of a method that draws level by level, from what makes its policy of a shape."""
+
+    def build_levels(order: Order) -> Drafter:
+        if order.method.nodes is not None:
+            raise ConfigError(f"nodes and the fixed shape {order.method.shape!r} exclude each other: give one of them")
+        made, gain = policy(order.shape), order.method.min_gain
+        _check_depth(order, len(made.widths))
+        return LevelDrafter(order.runner, made, None if gain is None else float(gain))
+
+    return build_levels
 
 
 def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
     """The method with every ``auto`` replaced.
 
     Args:
-        method: what was asked for.
+        method: what the caller chose.
         has_draft: there is a draft model.
         greedy: for temperature 0.
         has_block: the draft model is a :class:`draftwood.runners.protocols.BlockRunner`.
@@ -74,7 +100,7 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     """
     name: MethodName = method.method
     if name == "auto":
-        # A budget of nodes asks for a tree, which a draft of blocks can grow too; so does a shape.
+        # A budget of nodes means a tree, which a draft of blocks can grow too; so does a shape.
         drafted: MethodName = "block" if has_block else "adaptive"
         if method.nodes is not None or (method.shape is not None and not has_block):
             drafted = "shared-noise"
@@ -83,8 +109,9 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
             raise PairingError(
                 "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
             )
-    if name in NEEDS_DRAFT and not has_draft:
-        raise PairingError(f"method {name!r} needs a draft model: give --draft, or use --method ngram or ar")
+    spec = METHODS[name]
+    if spec.needs != "nothing" and not has_draft:
+        raise _no_draft(name)
     beta, tau, verifier = method.beta, method.tau, method.verifier
     if (beta, tau) != (None, None):
         if not greedy and verifier != "tolerance":  # where that is named, the decoder refuses it by name
@@ -94,10 +121,10 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
         verifier = "tolerance"
     if verifier == "auto":
         # Plain decoding is coupled too: then the same seed gives the same text with and without a draft.
-        verifier = "greedy" if greedy else _VERIFIED_BY.get(name, "recursive")
+        verifier = "greedy" if greedy else spec.verifier
     if verifier == "tolerance":
-        beta, tau = _tolerance(method).beta, _tolerance(method).tau
-    shape = method.shape or DEFAULT_SHAPES.get(name)
+        beta, tau = BETA if beta is None else beta, TAU if tau is None else tau
+    shape = method.shape or spec.shape
     return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
 
 
@@ -106,61 +133,54 @@ def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafte
 
     Raises:
         ConfigError: a shape that the method, or the draft model, cannot have.
-        PairingError: a method that needs a draft model without one, or one of another kind.
+        PairingError: a method that needs a draft model without one, or with one of another kind.
     """
     chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
-    verifier = _tolerance(chosen) if chosen.verifier == "tolerance" else VERIFIERS[chosen.verifier]()
-    return _drafter(chosen, draft, greedy), verifier
+    shape = None if chosen.shape is None else METHODS[chosen.method].parse(chosen.shape)
+    order = Order(method=chosen, shape=shape, draft=draft, greedy=greedy)
+    return BUILDERS[chosen.method](order), VERIFIER_BUILDERS[chosen.verifier](chosen)
 
 
-def _tolerance(method: Method) -> Tolerance:
-    return Tolerance(BETA if method.beta is None else method.beta, TAU if method.tau is None else method.tau)
+def _no_draft(name: str) -> PairingError:
+    others = " or ".join(sorted((spec.name for spec in METHODS.values() if spec.needs == "nothing"), reverse=True))
+    return PairingError(f"method {name!r} needs a draft model: give --draft, or use --method {others}")
 
 
-def _drafter(method: Method, draft: Runner | None, greedy: bool) -> Drafter:
-    name, shape = method.method, method.shape
-    if name in SHAPELESS and shape is not None:
-        raise ConfigError(f"shape {shape!r} was given, but method {name!r} {SHAPELESS[name]}: leave one of them out")
-    if name == "ar":
-        return NoDraft()
-    if name == "ngram":
-        return NGram(sum(_branching(name, shape)))
-    runner = cast(Runner, draft)
-    if name == "block":
-        return _block(runner, shape)
-    if name in ("dynamic", "adaptive") or (name == "shared-noise" and (shape is None or "x" in shape)):
-        return _best_first(method, runner, greedy)
-    if method.nodes is not None:
-        raise ConfigError(f"nodes and the fixed shape {shape!r} exclude each other: give one of them")
-    policy = _policy(name, shape)
-    _check_depth(name, shape, len(policy.widths), runner)
-    return LevelDrafter(runner, policy, None if method.min_gain is None else float(method.min_gain))
+def _hybrid(shape: WidthByLength | Branching) -> LevelPolicy:
+    if isinstance(shape, WidthByLength):
+        return HybridBeam(shape.width, shape.length)
+    return HybridBranching(shape.counts)
 
 
-def _block(runner: Runner, shape: str | None) -> BlockChain:
+def _shared_noise(order: Order) -> Drafter:
+    if isinstance(order.shape, Branching):
+        return levels(lambda shape: SharedNoiseBranching(shape.counts))(order)
+    return _best_first(order)
+
+
+def _block(order: Order) -> BlockChain:
+    runner = order.runner
     if not isinstance(runner, BlockRunner):
         raise PairingError(
             f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
             "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
         )
-    length = min(BLOCK, runner.block) if shape is None else len(_branching("block", shape))
+    length = min(BLOCK, runner.block) if order.shape is None else order.shape.length
     if length > runner.block and isinstance(runner, LongBlockRunner):
         runner = runner.longer(length)
-    _check_depth("block", shape, length, runner)
+    _check_depth(replace(order, draft=runner), length)
     return BlockChain(runner, length)
 
 
-def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
-    drawn, nodes = method.method == "dynamic", method.nodes
+def _best_first(order: Order) -> BestFirst:
+    runner, drawn, nodes = order.runner, order.method.method == "dynamic", order.method.nodes
     fan: Fan = SharedFan(SHARED_FAN)
     if drawn:  # at temperature 0 nothing is drawn, and any tree is legal
-        fan = SharedFan(SHARED_FAN, "dynamic", Draw.POINT_MASS) if greedy else DrawnFan(DRAWN_FAN)
-    if drawn:
-        nodes = nodes or NODES
-    if method.shape is not None:
-        width, length = _beam(method.method, method.shape)
-        _check_depth(method.method, method.shape, length, runner)
-        return BestFirst(runner, fan, nodes=nodes or width * length, width=width, length=length)
+        fan = SharedFan(SHARED_FAN, "dynamic", Draw.POINT_MASS) if order.greedy else DrawnFan(DRAWN_FAN)
+        nodes = nodes or METHODS["dynamic"].nodes
+    if isinstance(order.shape, WidthByLength):
+        _check_depth(order, order.shape.length)
+        return BestFirst(runner, fan, nodes=nodes or order.shape.nodes, width=order.shape.width, length=order.shape.length)
     deepest = runner.block if isinstance(runner, BlockRunner) else MAX_NODES
     if nodes is None:
         return BestFirst(
@@ -170,60 +190,37 @@ def _best_first(method: Method, runner: Runner, greedy: bool) -> BestFirst:
             width=PACED_WIDTH,
             length=min(PACED_LENGTH, deepest),
             pace=Pace(),
-            lookup=Lookup(PACED_NODES) if method.method == "adaptive" else None,
+            lookup=Lookup(PACED_NODES) if order.method.method == "adaptive" else None,
         )
     length = min(12, nodes, deepest) if drawn else max(1, min(8, 2 + nodes // 4, nodes, deepest))
     return BestFirst(runner, fan, nodes=nodes, width=max(2, nodes // 4), length=length)
 
 
-def _policy(name: str, shape: str | None) -> LevelPolicy:
-    if name == "chain" or name == "rsd-c":
-        return ConstantBranching(_branching(name, shape))
-    if name == "shared-noise":
-        return SharedNoiseBranching(_branching(name, shape))
-    if name == "hybrid":
-        return HybridBeam(*_beam(name, shape)) if shape and "x" in shape else HybridBranching(_branching(name, shape))
-    return StochasticBeam(*_beam(name, shape)) if name == "rsd-s" else IndependentChains(*_beam(name, shape))
-
-
-def _branching(name: str, shape: str | None) -> tuple[int, ...]:
-    if shape is not None and re.fullmatch(r"[1-9]\d*", shape) and name in _CHAINS:
-        numbers = (1,) * min(int(shape), MAX_NODES + 1)
-    elif shape is not None and re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", shape):
-        numbers = tuple(int(part) for part in shape.split("-"))
-    else:
-        raise _bad_shape(name, shape)
-    if name in _CHAINS and max(numbers) > 1:
-        raise _bad_shape(name, shape)
-    nodes, level = 0, 1
-    for count in numbers:
-        level *= count
-        nodes += level
-        _check_size(name, shape, nodes)
-    return numbers
-
-
-def _beam(name: str, shape: str | None) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", shape or "")
-    if match is None:
-        raise _bad_shape(name, shape)
-    width, length = int(match[1]), int(match[2])
-    _check_size(name, shape, width * length)
-    return width, length
-
-
-def _check_size(name: str, shape: str | None, nodes: int) -> None:
-    if nodes > MAX_NODES:
-        raise ConfigError(f"shape {shape!r} of method {name!r} has more than {MAX_NODES} nodes: give a smaller one")
-
-
-def _check_depth(name: str, shape: str | None, depth: int, runner: Runner) -> None:
-    if isinstance(runner, BlockRunner) and depth > runner.block:
+def _check_depth(order: Order, depth: int) -> None:
+    if isinstance(order.draft, BlockRunner) and depth > order.draft.block:
         raise ConfigError(
-            f"shape {shape!r} of method {name!r} is {depth} tokens deep, but the draft fills blocks of {runner.block}: give "
-            "a shape that is no deeper"
+            f"shape {order.method.shape!r} of method {order.method.method!r} is {depth} tokens deep, but the draft fills "
+            f"blocks of {order.draft.block}: give a shape that is no deeper"
         )
 
 
-def _bad_shape(name: str, shape: str | None) -> ConfigError:
-    return ConfigError(f"shape {shape!r} does not fit method {name!r}: give {_WANTED[name]}")
+BUILDERS: Final[dict[str, Builder]] = {
+    "ar": lambda order: NoDraft(),
+    "chain": levels(lambda shape: ConstantBranching(shape.counts)),
+    "iid": levels(lambda shape: IndependentChains(shape.width, shape.length)),
+    "rsd-c": levels(lambda shape: ConstantBranching(shape.counts)),
+    "rsd-s": levels(lambda shape: StochasticBeam(shape.width, shape.length)),
+    "hybrid": levels(_hybrid),
+    "dynamic": _best_first,
+    "shared-noise": _shared_noise,
+    "adaptive": _best_first,
+    "block": _block,
+    "ngram": lambda order: ngram(cast(Length, order.shape).length),
+}
+VERIFIER_BUILDERS: Final[dict[str, Callable[[Method], Verifier]]] = {
+    "recursive": lambda method: Recursive(),
+    "traversal": lambda method: Traversal(),
+    "coupled": lambda method: Coupled(),
+    "greedy": lambda method: Greedy(),
+    "tolerance": lambda method: Tolerance(cast(int, method.beta), cast(float, method.tau)),
+}

@@ -18,11 +18,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
+from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.core.tree import Draw
 from draftwood.engine.decode import Decoder, Request
 from draftwood.exactness.goodness import distribution_of, scores_of
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
@@ -82,7 +82,7 @@ def enumerated(
         ConfigError: temperature 0, a number format that is too coarse, too many possible tokens or branches.
     """
     allowed = _allowed(pair, decoder, sampling)
-    noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.name == "coupled" else None
+    noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.reads == "argmax" else None
     found = []
     for prompt in (pair.encode(text) for text in prompts):
         engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed)
@@ -112,7 +112,7 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
             f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give "
             "--dtype float32 or float64, or leave it out: check then samples"
         )
-    certain = decoder.verifier.name == "coupled" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
+    certain = decoder.verifier.reads == "argmax" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
     possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)
     if possible > MOST_TOKENS and not certain:
         raise ConfigError(

@@ -91,7 +91,7 @@ class Drawn:
         self._others = others
         self._places: list[Tensor] = []
         self._texts, self.rounds = Texts(), Rounds(decoder.verifier.name, others)
-        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.name == "coupled" else None
+        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
         """Judge a batch."""

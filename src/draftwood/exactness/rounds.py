@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rounds import Round
-from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
 from draftwood.verify.siblings import log_probs_at

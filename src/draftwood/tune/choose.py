@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from draftwood.core.settings import Method, MethodName
-from draftwood.engine.methods import DEFAULT_SHAPES
+from draftwood.core.methods import METHODS, MethodSpec
+from draftwood.core.settings import Method
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.tune.measure import Speed
 
 PLAIN: Final = Method(method="ar")
 ADAPTIVE: Final = Method(method="adaptive")
-LOOKUP: Final = Method(method="ngram", shape=DEFAULT_SHAPES["ngram"])
+LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
 SHARED: Final = Method(method="shared-noise")
 ABOUT: Final = 0.95  # of a speed: a short run hardly tells more, the highest of many being too high by chance
-_DRAWN: Final[Mapping[MethodName, tuple[str, str, str]]] = {
-    "chain": ("2", "4", "7"),
-    "rsd-c": ("2-1", "2-2-1", "3-2-1-1"),
-    "rsd-s": ("2x2", "4x3", "4x6"),
-}
-"""A small, a middling and a large shape of each family whose children are drawn."""
-_OTHERS: Final = (
-    ADAPTIVE,
-    SHARED,
-    Method(method="dynamic"),
-    Method(method="hybrid", shape=DEFAULT_SHAPES["hybrid"]),
-)
 
 
 def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
@@ -36,19 +25,21 @@ def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
     if isinstance(draft, BlockRunner):
         lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
         return [PLAIN, LOOKUP, SHARED, *(Method(method="block", shape=str(length)) for length in sorted(lengths))]
-    drawn = [method for name, shapes in _DRAWN.items() for method in _of_family(name, *shapes, greedy)]
-    return [PLAIN, LOOKUP, *_OTHERS, *drawn]
+    return [PLAIN, LOOKUP, *(m for spec in METHODS.values() if spec.needs == "draft" for m in _of_spec(spec, greedy))]
 
 
-def _of_family(name: MethodName, small: str, middling: str, large: str, greedy: bool) -> list[Method]:
+def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
     """Traversal accepts more and takes longer, which pays in large trees: both verifiers are tried on the middling shape."""
-    if greedy:
-        return [Method(method=name, shape=shape) for shape in (small, middling, large)]
+    methods = [Method(method=spec.name, shape=shape) for shape in spec.tuned]
+    if greedy or len(spec.tuned_verifiers) == 1:
+        return methods
+    small, middling, large = methods
+    first, second = spec.tuned_verifiers
     return [
-        Method(method=name, shape=small, verifier="recursive"),
-        Method(method=name, shape=middling, verifier="recursive"),
-        Method(method=name, shape=middling, verifier="traversal"),
-        Method(method=name, shape=large, verifier="traversal"),
+        replace(small, verifier=first),
+        replace(middling, verifier=first),
+        replace(middling, verifier=second),
+        replace(large, verifier=second),
     ]
 
 

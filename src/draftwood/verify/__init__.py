@@ -7,9 +7,11 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DraftTree, Draw
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 
 
 @runtime_checkable
@@ -20,8 +22,10 @@ class Verifier(Protocol):
         name: as written on the command line.
         lossless: the output follows the target's distribution exactly.
         draws: the ways of choosing siblings under which that holds.
-        tolerant: it keeps tokens that are nearly the target's best, so at temperature 0 it is given the target's
-            distributions as they are, not as point masses.
+        reads: the target's probabilities, or its own choice (``argmax``) alone. With the second, a seed gives the text of
+            plain decoding.
+        greedy_only: it is for temperature 0 only. If it reads probabilities, it is given the target's distributions as
+            they are, not as point masses.
     """
 
     @property
@@ -34,7 +38,10 @@ class Verifier(Protocol):
     def draws(self) -> frozenset[Draw]: ...
 
     @property
-    def tolerant(self) -> bool: ...
+    def reads(self) -> Reads: ...
+
+    @property
+    def greedy_only(self) -> bool: ...
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """Keep one path of each row's tree and draw the token after it."""

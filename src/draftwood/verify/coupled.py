@@ -15,10 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.draws import ALL_DRAWS, Draw
 from draftwood.core.log_probs import best_tokens
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import ALL_DRAWS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 
 Choose: TypeAlias = Callable[[int, int, int], int]
 """The target's choice below a node, asked with the row, the node and its depth."""
@@ -93,10 +95,11 @@ class Coupled:
     name: ClassVar[str] = "coupled"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    tolerant: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "argmax"
+    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
-        """DisplayOptions at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as
+        """Choices at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as
         distributions."""
         noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         return matched(tree, target_logp, noise)
@@ -109,7 +112,8 @@ class Greedy:
     name: ClassVar[str] = "greedy"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    tolerant: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "argmax"
+    greedy_only: ClassVar[bool] = True
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """As :class:`Coupled` without noise; ``rng`` is not asked."""

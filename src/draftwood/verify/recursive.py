@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 from draftwood.verify.siblings import SiblingProbs, log_probs_at
 
 
@@ -27,7 +29,8 @@ class Recursive:
     name: ClassVar[str] = "recursive"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LOG_PROBS
-    tolerant: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "probabilities"
+    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.tree import DraftTree, Draw
+from draftwood.core.draws import Draw
+from draftwood.core.tree import DraftTree
 
 Number: TypeAlias = Any
 """int, float or Fraction."""

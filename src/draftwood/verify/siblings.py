@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.tree import DraftTree, Draw
+from draftwood.core.draws import Draw
+from draftwood.core.tree import DraftTree
 
 
 def log_probs_at(

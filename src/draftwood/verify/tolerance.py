@@ -13,10 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.draws import ALL_DRAWS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.settings import BETA, TAU, check_tolerance
-from draftwood.core.tree import ALL_DRAWS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 from draftwood.verify.coupled import follow_table
 
 
@@ -35,7 +37,7 @@ class Tolerance:
 
     name = "tolerance"
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
-    tolerant: ClassVar[bool] = True
+    greedy_only: ClassVar[bool] = True
 
     def __init__(self, beta: int = BETA, tau: float = TAU) -> None:
         check_tolerance(beta, tau)
@@ -45,6 +47,11 @@ class Tolerance:
     def lossless(self) -> bool:
         """True where only the best token is kept."""
         return self.beta == 1 or self.tau == 0
+
+    @property
+    def reads(self) -> Reads:
+        """Where only the best token is kept, the choice alone."""
+        return "argmax" if self.lossless else "probabilities"
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """One pass over all nodes, one host sync; ``rng`` is not asked. ``target_logp`` are unsharpened distributions."""

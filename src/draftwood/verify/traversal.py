@@ -16,9 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
+from draftwood.core.tree import DraftTree
+from draftwood.core.verifiers import Reads
 from draftwood.verify.siblings import SiblingProbs, log_probs_at
 
 
@@ -48,7 +50,8 @@ class Traversal:
     name: ClassVar[str] = "traversal"
     lossless: ClassVar[bool] = True
     draws: ClassVar[frozenset[Draw]] = DRAWS_WITH_LOG_PROBS
-    tolerant: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "probabilities"
+    greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """``depth x branching`` batched steps that wait for no result; one draw for the path, one for the token."""

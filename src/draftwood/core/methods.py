@@ -1,0 +1,228 @@
+"""Every method once: what the command line, ``info``, ``tune``, the tables of the documentation and errors say of it.
+
+Nothing heavy is imported here: :mod:`draftwood.engine.methods` builds the drafters. A new method is a :class:`MethodSpec`
+in :data:`METHODS`, its name in :data:`MethodName`, and its builder there; ``tests/test_methods.py`` misses what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, final
+
+from draftwood.core.draws import Draw
+from draftwood.core.errors import ConfigError
+from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
+from draftwood.core.verifiers import VERIFIERS, VerifierName
+
+MethodName: TypeAlias = Literal[
+    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "adaptive", "block", "ngram"
+]
+Needs: TypeAlias = Literal["nothing", "draft", "block"]
+"""No draft model, any draft model, or one that scores a whole block in one forward."""
+Option: TypeAlias = Literal["nodes", "min_gain"]
+"""Options that only some methods take."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec:
+    """What is known of a method without running it.
+
+    Attributes:
+        name: as written on the command line.
+        summary: one line for help and tables.
+        source: the paper.
+        draw: how siblings are chosen above temperature 0.
+        needs: the draft model that it needs.
+        verifier: what ``auto`` takes above temperature 0.
+        shapes: the kinds of shapes that it takes -> an example of each.
+        no_shape: why it takes none.
+        shape: the default shape.
+        nodes: the most nodes of a tree without a shape and without a node budget; None where it has a default shape.
+        grows: such a tree grows as far as it pays.
+        options: the options that it takes.
+        tuned: the shapes that ``draftwood tune`` runs, small, middling and large; None is the default size.
+        tuned_verifiers: the verifiers that it runs them with above temperature 0.
+    """
+
+    name: MethodName
+    summary: str
+    source: str
+    draw: Draw
+    needs: Needs
+    verifier: VerifierName = "recursive"
+    shapes: Mapping[type[Shape], str] = field(default_factory=dict)
+    no_shape: str = ""
+    shape: str | None = None
+    nodes: int | None = None
+    grows: bool = False
+    options: frozenset[Option] = frozenset()
+    tuned: tuple[str | None, ...] = ()
+    tuned_verifiers: tuple[VerifierName, ...] = ("auto",)
+
+    @property
+    def verifiers(self) -> list[VerifierName]:
+        """The verifiers that are exact for it, as they are ordered in :data:`VERIFIERS`."""
+        return [verifier.name for verifier in VERIFIERS.values() if verifier.lossless and self.draw in verifier.draws]
+
+    @property
+    def wanted(self) -> str:
+        """The shapes that it takes, in words."""
+        return ", or ".join(f"{kind.wanted} such as {example}" for kind, example in self.shapes.items())
+
+    @property
+    def size(self) -> str:
+        """The default size, in a few words."""
+        return self.shape or ("-" if self.nodes is None else f"up to {self.nodes}")
+
+    def parse(self, text: str) -> Shape:
+        """The shape that a text describes.
+
+        Raises:
+            ConfigError: the method takes no shape, or none of this kind; or the tree is too large.
+        """
+        if not self.shapes:
+            raise ConfigError(f"shape {text!r} was given, but method {self.name!r} {self.no_shape}: leave one of them out")
+        shape = next((found for kind in self.shapes if (found := kind.parse(text)) is not None), None)
+        if shape is None:
+            raise ConfigError(f"shape {text!r} does not fit method {self.name!r}: give {self.wanted}")
+        if shape.nodes > MAX_NODES:
+            raise ConfigError(f"shape {text!r} of method {self.name!r} has more than {MAX_NODES} nodes: give a smaller one")
+        return shape
+
+
+_MIN_GAIN: Final[frozenset[Option]] = frozenset({"min_gain"})
+_NODES: Final[frozenset[Option]] = frozenset({"nodes"})
+_BOTH: Final[tuple[VerifierName, ...]] = ("recursive", "traversal")
+_SPECS: Final = (
+    MethodSpec(
+        name="ar",
+        summary="plain decoding: no draft",
+        source="-",
+        draw=Draw.POINT_MASS,
+        needs="nothing",
+        verifier="coupled",
+        no_shape="drafts nothing",
+    ),
+    MethodSpec(
+        name="chain",
+        summary="one drawn token after another",
+        source="Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="draft",
+        shapes={Length: "4"},
+        shape="4",
+        options=_MIN_GAIN,
+        tuned=("2", "4", "7"),
+        tuned_verifiers=_BOTH,
+    ),
+    MethodSpec(
+        name="iid",
+        summary="independent chains",
+        source="SpecInfer, arXiv 2305.09781; SpecTr, arXiv 2310.15141",
+        draw=Draw.INDEPENDENT,
+        needs="draft",
+        shapes={WidthByLength: "3x4"},
+        shape="3x4",
+        options=_MIN_GAIN,
+    ),
+    MethodSpec(
+        name="rsd-c",
+        summary="a tree of constant branching, siblings drawn without replacement",
+        source="RSD-C: Jeon et al. 2024, arXiv 2402.14160",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="draft",
+        shapes={Branching: "2-2-2"},
+        shape="2-2-2",
+        options=_MIN_GAIN,
+        tuned=("2-1", "2-2-1", "3-2-1-1"),
+        tuned_verifiers=_BOTH,
+    ),
+    MethodSpec(
+        name="rsd-s",
+        summary="a stochastic beam: the same number of nodes on every level",
+        source="RSD-S: Jeon et al. 2024, arXiv 2402.14160; Kool et al. 2019",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="draft",
+        shapes={WidthByLength: "3x4"},
+        shape="3x4",
+        options=_MIN_GAIN,
+        tuned=("2x2", "4x3", "4x6"),
+        tuned_verifiers=_BOTH,
+    ),
+    MethodSpec(
+        name="hybrid",
+        summary="the most likely children, and one drawn from the rest",
+        source="Hu et al. 2025, arXiv 2502.18779",
+        draw=Draw.HYBRID,
+        needs="draft",
+        shapes={WidthByLength: "3x4", Branching: "2-2-1"},
+        shape="3x4",
+        options=_MIN_GAIN,
+        tuned=("3x4",),
+    ),
+    MethodSpec(
+        name="dynamic",
+        summary="a drawn tree, grown where the draft is most certain",
+        source="after EAGLE-2: Li et al. 2024, arXiv 2406.16858",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="draft",
+        verifier="traversal",
+        shapes={WidthByLength: "4x8"},
+        nodes=14,
+        options=_NODES,
+        tuned=(None,),
+    ),
+    MethodSpec(
+        name="shared-noise",
+        summary="a tree ranked with the target's own Gumbel noise, grown as far as it pays",
+        source="after Daliri et al. 2024 and EAGLE-2, arXiv 2406.16858",
+        draw=Draw.SHARED_NOISE,
+        needs="draft",
+        verifier="coupled",
+        shapes={Branching: "2-2-2", WidthByLength: "4x6"},
+        nodes=24,
+        grows=True,
+        options=_NODES,
+        tuned=(None,),
+    ),
+    MethodSpec(
+        name="adaptive",
+        summary="shared-noise trees with prompt lookup, grown as far as it pays",
+        source="after Dinkelbach 1967, Sequoia, arXiv 2402.12374, and prompt lookup",
+        draw=Draw.SHARED_NOISE,
+        needs="draft",
+        verifier="coupled",
+        no_shape="grows its trees as far as it pays",
+        nodes=24,
+        grows=True,
+        tuned=(None,),
+    ),
+    MethodSpec(
+        name="block",
+        summary="a chain from one forward of a draft model that scores a whole block",
+        source="SpecDec: Xia et al. 2023, arXiv 2203.16487; PARD, arXiv 2504.18583",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="block",
+        shapes={Length: "10"},
+        nodes=8,
+    ),
+    MethodSpec(
+        name="ngram",
+        summary="prompt lookup: what followed the text's ending before",
+        source="Saxena 2023",
+        draw=Draw.POINT_MASS,
+        needs="nothing",
+        verifier="coupled",
+        shapes={Length: "5"},
+        shape="5",
+        tuned=("5",),
+    ),
+)
+METHODS: Final[dict[str, MethodSpec]] = {spec.name: spec for spec in _SPECS}
+
+
+def taking(option: Option) -> list[str]:
+    """The methods that take an option."""
+    return [spec.name for spec in METHODS.values() if option in spec.options]

@@ -1,0 +1,79 @@
+"""Chains from anything that guesses how a text goes on: the shortest way to a drafter of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from draftwood.core.draws import Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree, TreeBuilder
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """Guesses how one text goes on, like a ``CandidateGenerator`` of ``transformers``."""
+
+    def propose(self, text: Sequence[int], count: int) -> Sequence[int]:
+        """Up to ``count`` tokens that may follow ``text``; none is fine.
+
+        Args:
+            text: the token ids of prompt and text so far. It only grows from call to call.
+            count: how many tokens are of use; more are cut off. It may be 0.
+        """
+        ...
+
+
+@final
+class ProposedChains:
+    """Drafts a chain per row from a :class:`Proposer`. Its tokens are certain, so every verifier is exact for it.
+
+    Args:
+        name: as written on the command line.
+        make: makes a row's proposer, given what an encoder reads for that row (nothing where there is no encoder).
+        length: tokens drafted at most.
+    """
+
+    draw = Draw.POINT_MASS
+    max_length: int | None = None
+    forward_seconds = 0.0
+
+    def __init__(self, name: str, make: Callable[[Sequence[int]], Proposer], length: int) -> None:
+        self.name = name
+        self.length = length
+        self._make = make
+        self._proposers: list[Proposer] = []
+
+    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._proposers = [self._make(source) for source in sources or [()] * len(texts)]
+
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        rows = zip(self._proposers, sampler.texts, limits, strict=True)
+        found = [self._proposed(row, *one, sampler) for row, one in enumerate(rows)]
+        depth = max(map(len, found))
+        builder = TreeBuilder(root, 1 + depth)
+        parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
+        for i in range(depth):
+            column = torch.tensor([[f[i]] if i < len(f) else [-1] for f in found], device=root.device)
+            builder.add(column, parents)
+        return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
+
+    def _proposed(self, row: int, proposer: Proposer, text: Sequence[int], limit: int, sampler: Sampler) -> list[int]:
+        """What a row's proposer says, up to the row's limit and before what the target lacks or the settings forbid."""
+        count = min(self.length, limit)
+        proposed = proposer.propose(text, count)[:count]
+        tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))
+        return tokens[: sampler.permitted(row, tokens)]
+
+    def commit(self, this_round: Round) -> None:
+        """Nothing to learn: the text itself is the memory."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._proposers = [self._proposers[r] for r in rows]

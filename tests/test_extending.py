@@ -1,0 +1,99 @@
+"""The page about extending: its code runs, and what it builds is exact."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from draftwood.core.limits import Limits
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.proposed import ProposedChains
+from draftwood.engine.decode import Decoder, Request
+from draftwood.runners.auto import VARIABLE
+from draftwood.runners.table import TableRunner
+from draftwood.verify.coupled import Coupled, Greedy
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import tiny_runner
+
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+VOCAB = 5
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The names that the page's code makes, with the bundled pair."""
+    names: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "torch")
+        for i, block in enumerate(BLOCKS):
+            exec(compile(block, f"{PAGE.name}, block {i}", "exec"), names)
+    return SimpleNamespace(**names)
+
+
+def test_the_code_runs_and_drafts_something(page):
+    assert len(BLOCKS) == 5
+    assert page.result.stats.block_efficiency > 1
+    assert page.drafted.stats.drafted > 0
+    assert page.best.stats.block_efficiency > 1
+    assert page.spec.verifiers == ["recursive", "traversal", "coupled", "greedy"]
+    assert page.drafter.policy.widths == (2, 2)
+
+
+def drafters(page, draft):
+    return [LevelDrafter(draft, page.Tapering(3)), ProposedChains("bigrams", page.Bigrams, length=4)]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_texts_at_temperature_0_and_with_coupled_noise_are_those_of_plain_decoding(page, which):
+    requests = [Request(prompt=[row, 1, row, 1], seed=row) for row in range(3)]
+    for verifier, temperature in ((Greedy(), 0.0), (Coupled(), 1.0)):
+        texts = []
+        for drafter in (None, drafters(page, tiny_runner(VOCAB, 2))[which]):
+            results = Decoder(tiny_runner(VOCAB, 1), drafter, verifier).generate(requests, Sampling(temperature=temperature))
+            texts.append([result.token_ids for result in results])
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("verifier", [Recursive(), Traversal()], ids=lambda verifier: verifier.name)
+def test_drawn_tokens_follow_the_target(page, which, verifier):
+    """The first two tokens of many texts, against the target's joint distribution: chi-square at one in ten thousand."""
+    count, target = 4000, torch.tensor([0.6, -0.3, 0.2])
+    drafter = drafters(page, TableRunner(torch.tensor([-0.4, 0.5, 0.3])))[which]
+    requests = [Request(prompt=[0, 1, 0, 1], seed=seed, limits=Limits(max_new_tokens=2)) for seed in range(count)]
+    results = Decoder(TableRunner(target), drafter, verifier).generate(requests, Sampling())
+    pairs = torch.tensor([3 * result.token_ids[0] + result.token_ids[1] for result in results])
+    one = target.softmax(-1)
+    wanted = count * (one[:, None] * one[None, :]).flatten()
+    statistic = float(((pairs.bincount(minlength=9) - wanted) ** 2 / wanted).sum())
+    assert statistic < 31.83  # 8 degrees of freedom
+
+
+class Stubborn:
+    """Proposes more than it may, and tokens that the target lacks."""
+
+    def __init__(self, source):
+        self.source = list(source)
+
+    def propose(self, text, count):
+        return [*self.source, VOCAB, 1, 2][: count + 2]
+
+
+def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
+    drafter = ProposedChains("stubborn", Stubborn, length=3)
+    drafter.start([[0], [0], [0], [0]], [[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
+    texts = [[0, 1]] * 4
+    sampler = Sampler(Sampling(), texts, [1] * 4, VOCAB)
+    tree = drafter.draft(torch.tensor([1] * 4), sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
+    rows = zip(tree.lists[0], tree.lists[2], strict=True)
+    drafted = [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
+    assert drafted == [[1, 2, 3], [2], [], [4]]
