@@ -1,4 +1,4 @@
-"""Leaving out what nobody can say changes no text, whoever drafts and verifies."""
+"""Verification without impossible tokens changes no text, under any drafter and any verifier."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood import decode, noise, sampling, truncation
+from draftwood.core import rng as core_rng
+from draftwood.core import sampling, truncation
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw, TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
+from draftwood.engine import decode
 from draftwood.engine.decode import Request
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.verify import union
+from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
 from tests.helpers import decoder, tiny_gpt, tiny_runner
@@ -52,17 +54,17 @@ def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch)
     whole = texts(case, setting)
     sizes = []
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: union.verify(Spy(verifier, sizes), *rest))
+    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: sparse.verify(Spy(verifier, sizes), *rest))
     assert texts(case, setting) == whole
     assert min(sizes) < VOCAB  # something was left out
 
 
 class Spy:
-    """Notes how many tokens a verifier is asked about."""
+    """Records how many tokens a verifier receives."""
 
     def __init__(self, verifier, sizes):
         self.name, self.lossless, self.draws = verifier.name, verifier.lossless, verifier.draws
-        self.tolerant = False
+        self.tolerant, self.reads = False, verifier.reads
         self._verifier, self._sizes = verifier, sizes
 
     def verify(self, tree, target_logp, rng):
@@ -74,7 +76,7 @@ class Spy:
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(noise, "_AHEAD", None)
+    monkeypatch.setattr(core_rng, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
     with pytest.raises(TypeError, match="unsupported operand"):
         texts(case, Sampling())  # a control: there every token is possible
@@ -98,10 +100,10 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
     whole = texts(case, setting)
 
     def shifted(self, offset, count, vocab):
-        return self._choices.shared(offset, count, self._vocab, torch.arange(vocab))
+        return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
 
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(union.OnUnion, "shared", shifted)
+    monkeypatch.setattr(sparse.UnionRng, "shared", shifted)
     assert texts(case, setting) != whole
 
 
@@ -121,7 +123,7 @@ def test_the_draft_may_say_what_the_target_cannot():
         builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
         tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
         one = Recursive().verify(tree, target.dense(), rng)
-        other = union.verify(Recursive(), tree, target, rng)
+        other = sparse.verify(Recursive(), tree, target, rng)
         assert one == other
         outcomes.add((len(one.paths[0]), one.next_tokens[0]))
     assert len(outcomes) > 2
@@ -139,8 +141,8 @@ def test_distributions_over_named_tokens_are_the_distributions_over_all():
     assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
 
 
-def test_who_only_matches_takes_scores_and_no_distribution_is_made():
-    """A constant of a node changes no match; of any other verifier it would change the distribution."""
+def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
+    """A constant of a node changes no match; it would change the distribution under any other verifier."""
     torch.manual_seed(2)
     logp = torch.randn(2, 1, 30).log_softmax(-1)
     shifted = LogProbs(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
@@ -149,7 +151,7 @@ def test_who_only_matches_takes_scores_and_no_distribution_is_made():
     for seed in range(50):
         rng = CounterRng([seed, seed + 1]).at([4, 5])
         for matching in (Coupled(), Greedy()):
-            chosen = union.verify(matching, tree, shifted, rng)
+            chosen = sparse.verify(matching, tree, shifted, rng)
             assert chosen == matching.verify(tree, logp, rng)
     assert shifted._logp is None
     assert torch.allclose(shifted.logp, logp, atol=1e-6)
@@ -158,7 +160,7 @@ def test_who_only_matches_takes_scores_and_no_distribution_is_made():
 
 
 @pytest.mark.parametrize("match", [matched, matched_at_once])
-def test_noise_keeps_its_digits_beside_large_scores(match):
+def test_noise_keeps_its_digits_next_to_large_scores(match):
     """As a large bias or a very low temperature makes them."""
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
     tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)

@@ -298,7 +298,7 @@ def test_control_drawing_the_extra_token_from_the_target_is_seen():
     target, draft = runners(3)
 
     class Naive:
-        name, lossless, draws, tolerant = "naive", True, Recursive.draws, False
+        name, lossless, draws, tolerant, reads = "naive", True, Recursive.draws, False, "probabilities"
 
         def verify(self, tree, target_logp, rng):
             verdict = Recursive().verify(tree, target_logp, rng)

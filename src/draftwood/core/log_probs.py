@@ -133,7 +133,7 @@ class LogProbs:
         )
 
 
-def _padded(values: Tensor, width: int, value: float) -> Tensor:
+def _padded(values: Tensor, width: int, value: int | float) -> Tensor:
     missing = width - values.shape[-1]
     return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
 

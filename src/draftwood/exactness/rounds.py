@@ -20,9 +20,9 @@ from draftwood.core.rounds import Round
 from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree, Draw
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
-from draftwood.verify.siblings import log_probs_at
+from draftwood.verify.siblings import probs_at
 from draftwood.verify.sparse import reduced
-from draftwood.verify.traversal import inner_levels, leaves_first, parents_of, pass_down
+from draftwood.verify.traversal import inner_levels, post_order, parents_of, weigh_children
 
 _LEAST: Final = 1e-4  # of a distribution that must be left after earlier siblings; of less, rounding takes too much
 
@@ -78,7 +78,7 @@ def _recursive(
     chances = torch.ones(tree.rows, tree.size, tree.branching + 1, dtype=torch.float64, device=target_logp.device)
     if asked:
         parents = parents_of(tree, asked)
-        rest = pass_down(tree, parents, torch.ones_like(chances[..., 0]), target_logp, chances)
+        rest = weigh_children(tree, parents, torch.ones_like(chances[..., 0]), target_logp, chances)
         left.update(zip(zip(parents.rows, parents.nodes, strict=True), rest, strict=True))
     trials: list[list[Trial]] = []
     for row, (path, chance) in enumerate(zip(paths, chances[..., 0].tolist(), strict=True)):
@@ -98,12 +98,12 @@ def _traversal(
     own = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
     left: dict[tuple[int, int], Tensor] = {}
     for parents in inner_levels(tree):
-        rest = pass_down(tree, parents, own, target_logp)
+        rest = weigh_children(tree, parents, own, target_logp)
         left.update(zip(zip(parents.rows, parents.nodes, strict=True), rest, strict=True))
     trials, depths = [], tree.depths.tolist()
     for row, (path, chance) in enumerate(zip(paths, own.tolist(), strict=True)):
         ranks = {child: rank for below in tree.children[row] for rank, child in enumerate(below, 1)}
-        order, last = leaves_first(tree.children[row]), path[-1] if path else 0
+        order, last = post_order(tree.children[row]), path[-1] if path else 0
         trials.append([
             Trial(depth=depths[row][node], rank=ranks[node], chance=chance[node], accepted=node == last)
             for node in order[: order.index(last) + 1]
@@ -130,7 +130,7 @@ def decided(this_round: Round, rule: Rule) -> list[Decided]:
     numbers = (last if tokens is None else torch.searchsorted(tokens.cpu(), last)).tolist()
     trials, left = rule(tree, target_logp, paths)
     ends = [path[-1] if path else 0 for path in paths]
-    own = log_probs_at(target_logp, range(tree.rows), ends)
+    own = probs_at(target_logp, range(tree.rows), ends)
     return [
         Decided(
             trials=trials[row],

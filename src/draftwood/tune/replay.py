@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -24,7 +24,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DRAWS_WITH_LOG_PROBS, DraftTree
 from draftwood.tune.nests import Nest
-from draftwood.verify import Verifier
+from draftwood.verify import Reads, Verifier
 from draftwood.verify.expected import expected
 
 
@@ -44,6 +44,7 @@ class Replay:
     lossless = True
     draws = DRAWS_WITH_LOG_PROBS
     tolerant = False
+    reads: ClassVar[Reads] = "probabilities"
 
     def __init__(self, nest: Nest, inner: Verifier) -> None:
         self._inner = inner
