@@ -28,7 +28,7 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
 from draftwood.core.arguments import MethodLike, method_of
-from draftwood.core.checks import shown, whole
+from draftwood.core.checks import integer, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByRow
@@ -180,7 +180,7 @@ class Recipe:
         if self.seed is None:
             # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
             return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
-        return [whole("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
+        return [integer("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
 
 
 def _silent(*_: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from draftwood.core.checks import whole
+from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
 
 Optimizer = Literal["muon", "adamw"]
@@ -127,7 +127,7 @@ class ChatsConfig:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rows", "longest"):
-            if whole(name, getattr(self, name)) < 1:
+            if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
 
 
