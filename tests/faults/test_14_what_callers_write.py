@@ -156,7 +156,7 @@ def test_translations_take_the_same(translator: Translator) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sampling": 0.7}, "sampling is 0.7: give a Sampling, or a mapping of its settings"),
-    ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is not one of its settings: temperature, top_k, "),
+    ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is not one of its settings: temperature, top_k"),
     ({"limits": 5}, "limits is 5: give a Limits, or a mapping"),
     ({"limits": {"max_tokens": 5}}, "limits holds 'max_tokens', which is not one of its settings: max_new_tokens, stop, "),
     ({"limits": {"max_new_tokens": "x"}}, "max_new_tokens is 'x': give a whole number"),
@@ -305,5 +305,5 @@ def test_no_public_call_takes_any_keyword() -> None:
 
 @pytest.mark.parametrize("draft", [5, "a name", object()], ids=["number", "name", "object"])
 def test_a_draft_of_a_recipe_that_is_no_model_is_refused(draft: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or none"):
+    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
         recipe(draft)
