@@ -59,8 +59,8 @@ def test_bad_files_are_named(tmp_path: Path, files: dict[str, list[str]], messag
     ("name", "data", "message"),
     [
         ("a.train.de", b"Ja\nNein \xff\n", r"line 2 of .*a\.train\.de is not UTF-8 text: convert"),
-        ("a.train.de.xz", b"Ja\n", r"a\.train\.de\.xz is no whole xz file"),
-        ("a.train.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.train\.de\.xz is no whole xz file"),
+        ("a.train.de.xz", b"Ja\n", r"a\.train\.de\.xz is not a complete xz file"),
+        ("a.train.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.train\.de\.xz is not a complete xz file"),
     ],
 )
 def test_files_that_are_no_text_are_named(tmp_path: Path, name: str, data: bytes, message: str) -> None:
