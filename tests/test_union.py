@@ -84,7 +84,7 @@ def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
 
 @pytest.mark.parametrize("possible", [0, 3, 60, 100])
 def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatch):
-    """At three nodes, of which one has no distribution, each of several places on end."""
+    """At three nodes, of which one has no distribution, each with several positions in a row."""
     torch.manual_seed(possible)
     logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
     logp[0, 1] = torch.nan

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Pair, Sampling
+from draftwood import Limits, LoadOptions, Method, Pair, Sampling, profile
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import available_memory
-from draftwood.load import profile
 from draftwood.load.models import choose_dtype
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
 from draftwood.runners.protocols import auto, backend, openvino_store

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Request, Sampling
+from draftwood import Limits, LoadOptions, Method, Request, Sampling, profile
 from draftwood.core.errors import ConfigError
-from draftwood.load import profile
 from draftwood.runners.auto import VARIABLE
 from draftwood.runners.protocols import backend
 from tests.cli.conftest import Run

@@ -128,7 +128,7 @@ def test_too_many_branches_are_refused() -> None:
 
 
 def test_choices_that_hang_on_their_neighbours_are_seen() -> None:
-    """A row that is asked more in company than alone reads its script out of step."""
+    """A row that makes more choices in a batch than alone reads its script out of step."""
 
     def run(tapes):
         return [(tape.fork([0.25, 0.75]), *([tape.fork([0.9, 0.1])] if len(tapes) % 2 else [])) for tape in tapes]

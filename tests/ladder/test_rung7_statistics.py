@@ -1,5 +1,5 @@
-"""Rung 7: texts of a real pair on the real noise, judged by the target alone; and the joint distribution of many rounds at V
-= 2."""
+"""Rung 7: texts of a real pair on the real noise, against the target alone; and the joint distribution of many rounds at
+V = 2."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_the_report_knows_how_small_a_distance_it_finds():
     detectable = goodness_of_fit(torch.rand(n)).detectable
     for _ in range(40):
         half = rng.random(n) < 0.5 + detectable
-        places = rng.random(n) / 2 + 0.5 * half
-        found += not goodness_of_fit(torch.from_numpy(places)).exact
+        pit = rng.random(n) / 2 + 0.5 * half
+        found += not goodness_of_fit(torch.from_numpy(pit)).exact
     assert 30 <= found <= 40
     assert all(goodness_of_fit(torch.from_numpy(rng.random(n))).exact for _ in range(40))
     assert goodness_of_fit(torch.from_numpy(rng.random(n))).expected == pytest.approx(np.sqrt(BINS / (2 * np.pi * n)))

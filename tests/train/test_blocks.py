@@ -57,7 +57,7 @@ def test_cuts_are_random_and_a_sentence_begins_more_often_than_it_ends(least: in
     counts = torch.bincount(kept, minlength=6)
     assert int(kept.min()) == least
     assert int(kept.max()) == 5
-    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / places)
+    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / cuts)
     assert counts[least] / 3000 == pytest.approx(share, abs=0.04)
     assert (counts[least:-1] > counts[least + 1 :]).all()
 
