@@ -145,6 +145,6 @@ def test_a_few_pairs_are_spread_over_all() -> None:
     pairs = some_pairs(100)
     assert [pairs.sources.index(s) for s in pairs.spread(4).sources] == [0, 25, 50, 75]
     assert [pairs.targets.index(t) for t in pairs.spread(4).targets] == [0, 25, 50, 75]
-    with pytest.raises(ConfigError, match="0 sentence pairs"):
+    with pytest.raises(ConfigError, match="number of sentence pairs is 0"):
         pairs.spread(0)
     assert pairs.spread(100).sources == pairs.spread(1000).sources == pairs.sources

@@ -201,7 +201,7 @@ def test_a_mask_begins_as_the_mean_of_all_tokens_and_a_drafter_may_go_on_from_an
 @pytest.mark.parametrize(("given", "message"), [
     ({"parallel": 1}, "parallel is 1: a block has 2 tokens or more"),
     ({"parallel": 64}, "fewer than the context of 64"),
-    ({"parallel": 4, "cuts": 61}, "cuts is 61: blocks of 4 tokens have 60 places .* give 1 to 60"),
+    ({"parallel": 4, "cuts": 61}, "cuts is 61: blocks of 4 tokens can begin at 60 positions .* give 1 to 60"),
     ({"parallel": 4, "cuts": 0}, "cuts is 0"),
     ({"cuts": 3}, "cuts is 3, but nothing is cut without parallel"),
 ])  # fmt: skip

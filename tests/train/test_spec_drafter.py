@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(
 def test_outputs_are_the_targets_translations_in_the_order_given(
     translator: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WRITTEN_AT_ONCE", 2)
+    monkeypatch.setattr(module, "_OUTPUTS_PER_FILE", 2)
     target, tokenizer = load_translator(translator[0])
     texts = ["ein rotes Boot und ein altes Haus fährt nie", "hier", "ein altes Haus steht hier", "ein rotes Buch", "nie"]
     sources = [tokenizer(t)["input_ids"] for t in texts]

@@ -74,10 +74,7 @@ class RoundRng(Protocol):
     def independent(
         self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
     ) -> Int[Tensor, "row node count"]:
-        """``count`` independent draws at each node; -1 where a distribution has no support.
-
-        Here ``first`` and ``of`` number the children.
-        """
+        """``count`` independent draws at each node; -1 without support. Here ``first`` and ``of`` count children."""
         ...
 
     def beam(
@@ -107,10 +104,7 @@ class RoundRng(Protocol):
     def shared(
         self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"] | None:
-        """Gumbel noise of ``count`` text positions, the first of them ``1 + offset`` after the root.
-
-        The noise is of all tokens, or of those in ``tokens``. None stands for zero noise.
-        """
+        """Gumbel noise of ``count`` positions from ``1 + offset`` after the root, for all or some tokens; None is zero."""
         ...
 
 

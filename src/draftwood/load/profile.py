@@ -144,7 +144,7 @@ def read(path: Path) -> Profile:
         if written != FORMAT:
             raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
         choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
-        profile_key = found["subject"]
+        profile_key = found["profile_key"]
         _comparable(profile_key)
         torch.device(profile_key["device"])
         getattr(torch, profile_key["dtype"])
@@ -181,7 +181,7 @@ def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Map
     """
     return {
         "format": FORMAT,
-        "subject": dict(profile_key),
+        "profile_key": dict(profile_key),
         "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(choices.items())],
         **rest,
     }
