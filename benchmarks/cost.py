@@ -45,7 +45,7 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
     for context in config.context:
         taken: dict[tuple[str, int], list[float]] = {}
         for backend, pair in pairs.items():
-            with machine.torch_threads(machine.threads_beside(pair.target)):  # as in decoding
+            with machine.torch_threads(machine.threads_alongside(pair.target)):  # as in decoding
                 for tokens, seconds in _forwards(pair.target, context, config.tokens, config.repeats):
                     taken.setdefault((backend, tokens), []).append(1e3 * seconds)
         results += [

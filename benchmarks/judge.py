@@ -14,7 +14,7 @@ from benchmarks.prompts import Prompt
 from benchmarks.run import Log, by_prompt
 from draftwood.api import Pair
 from draftwood.core.settings import Sampling
-from draftwood.exactness.goodness import BINS, judged, places_of
+from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values
 
 ENOUGH: Final = 20 * BINS  # tokens; fewer say nothing
 
@@ -44,7 +44,7 @@ class Judge:
             if temperature == 0 or not any(tokens for *_, tokens in texts):
                 continue
             places = torch.cat([self._places(*text, temperature) for text in texts if text[-1]])
-            report = asdict(judged(places)) if len(places) >= ENOUGH else {"tokens": len(places), "exact": None}
+            report = asdict(goodness_of_fit(places)) if len(places) >= ENOUGH else {"tokens": len(places), "exact": None}
             found.append({"setting": setting.name, "batch": setting.batch, "temperature": temperature, **report})
         return found
 
@@ -53,5 +53,5 @@ class Judge:
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
             read, distribution = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
-            self._known[key] = places_of(self.pair.target, self.pair.draft, read, tokens, distribution, generator)
+            self._known[key] = pit_values(self.pair.target, self.pair.draft, read, tokens, distribution, generator)
         return self._known[key]

@@ -51,7 +51,7 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
     results = []
     for backend, target, draft in _drafting(pairs):
         taken: dict[tuple[int, str], list[float]] = {}
-        with machine.torch_threads(machine.threads_beside(target)):  # as in decoding
+        with machine.torch_threads(machine.threads_alongside(target)):  # as in decoding
             for size, way, seconds in _timed(target, draft, context, sizes, repeats):
                 taken.setdefault((size, way), []).append(1e3 * seconds)
         results += [

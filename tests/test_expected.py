@@ -107,5 +107,5 @@ def test_the_mean_is_that_of_many_verdicts(name, verifier):
     mean = getattr(one, verifier.name)(every)
     error = float(accepted.std()) / times**0.5
     assert abs(float(accepted.mean()) - mean) < 4 * error
-    other = one.recursive(frozenset([0, 1]))  # a control: the mean of another tree is told apart
+    other = one.recursive(frozenset([0, 1]))  # a control: the mean of another tree differs
     assert abs(float(accepted.mean()) - other) > 4 * error

@@ -433,7 +433,7 @@ def test_inputs_that_cannot_be_honoured_are_refused():
         ({"position_ids": torch.arange(9).expand(8, -1)}, "position_ids do not count"),
         ({"token_type_ids": mask, "pixel_values": mask}, "pixel_values, token_type_ids cannot be handed"),
         ({"input_ids": ids[:, :0]}, "input_ids is empty"),
-        ({}, "nothing says how long"),
+        ({}, "the length of the text has no limit"),
     ]:
         with pytest.raises(ConfigError, match=message):
             call(**inputs)

@@ -1,4 +1,4 @@
-"""Leaving out what nobody can say changes no text, whoever drafts and verifies."""
+"""Verification without impossible tokens changes no text, under any drafter and any verifier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood.core import rng, sampling, truncation
+from draftwood.core import rng as core_rng
+from draftwood.core import sampling, truncation
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
@@ -60,7 +61,7 @@ def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch)
 
 
 class Spy:
-    """Notes how many tokens a verifier is asked about."""
+    """Records how many tokens a verifier receives."""
 
     def __init__(self, verifier, sizes):
         self.name, self.lossless, self.draws = verifier.name, verifier.lossless, verifier.draws
@@ -76,7 +77,7 @@ class Spy:
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(rng, "_AHEAD", None)
+    monkeypatch.setattr(core_rng, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
     with pytest.raises(TypeError, match="unsupported operand"):
         texts(case, Sampling())  # a control: there every token is possible
@@ -84,7 +85,7 @@ def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
 
 @pytest.mark.parametrize("possible", [0, 3, 60, 100])
 def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatch):
-    """At three nodes, of which one has no distribution, each of several places on end."""
+    """At three nodes, of which one has no distribution, each with several positions in a row."""
     torch.manual_seed(possible)
     logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
     logp[0, 1] = torch.nan
@@ -103,7 +104,7 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
         return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
 
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(sparse.OnUnion, "shared", shifted)
+    monkeypatch.setattr(sparse.UnionRng, "shared", shifted)
     assert texts(case, setting) != whole
 
 
@@ -141,8 +142,8 @@ def test_distributions_over_named_tokens_are_the_distributions_over_all():
     assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
 
 
-def test_who_only_matches_takes_scores_and_no_distribution_is_made():
-    """A constant of a node changes no match; of any other verifier it would change the distribution."""
+def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
+    """A constant of a node changes no match; it would change the distribution under any other verifier."""
     torch.manual_seed(2)
     logp = torch.randn(2, 1, 30).log_softmax(-1)
     shifted = LogProbs(scores=logp + torch.tensor([[[3.0]], [[-2.0]]]), vocab=30)
@@ -160,7 +161,7 @@ def test_who_only_matches_takes_scores_and_no_distribution_is_made():
 
 
 @pytest.mark.parametrize("match", [matched, matched_at_once])
-def test_noise_keeps_its_digits_beside_large_scores(match):
+def test_noise_keeps_its_digits_next_to_large_scores(match):
     """As a large bias or a very low temperature makes them."""
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
     tree = TreeBuilder(torch.tensor([1]), 1).build(branching=0, draw=Draw.POINT_MASS, draft_log_probs=None)

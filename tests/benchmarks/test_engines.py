@@ -19,7 +19,7 @@ from benchmarks.settings import ENGINES, Setting, on_backends, plan
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.exactness.goodness import judged_greedy, target_distribution
+from draftwood.exactness.goodness import greedy_report, target_distribution
 from draftwood.loading.models import bundled_pairs, load_tokenizer
 from tests.benchmarks.test_report import section
 from tests.benchmarks.tiny import tiny_llama
@@ -131,7 +131,7 @@ def test_llama_cpp_writes_in_bfloat16_too(letters):
     assert len(tokens) == 12
     distribution = target_distribution(low.target, list(PROMPT), tokens, Sampling())
     gaps = distribution.max(-1).values - distribution.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
-    assert judged_greedy(gaps, model.dtype).exact
+    assert greedy_report(gaps, model.dtype).exact
 
 
 def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, letters):

@@ -57,7 +57,7 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
     assert not report.exact
     assert report.p_value > SIGNIFICANCE
     assert test in {one.name for one in report.tests if one.fails}
-    assert "tests fail, first '" in report.told()
+    assert "tests fail, first '" in report.summary()
 
 
 @pytest.mark.parametrize("method", [DEFAULT, DRAWN], ids=lambda m: m.method)
@@ -75,7 +75,7 @@ def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
 ], ids=lambda m: f"{m.method}-{m.verifier}")  # fmt: skip
 def test_sound_engines_are_called_exact(pair, method):
     report = found(pair, method, sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1))
-    assert report.exact, report.told()
+    assert report.exact, report.summary()
     assert sum(test.level for test in report.tests) <= SIGNIFICANCE * (1 + 1e-9)
     json.dumps(report.to_json())
 

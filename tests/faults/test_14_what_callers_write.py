@@ -156,13 +156,13 @@ def test_translations_take_the_same(translator: Translator) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sampling": 0.7}, "sampling is 0.7: give a Sampling, or a mapping of its settings"),
-    ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is none of its settings: temperature, top_k, "),
+    ({"sampling": {"temprature": 0.7}}, "sampling holds 'temprature', which is not one of its settings: temperature, top_k"),
     ({"limits": 5}, "limits is 5: give a Limits, or a mapping"),
-    ({"limits": {"max_tokens": 5}}, "limits holds 'max_tokens', which is none of its settings: max_new_tokens, stop, "),
+    ({"limits": {"max_tokens": 5}}, "limits holds 'max_tokens', which is not one of its settings: max_new_tokens, stop, "),
     ({"limits": {"max_new_tokens": "x"}}, "max_new_tokens is 'x': give a whole number"),
     ({"method": "magic"}, "method is 'magic': choose one of auto, ar, chain"),
     ({"method": 3}, "method is 3: give a Method, or a mapping"),
-    ({"method": {"tree": 3}}, "method holds 'tree', which is none of its settings: method, verifier, "),
+    ({"method": {"tree": 3}}, "method holds 'tree', which is not one of its settings: method, verifier, "),
     (
         {"sampling": Sampling(), "temperature": 0.5},
         "both sampling and temperature were given: put temperature into",
@@ -270,7 +270,7 @@ def test_wrong_types_in_settings_are_refused(kind: Any, settings: dict[str, Any]
 
 def test_wrong_options_of_loading_are_refused(tmp_path: Path) -> None:
     for how in (load, load_translator):
-        with pytest.raises(ConfigError, match="options holds 'dytpe', which is none of its settings: dtype, device"):
+        with pytest.raises(ConfigError, match="options holds 'dytpe', which is not one of its settings: dtype, device"):
             how(options={"dytpe": "float32"})
         with pytest.raises(ConfigError, match="options is 'float32': give a LoadOptions, or a mapping"):
             how(options="float32")  # type: ignore[arg-type]
@@ -305,5 +305,5 @@ def test_no_public_call_takes_any_keyword() -> None:
 
 @pytest.mark.parametrize("draft", [5, "a name", object()], ids=["number", "name", "object"])
 def test_a_draft_of_a_recipe_that_is_no_model_is_refused(draft: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or none"):
+    with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
         recipe(draft)

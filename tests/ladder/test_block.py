@@ -1,4 +1,4 @@
-"""Blocks from one forward: exact, place by place and under every way of growing trees."""
+"""Blocks from one forward: exact at every position, under every way of growing trees."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(v
 
 
 def end_at_unlikely(tree):
-    """A place that depends on its own token: the chain ends before a drafted token that the draft finds unlikely."""
+    """A level that depends on its own token: the chain ends before a drafted token that the draft finds unlikely."""
     if tree.draft_logp is None:
         return tree
     own = tree.draft_logp.gather(2, tree.tokens[:, 1:, None]).squeeze(2)
@@ -126,7 +126,7 @@ def test_control_a_chain_that_ends_where_its_own_token_is_unlikely_is_seen(verif
 
 
 def test_control_a_draft_that_reads_its_masks_again_drafts_something_else():
-    """The text stays exact whatever the draft's memory holds, so that only its distributions can tell."""
+    """The text stays exact for any state of the draft's memory, so only the draft's distributions show an error."""
     draft, log_probs = pair(2)[1], []
     for kept in ([0], [0, 1]):  # the root, and the root and a mask
         draft.start([[0]])
@@ -143,7 +143,7 @@ ROWS, VOCAB, LENGTH = 16, 7, 5
 
 def blocks(length=LENGTH, seed=0):
     table = 1.5 * torch.randn(VOCAB, length, VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    table[3, 2] = -torch.inf  # after token 3, nothing is possible at the third place
+    table[3, 2] = -torch.inf  # after token 3, nothing is possible at the third position
     return BlockTableRunner(table)
 
 
@@ -179,7 +179,7 @@ def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
 
 
 class ByLevels:
-    """A block's scores behind the interface of a runner that is asked level by level."""
+    """A block's scores behind the interface of a runner that scores level by level."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -211,21 +211,21 @@ def paths(tree, row):
 
 
 def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
-    asked = []
+    counts = []
     runner = blocks()
     ahead = runner.score_block
-    runner.score_block = lambda root, count: (asked.append(count), ahead(root, count))[1]
+    runner.score_block = lambda root, count: (counts.append(count), ahead(root, count))[1]
     trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [LENGTH] * ROWS)
-    assert asked == [4]
+    assert counts == [4]
     trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [0] * ROWS)
-    assert asked == [4]
+    assert counts == [4]
 
 
 def test_the_tree_is_as_long_as_the_longest_row_needs():
     short = trees(BlockChain(blocks(), LENGTH), Sampling(), [2] * ROWS)
     assert (short.size, short.draft_logp.shape[1]) == (3, 2)
     runner = BlockChain(blocks(), LENGTH)
-    runner.runner.score_block = None  # without room it is not asked
+    runner.runner.score_block = None  # without room it is not called
     none = trees(runner, Sampling(), [0] * ROWS)
     assert none.valid.tolist() == [[True]] * ROWS
 

@@ -1,4 +1,4 @@
-"""Drawn trees that are grown best-first and cut to a budget: exact, as a place's value says nothing of its own token."""
+"""Sampled trees grown best-first and cut to a budget: exact, since a node's priority does not depend on its own token."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def test_distribution_under_temperature_and_top_p(verifier):
 
     def warped(scores, _text):
         p = (scores / 0.7).softmax(-1)
-        ordered, places = p.sort(descending=True)
-        kept = torch.zeros_like(p).scatter(0, places, ordered * (ordered.cumsum(0) - ordered < 0.8))
+        ordered, tokens = p.sort(descending=True)
+        kept = torch.zeros_like(p).scatter(0, tokens, ordered * (ordered.cumsum(0) - ordered < 0.8))
         return kept / kept.sum()
 
     assert total_variation(distribution, reference_distribution(target.model, 2, warped)) < EXACT
 
 
 class Vain:
-    """Children are worth their own probability: a place's own token decides whether it stays."""
+    """Children have their own probability as priority, so a node's own token decides whether the node stays."""
 
     name, draw, count = "dynamic", Draw.WITHOUT_REPLACEMENT, 2
 
@@ -107,7 +107,7 @@ def requests():
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal", "coupled"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_k=7)])
-@pytest.mark.parametrize("eos", [(), (0, 1, 2)])  # nothing is drafted below an end of text: rows differ in whom they ask
+@pytest.mark.parametrize("eos", [(), (0, 1, 2)])  # rows differ: nothing is drafted below an end of text
 def test_a_batch_is_its_rows_one_by_one_and_a_seed_repeats_its_text(verifier, sampling, eos):
     together = [r.token_ids for r in decoder(verifier, eos=eos).generate(requests(), sampling)]
     alone = [decoder(verifier, eos=eos).generate([r], sampling)[0].token_ids for r in requests()]
@@ -122,12 +122,12 @@ class Slots:
 
     def __init__(self, inner):
         self.inner, self.name, self.draw, self.count = inner, inner.name, inner.draw, inner.count
-        self.asked = []
+        self.slots = []
 
     def expand(self, logp, rng, depth, first):
         if depth == 0:
-            self.asked.append([])
-        self.asked[-1].append(range(first, first + logp.shape[1]))
+            self.slots.append([])
+        self.slots[-1].append(range(first, first + logp.shape[1]))
         return self.inner.expand(logp, rng, depth, first)
 
     def learn(self, grown, choice):
@@ -138,9 +138,9 @@ def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides()
     fan = Slots(DrawnFan(3))
     drafter = BestFirst(TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True), fan, nodes=9, width=3, length=5)
     Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(requests(), Sampling())
-    assert max(map(len, fan.asked)) > 2  # levels deep enough to collide
-    assert len({tuple(map(len, levels)) for levels in fan.asked}) > 1  # fronts of different size
-    for levels in fan.asked:
+    assert max(map(len, fan.slots)) > 2  # levels deep enough to collide
+    assert len({tuple(map(len, levels)) for levels in fan.slots}) > 1  # fronts of different size
+    for levels in fan.slots:
         slots = [slot for level in levels for slot in level]
         assert len(set(slots)) == len(slots)
         assert [level.start for level in levels] == [0, 1, 4, 7, 10][: len(levels)]

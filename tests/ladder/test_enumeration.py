@@ -61,10 +61,10 @@ def test_sound_methods_are_exact(method: Method) -> None:
     assert report.prompts == 2
     assert report.texts > 2
     assert report.branches >= report.texts
-    assert f"{report.branches:,} branches" in report.told()
+    assert f"{report.branches:,} branches" in report.summary()
     coupled = pair.decoder(method, temperature=1.0).verifier.name == "coupled"
     assert report.noises == (NOISES if coupled else None)
-    assert ("own picks with the same" in report.told()) == coupled
+    assert ("own picks with the same" in report.summary()) == coupled
 
 
 def test_the_targets_distribution_is_the_direct_enumeration() -> None:
@@ -82,7 +82,7 @@ def test_control_a_draft_that_records_another_distribution_is_seen() -> None:
     report = found(pair, Decoder(pair.target, Wrapped(honest, other_temperature), Recursive()))
     assert not report.exact
     assert report.total_variation > WRONG
-    assert report.told().startswith("NOT exact. The joint distribution of the first 2 tokens after 2 prompts")
+    assert report.summary().startswith("NOT exact. The joint distribution of the first 2 tokens after 2 prompts")
 
 
 def test_control_another_target_is_seen_under_the_coupled_verifier() -> None:
@@ -128,7 +128,7 @@ def test_too_many_branches_are_refused() -> None:
 
 
 def test_choices_that_hang_on_their_neighbours_are_seen() -> None:
-    """A row that is asked more in company than alone reads its script out of step."""
+    """A row that makes more choices in a batch than alone reads its script out of step."""
 
     def run(tapes):
         return [(tape.fork([0.25, 0.75]), *([tape.fork([0.9, 0.1])] if len(tapes) % 2 else [])) for tape in tapes]

@@ -274,13 +274,13 @@ def test_the_draw_stands_first_and_never_among_its_certain_siblings(shape):
     seen = set()
     for row in range(tree.rows):
         for children in tree.children[row]:
-            places = [tree.drawn[row, child].item() for child in children]
-            assert not any(places[1:])
+            drawn = [tree.drawn[row, child].item() for child in children]
+            assert not any(drawn[1:])
             assert len({tokens[row][child] for child in children}) == len(children)
             distribution = tree.draft_logp[row, tree.parents[row, children[0]]] if children else None
             certain = [distribution[tokens[row][c]].item() for c in children if not tree.drawn[row, c]]
             assert certain == sorted(certain, reverse=True)
-            seen.add((len(children), places[:1] == [True]))
+            seen.add((len(children), drawn[:1] == [True]))
     if shape == "2x3":
         assert seen == {(0, False), (1, True), (1, False), (2, True)}  # every kind of node that this beam can have
 

@@ -89,7 +89,7 @@ def test_trees_of_chosen_depth_give_the_targets_joint_distribution(method, shape
     ("method", "shape", "min_gain"), [("chain", "2", 0.6), ("rsd-s", "2x2", 0.7), ("hybrid", "2x2", 0.65)]
 )
 def test_control_a_level_that_is_taken_back_is_seen(method, shape, min_gain, verifier):
-    """Where the newest nodes promise too little, they themselves are dropped: what was drawn decides on its own place."""
+    """Where the newest nodes promise too little, they are dropped themselves: drawn tokens decide on their own nodes."""
     target, draft = runners(3)
     made = engine(target, draft, method, shape, min_gain, verifier)
 
@@ -132,8 +132,8 @@ def requests(length=24):
     return [Request(prompt=p, seed=11 + i, limits=Limits(max_new_tokens=length - 3 * i)) for i, p in enumerate(PROMPTS)]
 
 
-def texts(engine, sampling, asked):
-    return [r.token_ids for r in engine.generate(asked, sampling)]
+def texts(engine, sampling, requests):
+    return [r.token_ids for r in engine.generate(requests, sampling)]
 
 
 @BOTH

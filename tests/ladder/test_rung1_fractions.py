@@ -253,7 +253,7 @@ def test_control_a_beam_sorted_by_probability_is_seen(verifier):
 
 def block_verification(root):
     """The distribution of the number of accepted tokens of a chain, in the letters of Block Verification (arXiv 2403.10444):
-    the target is ``M_b``, the draft ``M_s``, and the last accepted place the largest ``i`` with ``eta_i <= h_i``."""
+    the target is ``M_b``, the draft ``M_s``, and the last accepted position the largest ``i`` with ``eta_i <= h_i``."""
     node, p_i, h = root, F(1), []
     while node.children:
         m_b, m_s, (child,) = node.target, node.draft, node.children

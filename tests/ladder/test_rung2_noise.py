@@ -183,7 +183,7 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
     assert torch.equal(together.ordered(log_q, 4, 0, 2)[1], alone.ordered(log_q[:1], 4, 0, 2)[0])
     assert torch.equal(together.shared(2, 1, 11)[1], alone.shared(0, 3, 11)[0, 2:])
     assert torch.equal(together.shared(0, 2, 11), CounterRng([5, 6, 7]).at([3, 4, 5]).shared(0, 2, 11))
-    # The shared noise of a position is the same whichever round asks for it; the draft's noise is not.
+    # The shared noise of a position is the same in every round; the draft's noise is not.
     earlier, later = CounterRng([6]).at([4]), CounterRng([6]).at([5])
     assert torch.equal(earlier.shared(1, 1, 11), later.shared(0, 1, 11))
     assert not torch.equal(earlier.ordered(log_q[:1], 11, 0, 2), later.ordered(log_q[:1], 11, 0, 2))
@@ -199,8 +199,8 @@ def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
             fresh = CounterRng([5, 6, 7]).at(positions).shared(0, offset + count, vocab)
             assert torch.equal(rng.shared(offset, count, vocab), fresh[:, offset:])
             some = torch.tensor([4, 0, 6])
-            for asked in (rng, CounterRng([5, 6, 7]).at(positions)):  # of what is at hand, and where nothing is
-                torch.testing.assert_close(asked.shared(offset, count, vocab, some), fresh[:, offset:, some])
+            for source in (rng, CounterRng([5, 6, 7]).at(positions)):  # with noise made before, and without
+                torch.testing.assert_close(source.shared(offset, count, vocab, some), fresh[:, offset:, some])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -102,12 +102,12 @@ class Fickle(Pace):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = self.rounds = 0
+        self.calls = self.rounds = 0
 
     def worth(self, depth: int, above: float) -> bool:
-        self.asked += 1
+        self.calls += 1
         self.rounds += depth == 0
-        return self.rounds % 4 > 0 if depth == 0 else self.asked % 5 > 0
+        return self.rounds % 4 > 0 if depth == 0 else self.calls % 5 > 0
 
     def size(self, curve: Sequence[float]) -> int:
         return min(len(curve), (9, 5, 2, 0)[self.rounds // 2 % 4])
@@ -204,10 +204,10 @@ def test_one_child_trees_are_chains():
 
 
 class Recorder:
-    """Which draft slots of a round are asked for; none may be asked for twice."""
+    """Records the draft slots that a round uses; none may be used twice."""
 
     def __init__(self, source: CounterRng) -> None:
-        self.source, self.asked = source, []
+        self.source, self.slots = source, []
 
     def select(self, rows):
         return self
@@ -215,12 +215,12 @@ class Recorder:
     def at(self, positions):
         real = CounterRoundRng(self.source, positions)
         seen: set[int] = set()
-        self.asked.append(seen)
+        self.slots.append(seen)
 
         def record(name, per_child):
             original = getattr(real, name)
 
-            def asking(log_q, *rest):
+            def recorded(log_q, *rest):
                 count, first, of = (rest[0], rest[1], rest[2]) if name != "beam" else (1, rest[3], rest[4])
                 slots = set(range(first, first + log_q.shape[1] * (count if per_child else 1)))
                 assert not slots & seen
@@ -228,7 +228,7 @@ class Recorder:
                 seen.update(slots)
                 return original(log_q, *rest)
 
-            setattr(real, name, asking)
+            setattr(real, name, recorded)
 
         record("ordered", False)
         record("independent", True)
@@ -243,8 +243,8 @@ def test_no_noise_is_used_twice_in_a_round(method, shape):
     engine = decoder(runner(1), runner(2, 1), method, shape)
     recorder = Recorder(CounterRng([3]))
     engine.generate([Request(prompt=[1, 2], limits=Limits(max_new_tokens=20))], Sampling(), noise=recorder)
-    assert len(recorder.asked) > 3
-    assert all(recorder.asked[:-2])
+    assert len(recorder.slots) > 3
+    assert all(recorder.slots[:-2])
 
 
 def test_support_that_runs_out_makes_smaller_trees_and_the_same_distribution_of_shapes():

@@ -1,5 +1,5 @@
-"""Rung 7: texts of a real pair on the real noise, judged by the target alone; and the joint distribution of many rounds at V
-= 2."""
+"""Rung 7: texts of a real pair on the real noise, against the target alone; and the joint distribution of many rounds at
+V = 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.exactness.goodness import BINS, judged
+from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
 from draftwood.runners.table import TableRunner
 from tests.helpers import decoder
@@ -77,14 +77,14 @@ def test_greedy_texts_are_the_targets_best_tokens(pair):
 def test_the_report_knows_how_small_a_distance_it_finds():
     rng = np.random.default_rng(0)
     n, found = 4_000, 0
-    detectable = judged(torch.rand(n)).detectable
+    detectable = goodness_of_fit(torch.rand(n)).detectable
     for _ in range(40):
         half = rng.random(n) < 0.5 + detectable
-        places = rng.random(n) / 2 + 0.5 * half
-        found += not judged(torch.from_numpy(places)).exact
+        pit = rng.random(n) / 2 + 0.5 * half
+        found += not goodness_of_fit(torch.from_numpy(pit)).exact
     assert 30 <= found <= 40
-    assert all(judged(torch.from_numpy(rng.random(n))).exact for _ in range(40))
-    assert judged(torch.from_numpy(rng.random(n))).expected == pytest.approx(np.sqrt(BINS / (2 * np.pi * n)))
+    assert all(goodness_of_fit(torch.from_numpy(rng.random(n))).exact for _ in range(40))
+    assert goodness_of_fit(torch.from_numpy(rng.random(n))).expected == pytest.approx(np.sqrt(BINS / (2 * np.pi * n)))
 
 
 # ---- many rounds, two tokens, and a draft that wants the opposite ----
@@ -168,4 +168,4 @@ def test_single_uniform_numbers_are_uniform():
     u = np.array([uniform_one(key, slot) for key in range(2_000) for slot in range(5)])
     assert u.min() > 0
     assert u.max() < 1
-    assert judged(torch.from_numpy(u)).exact
+    assert goodness_of_fit(torch.from_numpy(u)).exact

@@ -97,7 +97,7 @@ def test_tolerance_keeps_more_and_says_that_it_changes_the_text():
 
 
 def test_every_kept_token_is_near_the_best_in_whole_texts():
-    """Texts of loose verification, judged by the target alone; a control judges them by a narrower tolerance."""
+    """Texts under tolerant verification, tested against the target alone; a control tests with a narrower tolerance."""
     target = tiny_runner(WORDS, 1)
 
     def worst(beta, tau):

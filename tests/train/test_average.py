@@ -1,4 +1,4 @@
-"""The mean of two models of one training."""
+"""The mean of two models from one training."""
 
 from __future__ import annotations
 

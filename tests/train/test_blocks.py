@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
-from draftwood.train.blocks import Batch, BlockBatches, cut, cut_at_random, glance, replay, share_of, worth
+from draftwood.train.blocks import Batch, BlockBatches, cut, cut_at_random, evaluate, glance, replay, share_of
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.pairs import IGNORED, TokenPairs, batch_of, padded
 
@@ -57,7 +57,7 @@ def test_cuts_are_random_and_a_sentence_begins_more_often_than_it_ends(least: in
     counts = torch.bincount(kept, minlength=6)
     assert int(kept.min()) == least
     assert int(kept.max()) == 5
-    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / places)
+    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / cuts)
     assert counts[least] / 3000 == pytest.approx(share, abs=0.04)
     assert (counts[least:-1] > counts[least + 1 :]).all()
 
@@ -135,8 +135,8 @@ def test_replay_shows_a_drafter_the_committed_tokens_only() -> None:
 
 def test_worth_of_a_drafter_that_knows_and_of_one_that_guesses() -> None:
     outputs = pairs(*[[3, 4, 5, 6, EOS]] * 4, [7, EOS])
-    known = worth(lambda rows: 50 * one_hot(rows["labels"]), outputs, 25, 0, START, 0, torch.device("cpu"))
+    known = evaluate(lambda rows: 50 * one_hot(rows["labels"]), outputs, 25, 0, START, 0, torch.device("cpu"))
     assert known == {"loss": 0.0, "accepted_per_pass": 4.4, "tokens_per_pass": 4.4}
-    blind = worth(lambda rows: torch.zeros(*rows["labels"].shape, VOCAB), outputs, 25, 0, START, 0, torch.device("cpu"))
+    blind = evaluate(lambda rows: torch.zeros(*rows["labels"].shape, VOCAB), outputs, 25, 0, START, 0, torch.device("cpu"))
     assert blind["loss"] == pytest.approx(np.log(VOCAB), abs=1e-3)
     assert blind["tokens_per_pass"] == 1.0

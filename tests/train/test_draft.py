@@ -104,7 +104,7 @@ def test_a_drafter_goes_on_from_a_language_model_with_the_tokenizer_of_the_targe
     untrained = train_draft(draft_config(tmp_path / "a", steps=1))["history"][0]["report"]
     started = train_draft(draft_config(tmp_path / "b", steps=1, start=small.out))["history"][0]["report"]
     assert started["woods"]["acceptance"] > untrained["woods"]["acceptance"] + 0.2
-    with pytest.raises(ConfigError, match="has other sizes than asked"):
+    with pytest.raises(ConfigError, match="has other sizes than these settings"):
         train_draft(draft_config(tmp_path / "c", start=small.out, hidden=32))
     with pytest.raises(ModelError, match=r"holds no config\.json"):
         train_draft(draft_config(tmp_path / "d", start=tmp_path))

@@ -76,7 +76,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(
 def test_a_folder_with_another_run_is_refused(lm_config: Make, tmp_path: Path) -> None:
     loop.claim(lm_config(tmp_path, hidden=32))
     loop.claim(lm_config(tmp_path, hidden=32, steps=99))
-    with pytest.raises(ConfigError, match="hidden=32 there, 64 asked"):
+    with pytest.raises(ConfigError, match="hidden=32 there, 64 here"):
         loop.claim(lm_config(tmp_path, hidden=64))
 
 

@@ -59,8 +59,8 @@ def test_bad_files_are_named(tmp_path: Path, files: dict[str, list[str]], messag
     ("name", "data", "message"),
     [
         ("a.train.de", b"Ja\nNein \xff\n", r"line 2 of .*a\.train\.de is not UTF-8 text: convert"),
-        ("a.train.de.xz", b"Ja\n", r"a\.train\.de\.xz is no whole xz file"),
-        ("a.train.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.train\.de\.xz is no whole xz file"),
+        ("a.train.de.xz", b"Ja\n", r"a\.train\.de\.xz is not a complete xz file"),
+        ("a.train.de.xz", lzma.compress(b"Ja\n" * 100)[:-20], r"a\.train\.de\.xz is not a complete xz file"),
     ],
 )
 def test_files_that_are_no_text_are_named(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -145,6 +145,6 @@ def test_a_few_pairs_are_spread_over_all() -> None:
     pairs = some_pairs(100)
     assert [pairs.sources.index(s) for s in pairs.spread(4).sources] == [0, 25, 50, 75]
     assert [pairs.targets.index(t) for t in pairs.spread(4).targets] == [0, 25, 50, 75]
-    with pytest.raises(ConfigError, match="0 sentence pairs"):
+    with pytest.raises(ConfigError, match="number of sentence pairs is 0"):
         pairs.spread(0)
     assert pairs.spread(100).sources == pairs.spread(1000).sources == pairs.sources

@@ -18,8 +18,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
-from draftwood.train.parallel import Cutting, add_mask_token, place_agreement
-from tests.helpers import tiny_gpt
+from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
 
 Make = Callable[..., DraftConfig]
 BLOCK, VOCAB, TEXT = 4, 11, 20
@@ -88,9 +87,9 @@ def test_cuts_are_drawn_anew_in_every_step_and_each_place_is_as_likely() -> None
         places = cut.positions[:, TEXT :: BLOCK - 1] - 1
         assert all(len(set(row)) == 3 for row in places.tolist())
         counts += torch.bincount(places.flatten(), minlength=TEXT)
-    assert counts[CUTTING.places :].sum() == 0
-    mean = 400 * 2 * 3 / CUTTING.places
-    assert (counts[: CUTTING.places] - mean).abs().max() < 5 * mean**0.5
+    assert counts[CUTTING.positions :].sum() == 0
+    mean = 400 * 2 * 3 / CUTTING.positions
+    assert (counts[: CUTTING.positions] - mean).abs().max() < 5 * mean**0.5
 
 
 def test_a_model_that_is_its_own_target_agrees_at_the_first_place_only() -> None:
@@ -98,7 +97,7 @@ def test_a_model_that_is_its_own_target_agrees_at_the_first_place_only() -> None
     target = lambda input_ids, use_cache: type("Out", (), {"logits": model(input_ids).logits[..., :VOCAB]})  # noqa: E731
     target.device = model.device
     with torch.no_grad():
-        figures = place_agreement(model, target, {"text": blocks_of_text()}, 1, CUTTING)["text"]
+        figures = block_agreement(model, target, {"text": blocks_of_text()}, 1, CUTTING)["text"]
     assert figures["places"][0] == figures["places_greedy"][0] == 1
     assert all(a < 0.95 for a in figures["places"][1:])
     assert len(figures["places"]) == BLOCK
@@ -125,7 +124,7 @@ def test_masks_that_are_not_learnt_stay_bad(
     def only_text(self: Cutting, tokens: torch.Tensor, generator: torch.Generator) -> Any:
         cut = random(self, tokens, generator)
         behind = tokens.shape[1] - 1
-        return cut._replace(asked=cut.asked[:, :behind], at=cut.at[:, :behind])
+        return cut._replace(trained=cut.trained[:, :behind], at=cut.at[:, :behind])
 
     monkeypatch.setattr(Cutting, "random", only_text)
     config = draft_config(tmp_path, parallel=BLOCK, layers=2, hidden=32, steps=60)
@@ -137,7 +136,7 @@ def test_masks_that_are_not_learnt_stay_bad(
 def test_a_stopped_run_goes_on_to_the_same_drafter(
     draft_config: Make, drafted: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = module.place_agreement, []
+    whole, calls = module.block_agreement, []
 
     def stop_at_the_second_report(*args: Any) -> Any:
         calls.append(1)
@@ -146,16 +145,16 @@ def test_a_stopped_run_goes_on_to_the_same_drafter(
         return whole(*args)
 
     config = draft_config(tmp_path, parallel=BLOCK, layers=2, hidden=32, steps=60)
-    monkeypatch.setattr(module, "place_agreement", stop_at_the_second_report)
+    monkeypatch.setattr(module, "block_agreement", stop_at_the_second_report)
     with pytest.raises(KeyboardInterrupt):
         train_draft(config)
     assert (tmp_path / "checkpoints" / "checkpoint-25").is_dir()
-    monkeypatch.setattr(module, "place_agreement", whole)
+    monkeypatch.setattr(module, "block_agreement", whole)
     metrics = train_draft(config)
     assert metrics["steps"] == drafted[1]["steps"]
     for name, figures in metrics["held_out"].items():
         assert figures["places"] == pytest.approx(drafted[1]["held_out"][name]["places"], abs=0.02)
-    with pytest.raises(ConfigError, match="parallel=4 there, 5 asked"):
+    with pytest.raises(ConfigError, match="parallel=4 there, 5 here"):
         train_draft(draft_config(tmp_path, parallel=5, layers=2, hidden=32, steps=60))
 
 
@@ -201,7 +200,7 @@ def test_a_mask_begins_as_the_mean_of_all_tokens_and_a_drafter_may_go_on_from_an
 @pytest.mark.parametrize(("given", "message"), [
     ({"parallel": 1}, "parallel is 1: a block has 2 tokens or more"),
     ({"parallel": 64}, "fewer than the context of 64"),
-    ({"parallel": 4, "cuts": 61}, "cuts is 61: blocks of 4 tokens have 60 places .* give 1 to 60"),
+    ({"parallel": 4, "cuts": 61}, "cuts is 61: blocks of 4 tokens can begin at 60 positions .* give 1 to 60"),
     ({"parallel": 4, "cuts": 0}, "cuts is 0"),
     ({"cuts": 3}, "cuts is 3, but nothing is cut without parallel"),
 ])  # fmt: skip

@@ -71,7 +71,7 @@ def test_heads_learn_and_are_the_weaker_drafter(
 def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(
     spec_config: Make, drafted: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = module.worth, []
+    whole, calls = module.evaluate, []
 
     def stop_at_the_second_report(*args: Any) -> dict[str, float]:
         calls.append(1)
@@ -79,11 +79,11 @@ def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(
             raise KeyboardInterrupt
         return whole(*args)
 
-    monkeypatch.setattr(module, "worth", stop_at_the_second_report)
+    monkeypatch.setattr(module, "evaluate", stop_at_the_second_report)
     with pytest.raises(KeyboardInterrupt):
         train_spec_drafter(spec_config(tmp_path))
     assert (tmp_path / "checkpoints" / "checkpoint-75").is_dir()
-    monkeypatch.setattr(module, "worth", whole)
+    monkeypatch.setattr(module, "evaluate", whole)
 
     def never(*args: Any) -> Any:
         raise AssertionError("outputs are written already")
@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(
 def test_outputs_are_the_targets_translations_in_the_order_given(
     translator: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WRITTEN_AT_ONCE", 2)
+    monkeypatch.setattr(module, "_OUTPUTS_PER_FILE", 2)
     target, tokenizer = load_translator(translator[0])
     texts = ["ein rotes Boot und ein altes Haus fährt nie", "hier", "ein altes Haus steht hier", "ein rotes Buch", "nie"]
     sources = [tokenizer(t)["input_ids"] for t in texts]

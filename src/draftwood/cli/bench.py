@@ -11,7 +11,7 @@ import click
 
 from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
-from draftwood.core.checks import whole
+from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
@@ -49,7 +49,7 @@ class Amount:
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens", "repeats"):
-            if whole(name, getattr(self, name)) < 1:
+            if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
         if not self.temperature:
             raise ConfigError("no temperature was given: name at least one")
@@ -65,7 +65,7 @@ def command(**options: Any) -> None:
     """Measure plain decoding, --method auto, the best of a few fixed trees and, with --transformers, model.generate.
 
     All continue the same prompts in turn, in shuffled order. Figures are medians over repeats with their extremes; ratios
-    are taken inside each repeat. The tree is chosen on texts of its own. Time is that of the whole call, tokens per pass are
+    are taken inside each repeat. The tree is chosen on texts of its own. Time is that of the integer call, tokens per pass are
     new tokens per forward of the target.
     """
     models, loading, amount = pick(Models, options), pick(LoadOptions, options), pick(Amount, options)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from draftwood.core.limits import Limits
-from draftwood.core.processors import asked_for
+from draftwood.core.processors import for_request
 from draftwood.core.settings import Method, Sampling
 from draftwood.loading.profile import folder_of, identity
 
@@ -47,7 +47,7 @@ def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, 
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     for name in ("processors", "warpers"):
-        drawn[name] = [_described(asked_for(processor, 0, 1)) for processor in getattr(sampling, name) or ()]
+        drawn[name] = [_described(for_request(processor, 0, 1)) for processor in getattr(sampling, name) or ()]
     return plain({**asdict(method), **drawn, **asdict(limits)})
 
 

@@ -1,1 +1,1 @@
-"""What every room speaks of: trees, rounds, log-probabilities, sampling, random numbers, settings, errors."""
+"""Shared types of all rooms: trees, rounds, log-probabilities, sampling, random numbers, settings, errors."""

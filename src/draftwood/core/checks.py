@@ -1,4 +1,4 @@
-"""Type checks for settings that come from people: a sentence instead of a traceback from deep inside."""
+"""Type checks of users' settings: an error message in place of a traceback from deep inside."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from draftwood.core.errors import ConfigError
 T = TypeVar("T")
 LARGEST: Final = 3.4028234663852886e38
 """The largest number of float32."""
-_SMALLEST = 1.1754943508222875e-38  # of the normal ones; hardware may take smaller ones for zero
+_SMALLEST = 1.1754943508222875e-38  # the smallest normal number of float32; hardware may treat smaller ones as zero
 _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = 60
 
 
 def shown(value: object) -> str:
-    """A value as it was written, not much longer than a line."""
+    """A value as Python source, shortened to about a line."""
     return _shorten.repr(value)
 
 
-def whole(name: str, value: Any) -> int:
-    """An integer (numpy's too).
+def integer(name: str, value: Any) -> int:
+    """The value as an integer; NumPy's integers are accepted too.
 
     Raises:
         ConfigError: anything else.
@@ -39,7 +39,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def _as_float(value: Real) -> float:
-    """A number as a float; infinity where no float is as large."""
+    """A number as a float; infinity where it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -47,7 +47,7 @@ def _as_float(value: Real) -> float:
 
 
 def number(name: str, value: Any) -> float:
-    """A number that is finite in float32.
+    """The value as a float that is finite in float32.
 
     Raises:
         ConfigError: anything else.
@@ -61,19 +61,19 @@ def number(name: str, value: Any) -> float:
 
 
 def factor(name: str, value: Any) -> float:
-    """A number that scales or bounds others: finite in float32, and zero there only if it is zero.
+    """The value as a float that scales or bounds others: finite in float32, and zero there only if it is zero.
 
     Raises:
         ConfigError: anything else.
     """
     found = number(name, value)
     if 0 < abs(found) < _SMALLEST:
-        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give one not so near to 0")
+        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give one farther from 0")
     return found
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that merely counts as one of them.
+    """The value, which must be True or False; 0 and 1 are refused.
 
     Raises:
         ConfigError: anything else.
@@ -84,7 +84,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, known: Sequence[Any]) -> None:
-    """One of several values.
+    """Check that the value is one of ``known``.
 
     Raises:
         ConfigError: anything else.
@@ -94,10 +94,10 @@ def choice(name: str, value: Any, known: Sequence[Any]) -> None:
 
 
 def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
-    """A list or tuple of one kind.
+    """The value as a list or tuple of one type.
 
     Raises:
-        ConfigError: anything else, a bare text among it.
+        ConfigError: anything else, including a bare string.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(v, kind) and not isinstance(v, bool) for v in value):
         raise ConfigError(f"{name} is {shown(value)}: give a list or tuple of {wanted}")
@@ -105,10 +105,10 @@ def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
 
 
 def settings(name: str, value: Any, kind: type[T]) -> T:
-    """A dataclass of settings, as it is or from a mapping of its fields.
+    """The value as a dataclass of settings, given as such or as a mapping of its fields.
 
     Raises:
-        ConfigError: another type, a name that is no field, or what the dataclass itself refuses.
+        ConfigError: another type, an unknown field, or values that the dataclass itself refuses.
     """
     if isinstance(value, kind):
         return value
@@ -116,5 +116,5 @@ def settings(name: str, value: Any, kind: type[T]) -> T:
         raise ConfigError(f"{name} is {shown(value)}: give a {kind.__name__}, or a mapping of its settings")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if unknown := [key for key in value if key not in known]:
-        raise ConfigError(f"{name} holds {shown(unknown[0])}, which is none of its settings: {', '.join(known)}")
+        raise ConfigError(f"{name} holds {shown(unknown[0])}, which is not one of its settings: {', '.join(known)}")
     return kind(**value)

@@ -1,8 +1,8 @@
-"""How many cores this process may use, and how many of them other processes leave free.
+"""The number of cores that this process may use, and that other processes leave free.
 
-Threads of PyTorch and of OpenVINO wait for one another after every operation, and PyTorch's spin while they wait. On a core
-that another process uses, one thread is late every time and all the others wait for it: two threads on two cores, one of
-them taken, are slower than one thread.
+Threads of PyTorch and OpenVINO wait for one another after every operation, and PyTorch's threads spin meanwhile. On a core
+that another process uses, a thread is always late and all others wait for it. So two threads on two cores, one of them busy,
+are slower than one thread.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from time import perf_counter
 from typing import Final, final
 
 _STAT = Path("/proc/stat")
-_GROUP = Path("/sys/fs/cgroup")  # in a container, its own
-_FREE = 0.75  # the part of a core that must be left for a thread to pay
-_SETTLED = 0.1  # seconds of measurement below which nothing is concluded: the kernel counts in hundredths
+_GROUP = Path("/sys/fs/cgroup")  # in a container, the container's
+_FREE = 0.75  # the part of a core that must be free for another thread to be worthwhile
+_SETTLED = 0.1  # shortest measurement in seconds; the kernel counts in hundredths of a second
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: its CPU affinity, and a container's CPU limit rounded down; 1 or more."""
+    """The number of cores that this process may run on, 1 or more.
+
+    It is the smaller of the CPU affinity and of a container's CPU limit, rounded down.
+    """
     quota = _quota()
     return len(_cpus()) if quota is None else max(1, min(len(_cpus()), int(quota)))
 
@@ -29,7 +32,7 @@ def _cpus() -> list[int]:
 
 
 def _quota() -> float | None:
-    """Cores that a control group allows (version 2, then 1); None without a limit."""
+    """Cores that the control group allows (version 2, then version 1); None without a limit."""
     try:
         most, period = (_GROUP / "cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
@@ -46,9 +49,9 @@ def _quota() -> float | None:
 
 @final
 class CoreMeter:
-    """What other processes take of the usable cores, from the moment this is made.
+    """Measures the use of the usable cores by other processes, from the moment it is made.
 
-    Processes that give way (nice) do not count. Outside Linux others cannot be seen, and all cores count as free.
+    Processes of low priority (nice) do not count. Outside Linux other processes cannot be seen, and all cores count as free.
     """
 
     def __init__(self) -> None:
@@ -56,20 +59,22 @@ class CoreMeter:
         self._busy, self._own = _busy_seconds(), _own_seconds()
 
     def taken(self) -> float:
-        """Cores that other processes took on average so far; 0 where that cannot be told, or not yet."""
+        """Cores that other processes used on average so far; 0 where that is unknown, or not known yet."""
         seconds, busy = perf_counter() - self._began, _busy_seconds()
         if busy is None or self._busy is None or seconds < _SETTLED:
             return 0.0
         return max(0.0, (busy - self._busy) - (_own_seconds() - self._own)) / seconds
 
     def free(self) -> int:
-        """Cores that a thread each can have: at least one, at most :func:`usable_cores`."""
+        """The number of cores for one thread each: at least 1, at most :func:`usable_cores`."""
         return max(1, min(usable_cores(), int(len(_cpus()) - self.taken() + 1 - _FREE)))
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that this process's cores have computed since the machine started, for processes that do not give way; None
-    outside Linux."""
+    """Seconds of computation on this process's cores since the machine started; None outside Linux.
+
+    Processes of low priority (nice) do not count.
+    """
     try:
         lines = _STAT.read_text(encoding="utf-8").splitlines()
         ticks = os.sysconf("SC_CLK_TCK")
@@ -87,4 +92,4 @@ def _own_seconds() -> float:
 
 
 SINCE_START: Final = CoreMeter()
-"""Measures from the moment that this module is imported, which the command line does before anything heavy."""
+"""Measures from the import of this module on; the command line imports it before anything heavy."""

@@ -1,6 +1,6 @@
-"""Counters -> random bits: integer mixing that is the same on every device, and keeps no state.
+"""Random bits from counters, by integer mixing without state that is the same on every device.
 
-The mixing is the finaliser of SplitMix64 (Steele et al. 2014) on the host, and its two multiplications on the device.
+The host uses the finaliser of SplitMix64 (Steele et al. 2014), the device the finaliser's two multiplications.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ALL: Final = (1 << 64) - 1
 _SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
 _FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
 STEP: Final = np.uint64(_GOLDEN)
-"""Counters are spread by this odd number before they are mixed."""
+"""Counters are multiplied by this odd number before they are mixed."""
 Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def mix(x: Counters) -> Counters:
-    """64 mixed bits from a spread counter."""
+    """64 mixed bits from each counter, after multiplication by :data:`STEP`."""
     x = (x ^ (x >> _SHIFTS[0])) * _FACTORS[0]
     x = (x ^ (x >> _SHIFTS[1])) * _FACTORS[1]
     mixed: Counters = x ^ (x >> _SHIFTS[2])
@@ -32,7 +32,7 @@ def mix(x: Counters) -> Counters:
 
 
 def mix_one(x: int) -> int:
-    """:func:`mix` of a single counter, spread or not."""
+    """:func:`mix` of a single integer, modulo 2**64."""
     x &= _ALL
     x = ((x ^ (x >> 30)) * _MIX_1) & _ALL
     x = ((x ^ (x >> 27)) * _MIX_2) & _ALL
@@ -49,7 +49,7 @@ def _signed(x: int) -> int:
 
 
 def token_bases(vocab: int, device: torch.device) -> Int[Tensor, "vocab"]:
-    """The token part of the counter; made once per vocabulary and device."""
+    """The token part of the counters; made once per vocabulary and device."""
     key = (vocab, str(device))
     if key not in _TOKEN_BASES:
         counters: Counters = np.arange(1, vocab + 1, dtype=np.uint64) * STEP
@@ -61,10 +61,10 @@ _TOKEN_BASES: dict[tuple[int, str], Tensor] = {}
 
 
 def exponential(keys: Int[Tensor, "*batch 1"], bases: Int[Tensor, "n"], dtype: torch.dtype) -> Float[Tensor, "*batch n"]:
-    """Exponential numbers of mean 1 in a floating-point type, finite, from 64-bit keys and per-token counters, both mixed.
+    """Finite exponential numbers of mean 1, from mixed 64-bit keys and mixed per-token counters.
 
-    63 random bits make a uniform number whose small values keep all digits of the type, and with it the first arrivals. The
-    bits are the same on every device, their logarithms up to its rounding.
+    63 random bits make a uniform number. Small uniform numbers keep all digits of ``dtype``, and so do the first arrivals.
+    The bits are the same on every device; logarithms may differ by the device's rounding.
     """
     x = keys ^ bases
     # An arithmetic shift stands for a logical one: torch has no unsigned 64-bit shift on CUDA.

@@ -1,10 +1,10 @@
-"""Errors of Draftwood. Each message says what came, what was wanted and what to do.
+"""Errors of Draftwood. Each message names what was given, what was expected and what to do.
 
 ::
 
     DraftwoodError
     ├── ConfigError      an option or a combination of options that cannot be honoured exactly
-    ├── PairingError     a drafter, a verifier, a target or a draft model that do not fit together
+    │   └── PairingError     a drafter, a verifier, a target or a draft model that do not fit together
     ├── ModelError       a model or tokenizer that cannot be loaded or cannot be driven by a tree
     ├── CacheError       a sequence that does not fit the model's context or memory
     └── NumericsError    NaN or infinite scores
@@ -22,7 +22,7 @@ _NO_MEMORY = re.compile(r"can.?t allocate|(cannot|failed to) allocate|not enough
 
 
 class DraftwoodError(Exception):
-    """Base of every error that Draftwood raises on purpose."""
+    """Base class of all errors that Draftwood raises itself."""
 
 
 class ConfigError(DraftwoodError, ValueError):
@@ -30,7 +30,7 @@ class ConfigError(DraftwoodError, ValueError):
 
 
 class PairingError(ConfigError):
-    """A drafter, verifier, target or draft model that do not fit together; names the ones that do."""
+    """A drafter, a verifier, a target or a draft model that do not fit together; the message names those that do."""
 
 
 class ModelError(DraftwoodError):
@@ -46,7 +46,7 @@ class NumericsError(DraftwoodError, ArithmeticError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of any library says that memory ran out; each has a class or a sentence of its own for that."""
+    """Whether an error of any library means that memory ran out; each library has its own class or message for that."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -56,10 +56,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def named(file: str | Path) -> Iterator[None]:
-    """Name the file in errors of the system that name none, such as that of a full disk.
+    """A context that adds the file name to system errors without one, such as that of a full disk.
 
     Raises:
-        OSError: what came, with a file name.
+        OSError: the error, with the file name.
     """
     try:
         yield

@@ -15,26 +15,25 @@ from draftwood.core.errors import NumericsError
 
 
 def sound(scores: Float[Tensor, "row node vocab"], log_probs: Sequence[Float[Tensor, "row _ _"]]) -> bool:
-    """Whether every line of scores could be a distribution, and none of these is NaN (one host sync). A line cannot where a
-    score is NaN or plus infinity, or none is finite; a distribution is NaN as a whole or not at all."""
+    """Whether every line of ``scores`` can become a distribution, and no line of ``log_probs`` is NaN (one host sync).
+
+    A line of scores cannot if one of them is NaN or plus infinity, or if none is finite. A line of log-probabilities is
+    NaN as a whole or not at all.
+    """
     if _by_numpy(scores):
         most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
-        return math.isfinite(most.sum()) and not any(
-            np.isnan(distribution.detach().numpy()[..., 0]).any() for distribution in log_probs
-        )
+        return math.isfinite(most.sum()) and not any(np.isnan(logp.detach().numpy()[..., 0]).any() for logp in log_probs)
     highest = scores.amax(dim=-1)
-    return not math.isnan(
-        torch.cat([highest - highest, *(distribution.select(-1, 0) for distribution in log_probs)], dim=1).sum()
-    )
+    return not math.isnan(torch.cat([highest - highest, *(logp.select(-1, 0) for logp in log_probs)], dim=1).sum())
 
 
 def _by_numpy(scores: Tensor) -> bool:
-    """Whether NumPy takes them: on the host it is several times as fast as PyTorch, but knows no bfloat16."""
+    """Whether to use NumPy: on the host it is several times as fast as PyTorch, but it has no bfloat16."""
     return scores.is_cpu and scores.ndim > 1 and scores.dtype != torch.bfloat16
 
 
 def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
-    """Where each line is largest; the first of equals."""
+    """The index of the largest score of each line; the first if several are equal."""
     if _by_numpy(scores):
         return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
     return scores.argmax(dim=-1)
@@ -42,19 +41,21 @@ def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
 
 @final
 class LogProbs:
-    """One log-probabilities per node.
+    """Log-probabilities at the nodes of a tree. Exactly one of ``logp``, ``scores`` and ``certain`` is given.
 
     Args:
-        logp: log-probabilities; NaN where no token is possible.
-        scores: instead of them, log-probabilities up to a constant of each node, over the whole vocabulary: the distribution
-            itself is then made when it is asked for.
-        certain: instead of both, the only possible token of each node.
-        tokens: whose log-probabilities they are; None for all tokens of the vocabulary in order. What is not named is
-            impossible.
-        vocab: tokens of the vocabulary.
+        logp: log-probabilities; NaN at a node without any possible token.
+        scores: log-probabilities up to a constant of each node, over the whole vocabulary. They are normalised when ``logp``
+            is first read.
+        certain: the only possible token of each node.
+        tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
+        vocab: number of tokens of the vocabulary.
 
     Attributes:
-        certain: as it came.
+        certain: as given.
+
+    Raises:
+        ValueError: none or several of the three are given.
     """
 
     def __init__(
@@ -67,18 +68,18 @@ class LogProbs:
         vocab: int,
     ) -> None:
         if (logp is None) + (scores is None) + (certain is None) != 2:
-            raise ValueError("distributions are made of logp, scores or certain tokens, one of them")
+            raise ValueError("LogProbs takes logp, scores or certain tokens: give exactly one of them")
         self._logp, self._scores, self.certain = logp, scores, certain
         self._tokens, self.vocab = tokens, vocab
 
     @property
     def tokens(self) -> Int[Tensor, "row node n"] | None:
-        """Whose the log-probabilities are; None for all tokens of the vocabulary in order."""
+        """The token ids of ``logp``; None for the whole vocabulary in order."""
         return self._tokens if self.certain is None else self.certain.unsqueeze(-1)
 
     @property
     def logp(self) -> Float[Tensor, "row node n"]:
-        """Log-probabilities."""
+        """Normalised log-probabilities."""
         if self.certain is not None:
             return torch.zeros(*self.certain.shape, 1, device=self.certain.device)
         if self._logp is None:
@@ -91,7 +92,7 @@ class LogProbs:
         return self._scores if self._scores is not None else self.logp
 
     def dense(self) -> Float[Tensor, "row node vocab"]:
-        """Over the whole vocabulary."""
+        """Log-probabilities over the whole vocabulary; -inf for impossible tokens."""
         if self.tokens is None:
             return self.logp
         return self.logp.new_full((*self.logp.shape[:2], self.vocab), -torch.inf).scatter_(-1, self.tokens, self.logp)
@@ -108,19 +109,23 @@ class LogProbs:
         return LogProbs(logp=self.logp[row, nodes], tokens=tokens, vocab=self.vocab)
 
     def support(self) -> Int[Tensor, "m"]:
-        """Tokens that are possible at some node, some of them several times; of distributions that name their tokens."""
+        """The tokens that are possible at some node, with repetitions.
+
+        Raises:
+            ValueError: the distributions do not list their tokens.
+        """
         if self.tokens is None:
             raise ValueError("these distributions are over the whole vocabulary")
         return self.tokens[self.logp > -torch.inf]
 
     def on(self, columns: Int[Tensor, "u"]) -> Float[Tensor, "row node u"]:
-        """Over these tokens, in rising order; they hold the support."""
+        """Log-probabilities of the tokens ``columns``, given in rising order; they must contain the support."""
         if self.tokens is None:
             return self.logp.index_select(2, columns)
         size = len(columns)
-        out = self.logp.new_full((*self.logp.shape[:2], size + 1), -torch.inf)  # one more column for what is impossible
-        place = torch.where(self.logp > -torch.inf, torch.searchsorted(columns, self.tokens.contiguous()), size)
-        return out.scatter_(-1, place, self.logp)[..., :size]
+        out = self.logp.new_full((*self.logp.shape[:2], size + 1), -torch.inf)  # one more column collects impossible tokens
+        column = torch.where(self.logp > -torch.inf, torch.searchsorted(columns, self.tokens.contiguous()), size)
+        return out.scatter_(-1, column, self.logp)[..., :size]
 
     @staticmethod
     def joined(parts: Sequence[LogProbs]) -> LogProbs:
@@ -133,15 +138,25 @@ class LogProbs:
         )
 
 
-def _padded(values: Tensor, width: int, value: float) -> Tensor:
+def _padded(values: Tensor, width: int, value: int | float) -> Tensor:
     missing = width - values.shape[-1]
     return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
 
 
-def name_the_trouble(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
-    """Raise a NumericsError, unless all that is NaN are distributions of a draft without any possible token."""
+def raise_numerics_error(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
+    """Raise if scores of the draft or the target cannot become distributions.
+
+    A draft's distribution may be NaN where all of its scores are -inf.
+
+    Args:
+        drafted: scores of the draft, and the log-probabilities made of them.
+        target: scores of the target.
+
+    Raises:
+        NumericsError: names the model.
+    """
     for who, nan in [
-        *(("draft", distribution[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, distribution in drafted),
+        *(("draft", logp[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, logp in drafted),
         ("target", ~target.amax(dim=-1).isfinite()),
     ]:
         if bool(nan.any()):

@@ -1,4 +1,4 @@
-"""The machine and the versions that figures belong to: without them they mean nothing."""
+"""The machine and the versions that measurements belong to, and the threads of PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from draftwood._version import __version__
 from draftwood.core.cores import SINCE_START
 
-_GROUP = Path("/sys/fs/cgroup")  # in a container, its own
+_GROUP = Path("/sys/fs/cgroup")  # in a container, the container's
 _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -24,7 +24,7 @@ _LIMITS = (
 
 
 def versions() -> dict[str, str]:
-    """Of everything that takes part."""
+    """Versions of Draftwood, Python and the packages that run models."""
     found = {
         "draftwood": __version__,
         "python": platform.python_version(),
@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str | None:
-    """Which version of a package is installed; None if there is none."""
+    """The installed version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -55,15 +55,16 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """What is kept for later: ``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
+    """The cache folder: ``DRAFTWOOD_CACHE``, or ``draftwood`` in ``XDG_CACHE_HOME`` or in ``~/.cache``."""
     if own := os.environ.get("DRAFTWOOD_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draftwood"
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take without swapping: the system's, or what a container's limit leaves; None where
-    that cannot be told (outside Linux).
+    """Bytes that this process can still allocate without swapping; None outside Linux.
+
+    It is the smaller of the system's available memory and of what a container's limit leaves.
     """
     info = Path("/proc/meminfo")
     if not info.is_file():
@@ -79,35 +80,37 @@ def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
         most, taken = (int((_GROUP / name).read_text(encoding="utf-8")) for name in (limit, used))
         stat = (_GROUP / limit).with_name("memory.stat").read_text(encoding="utf-8").split()
         return max(0, most - taken + int(stat[stat.index(reclaimable) + 1]))
-    except (OSError, ValueError):  # there is no such file, or it says "max"
+    except (OSError, ValueError):  # no such file, or its text is "max"
         return None
 
 
-def threads_beside(runner: object) -> int | None:
-    """How many threads PyTorch gets while this runner's models run; None for all.
+def threads_alongside(runner: object) -> int | None:
+    """The number of PyTorch threads while this runner's models run; None for all.
 
-    Once woken they go on spinning for a while: beside those of another engine they take its cores.
+    Once woken, PyTorch's threads keep spinning for a while, and take cores from the threads of another engine.
     """
     return None if getattr(runner, "engine", "torch") == "torch" else 1
 
 
 def set_threads(count: int | None) -> None:
-    """Give PyTorch, and what OpenVINO compiles from now on, so many threads.
+    """Set the number of threads of PyTorch, and of the models that OpenVINO compiles from now on.
 
-    None is :func:`free_threads`.
+    None means :func:`free_threads`.
     """
     torch.set_num_threads(free_threads() if count is None else count)
 
 
 def free_threads() -> int:
-    """One for every core that other processes have left free since the start, but no more than PyTorch has; where the
-    environment variable ``OMP_NUM_THREADS`` says how many, just these."""
+    """One thread for each core that other processes have left free since the start, at most PyTorch's number.
+
+    If the environment variable ``OMP_NUM_THREADS`` is set, PyTorch's number.
+    """
     return torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else min(torch.get_num_threads(), SINCE_START.free())
 
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Within, PyTorch computes on so many threads; None leaves their number alone."""
+    """A context in which PyTorch uses this many threads; None leaves the number as it is."""
     before = torch.get_num_threads()
     if count is None or count == before:
         yield
@@ -120,12 +123,12 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 def load_average() -> float | None:
-    """Processes that wanted a core in the last minute; more than this run's threads means a busy machine."""
+    """The mean number of runnable processes in the last minute; more than this run's threads means a busy machine."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def cpu_name() -> str:
-    """The processor's own name."""
+    """The processor's model name."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

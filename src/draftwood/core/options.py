@@ -1,8 +1,8 @@
-"""Command-line options made from a frozen dataclass, so that a default is written down once.
+"""Command-line options made from a frozen dataclass, so that each default is written once.
 
-Each field becomes ``--its-name``: int, float, str, Path, ``Literal[...]`` (a choice), or one of these ``| None``; a
-``tuple[..., ...]`` of them may be given several times; a bool is a flag (``--x/--no-x`` where the default is True). A field
-without a default is a required option; its help is ``metadata["help"]``.
+Each field becomes ``--its-name``. Its type is int, float, str, Path, ``Literal[...]`` (a choice), or one of these with
+``| None``. A ``tuple[..., ...]`` of them may be given several times. A bool is a flag, ``--x/--no-x`` where the default is
+True. A field without a default is a required option. The option's help is ``metadata["help"]``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 def dataclass_options(cls: type[Any], *, leave_out: Collection[str] = ()) -> Callable[[F], F]:
-    """A decorator that adds one click option per field of ``cls`` and passes the values by field name.
+    """A decorator that adds one click option per field of ``cls`` and passes its values by field name.
 
     Args:
         cls: the dataclass.
-        leave_out: fields that get no option here.
+        leave_out: fields without an option.
 
     Raises:
-        ConfigError: a field of a type that no option can be made from.
+        ConfigError: a field of an unsupported type.
     """
     hints = typing.get_type_hints(cls)
     options = [_option(f, hints[f.name]) for f in dataclasses.fields(cls) if f.init and f.name not in leave_out]
@@ -44,7 +44,7 @@ def dataclass_options(cls: type[Any], *, leave_out: Collection[str] = ()) -> Cal
 
 
 def pick(cls: type[T], options: Mapping[str, Any]) -> T:
-    """The dataclass from options by name; those of other classes are left where they are."""
+    """An object of the dataclass, made from the options that are its fields."""
     return cls(**{f.name: options[f.name] for f in dataclasses.fields(cls) if f.name in options})  # type: ignore[arg-type]
 
 

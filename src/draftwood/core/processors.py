@@ -1,9 +1,8 @@
-"""Logits processors that a tree may ask: functions of one row's text and scores, and nothing else.
+"""Checks of logits processors: a tree needs processors that are functions of one row's text and scores alone.
 
-A tree asks about texts out of order, and about many that are never written. A processor that counts its calls, or steps on
-with every one of them, would change the distribution without a word. So the known classes of ``transformers`` are taken by
-their exact type, and others only if they say that they are stateless; these are tried on every prompt before the first
-token.
+A tree calls processors for texts out of order, and for many texts that are never written. A processor that counts its calls
+would silently change the distribution. So classes of ``transformers`` are accepted by their exact type. Other processors
+must declare themselves stateless, and are tried on every prompt before the first token.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 
-_TRIED = 2  # tokens behind a prompt on which a processor is tried, and tokens tried in each place
+_TRIED = 2  # tokens after a prompt on which a processor is tried
 _HOME = "transformers.generation.logits_process"
 _STATELESS = frozenset(
     {
@@ -28,18 +27,18 @@ _STATELESS = frozenset(
         *("NoBadWordsLogitsProcessor", "NoRepeatNGramLogitsProcessor", "RepetitionPenaltyLogitsProcessor"),
         *("SequenceBiasLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor"),
         *("TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper"),
-        *("WatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor"),  # the one's generator begins anew at every text
+        *("WatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor"),  # the watermark's generator restarts at every text
     }
 )
-_FORBIDS_NOTHING = frozenset(  # a token of which the model is all but certain passes every one of these
+_FORBIDS_NOTHING = frozenset(  # these never forbid a token of which the model is almost certain
     {
         *("EpsilonLogitsWarper", "EtaLogitsWarper", "ExponentialDecayLengthPenalty", "InfNanRemoveLogitsProcessor"),
         *("LogitNormalization", "MinPLogitsWarper", "RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper"),
         *("TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper", "WatermarkLogitsProcessor"),
     }
 )
-_CONSTRAINT = "PrefixConstrainedLogitsProcessor"  # as stateless as the function that it is given, so it is tried
-_KEEPS_STATE = "keeps state between calls; a draft tree asks about texts that are never written, so its state would go wrong"
+_CONSTRAINT = "PrefixConstrainedLogitsProcessor"  # as stateless as the user's function in it, so it is tried
+_KEEPS_STATE = "keeps state between calls, which goes wrong: a draft tree calls it for texts that are never written"
 _ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
 _KNOWN = {
     **dict.fromkeys(
@@ -62,14 +61,18 @@ _KNOWN = {
 
 @final
 class Stateless:
-    """A logits processor whose answer depends on each row's ``input_ids`` and ``scores`` alone; decorates functions too.
+    """Declares a logits processor stateless: its result depends on each row's ``input_ids`` and ``scores`` alone.
 
-    The same is said by an attribute ``stateless = True`` of a processor or its class. It is a promise: on every prompt the
-    processor is tried before the first token, which finds many broken promises, but not all.
+    It decorates functions too. An attribute ``stateless = True`` of a processor or its class has the same meaning. The
+    declaration is a promise. Draftwood tries the processor on every prompt before the first token, which finds many broken
+    promises, but not all.
 
     Args:
-        processor: called with ``input_ids`` (int64, ``[row, length]``) and ``scores`` (float, ``[row, vocab]``), the scores
+        processor: called with ``input_ids`` (int64, ``[row, length]``) and ``scores`` (float, ``[row, vocab]``) of the token
             after each row; returns the new scores. Rows are nodes of draft trees, in no order.
+
+    Raises:
+        ConfigError: ``processor`` is a class, not an object.
     """
 
     stateless = True
@@ -92,7 +95,7 @@ class Stateless:
 @final
 @dataclass(frozen=True)
 class ByRow:
-    """A logits processor that differs from request to request: ``rows[i]`` answers for request ``i``."""
+    """A logits processor that differs between requests: ``rows[i]`` is the processor of request ``i``."""
 
     rows: Sequence[Any]
 
@@ -100,20 +103,20 @@ class ByRow:
 @final
 @dataclass(frozen=True)
 class ByPrompt:
-    """A logits processor that counts from the end of the prompt: ``behind(n)`` answers behind a prompt of ``n`` tokens."""
+    """A logits processor that counts from the end of the prompt: ``behind(n)`` is the one for a prompt of ``n`` tokens."""
 
     behind: Callable[[int], Any]
 
 
-def asked_for(processor: Any, request: int, prompt_length: int) -> Any:
-    """The processor that answers for a request with a prompt of so many tokens."""
+def for_request(processor: Any, request: int, prompt_length: int) -> Any:
+    """The processor for this request, which has a prompt of ``prompt_length`` tokens."""
     if isinstance(processor, ByRow):
         return processor.rows[request]
     return processor.behind(prompt_length) if isinstance(processor, ByPrompt) else processor
 
 
 def may_forbid(processor: Any) -> bool:
-    """Whether a processor can make a token impossible of which the model is all but certain."""
+    """Whether a processor can forbid a token of which the model is almost certain."""
     kind = type(processor)
     return kind.__module__ != _HOME or kind.__name__ not in _FORBIDS_NOTHING
 
@@ -122,11 +125,11 @@ def check_processors(processors: Sequence[Any] | None) -> None:
     """Refuse processors that are not known to be functions of each row's ``input_ids`` and ``scores`` alone.
 
     Raises:
-        ConfigError: the processor keeps state between calls, depends on other rows, or does not say that it is stateless; it
-            is named.
+        ConfigError: names a processor that keeps state between calls, depends on other rows, or does not declare itself
+            stateless.
     """
     for processor in processors or ():
-        for one in processor.rows if isinstance(processor, ByRow) else [asked_for(processor, 0, 1)]:
+        for one in processor.rows if isinstance(processor, ByRow) else [for_request(processor, 0, 1)]:
             _check(one)
 
 
@@ -141,8 +144,8 @@ def _check(processor: Any) -> None:
         _refuse(processor, _ROW_BOUND)
     if not (known in _STATELESS or known == _CONSTRAINT or getattr(processor, "stateless", False) is True):
         raise ConfigError(
-            f"logits processor {_name(processor)} is not known to be stateless, and a draft tree asks about texts out of "
-            "order, many of which are never written. If its answer depends on one row's input_ids and scores alone, give "
+            f"logits processor {_name(processor)} is not known to be stateless, and a draft tree calls it for texts out of "
+            "order, many of which are never written. If its result depends on one row's input_ids and scores alone, give "
             "draftwood.Stateless(processor), or set stateless = True on its class; otherwise remove it"
         )
 
@@ -150,66 +153,66 @@ def _check(processor: Any) -> None:
 def try_processors(
     processors: Sequence[Any], text: Sequence[int], stops: frozenset[int], *, vocab: int, new: int, device: torch.device
 ) -> None:
-    """Ask the same questions in two orders, alone and in company: the answers must be the same.
+    """Call processors with the same texts in two orders, one by one and together: the results must be the same.
 
-    All questions are texts that the processors themselves allow behind the prompt. Nothing is asked where all processors are
+    All texts continue the prompt with tokens that the processors allow. Processors are not called where all of them are
     known classes without a function of the user's.
 
     Args:
-        processors: of one request, in their order, as :func:`asked_for` gives them.
+        processors: of one request, in their order, from :func:`for_request`.
         text: the prompt.
-        stops: tokens that end the text; behind them nothing is asked.
-        vocab: scores of a row.
-        new: tokens that may follow the prompt.
-        device: where the processors are asked.
+        stops: tokens that end the text; processors are not called after them.
+        vocab: number of scores of a row.
+        new: number of tokens that may follow the prompt.
+        device: where the processors' inputs lie.
 
     Raises:
-        ConfigError: a processor keeps state, depends on other rows, or fails; it is named.
+        ConfigError: names a processor that keeps state, depends on other rows, or fails.
     """
     if all(type(p).__module__ == _HOME and type(p).__name__ in _STATELESS for p in processors):
         return
     trial = _Trial(processors, vocab, device)
-    levels, first = [[list(text)]], [[trial.answers([list(text)])]]
+    levels, first = [[list(text)]], [[trial.results([list(text)])]]
     for _ in range(min(_TRIED, new - 1)):
         below = [
             [*one, token]
-            for one, answers in zip(levels[-1], first[-1], strict=True)
-            for token in _allowed(answers[-1])
+            for one, results in zip(levels[-1], first[-1], strict=True)
+            for token in _allowed(results[-1])
             if token not in stops
         ]
         if not below:
             break
-        answered = trial.answered(below)
-        levels.append([one for one, _ in answered])
-        first.append([answers for _, answers in answered])
+        tried = trial.possible(below)
+        levels.append([one for one, _ in tried])
+        first.append([results for _, results in tried])
     for level, known in zip(reversed(levels), reversed(first), strict=True):
-        for one, answers in zip(reversed(level), reversed(known), strict=True):
-            trial.compare(trial.answers([one]), answers, _KEEPS_STATE)
+        for one, results in zip(reversed(level), reversed(known), strict=True):
+            trial.compare(trial.results([one]), results, _KEEPS_STATE)
     for level, known in zip(levels, first, strict=True):
-        twice = [*level, *level]  # a single text too must get the same answer in another row
+        twice = [*level, *level]  # a single text too must get the same result in another row
         alone = [torch.cat(parts).repeat(2, 1) for parts in zip(*known, strict=True)]
-        trial.compare(trial.answers(twice, together=True), alone, _ROW_BOUND)
+        trial.compare(trial.results(twice, together=True), alone, _ROW_BOUND)
 
 
 def _allowed(scores: Tensor) -> list[int]:
-    """A few tokens that are possible, from all over the vocabulary."""
+    """The first and the last possible token of the vocabulary."""
     possible: list[int] = (scores[0] > -torch.inf).nonzero().flatten().tolist()
     return sorted({possible[0], possible[-1]}) if possible else []
 
 
 @final
 class _Trial:
-    """Asks processors one behind the other about made-up scores."""
+    """Applies processors one after the other to made-up scores."""
 
     def __init__(self, processors: Sequence[Any], vocab: int, device: torch.device) -> None:
         self._processors = processors
         self._scores = torch.linspace(-2.0, 2.0, vocab, device=device).unsqueeze(0)
         self._device = device
 
-    def answers(self, texts: Sequence[Sequence[int]], *, together: bool = False) -> list[Tensor]:
-        """The scores behind each processor; the texts have one length."""
+    def results(self, texts: Sequence[Sequence[int]], *, together: bool = False) -> list[Tensor]:
+        """The scores after each processor; all texts have the same length."""
         ids = torch.tensor(texts, device=self._device)
-        # Every text has scores of its own, so that an answer that depends on other rows' scores shows.
+        # Every text has scores of its own, so a result that depends on other rows' scores shows.
         out, scores = [], torch.cat([self._scores.roll(sum(text) % self._scores.shape[1], 1) for text in texts])
         for processor in self._processors:
             try:
@@ -218,8 +221,8 @@ class _Trial:
                 if together:
                     _refuse(processor, _ROW_BOUND)
                 raise ConfigError(
-                    f"logits processor {_name(processor)} cannot be tried: behind a prompt of {len(texts[0])} tokens or "
-                    f"fewer it raised {type(error).__name__}: {error}. A processor must answer for every text that it allows"
+                    f"logits processor {_name(processor)} cannot be tried: after a prompt of {len(texts[0])} tokens or "
+                    f"fewer it raised {type(error).__name__}: {error}. A processor must accept every text that it allows"
                 ) from error
             if isinstance(scores, Tensor) and scores.ndim == 2 and len(scores) != len(texts):
                 _refuse(processor, _ROW_BOUND)
@@ -232,26 +235,26 @@ class _Trial:
             out.append(scores.clone())
         return out
 
-    def answered(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[Tensor]]]:
-        """The texts that have answers; a constraint may have none behind some, where the text need not go.
+    def possible(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[Tensor]]]:
+        """The texts that have results, with these; a constraint may have none for some texts, which are never written.
 
         Raises:
-            ConfigError: none has.
+            ConfigError: no text has results.
         """
-        found, refused = [], None
+        tried, refused = [], None
         for text in texts:
             try:
-                found.append((text, self.answers([text])))
+                tried.append((text, self.results([text])))
             except ConfigError as error:
                 refused = error
-        if not found and refused is not None:
+        if not tried and refused is not None:
             raise refused
-        return found
+        return tried
 
-    def compare(self, answers: Sequence[Tensor], wanted: Sequence[Tensor], trouble: str) -> None:
-        """Name the first processor whose answer is another."""
-        close = 1e-5 if trouble == _ROW_BOUND else 0.0  # rows together may be rounded otherwise
-        for processor, found, known in zip(self._processors, answers, wanted, strict=True):
+    def compare(self, results: Sequence[Tensor], wanted: Sequence[Tensor], trouble: str) -> None:
+        """Raise a ConfigError that names the first processor whose result differs."""
+        close = 1e-5 if trouble == _ROW_BOUND else 0.0  # rows in one call may be rounded differently
+        for processor, found, known in zip(self._processors, results, wanted, strict=True):
             if found.shape != known.shape or not torch.allclose(found, known, rtol=close, atol=close, equal_nan=True):
                 _refuse(processor, trouble)
 
@@ -264,7 +267,7 @@ def _refuse(processor: Any, trouble: str) -> NoReturn:
 
 
 def _name(processor: Any) -> str:
-    """As it is called where it was written."""
+    """The processor's name in its source."""
     if isinstance(processor, Stateless):
         return _name(processor.processor)
     name = getattr(processor, "__name__", None)

@@ -1,8 +1,8 @@
 """Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
 
-No answer depends on earlier ones, so the same request gets the same bits whatever the batch, the device or the order of
-the questions. Streams are separate by purpose: a noise used both to propose and to correct would bias the output. Only the
-shared stream is used twice, on purpose, by a shared-noise drafter and the coupled verifier.
+No number depends on earlier calls, so a request gets the same bits for any batch, device and order of calls. Each purpose
+has its own stream: noise that is used both to propose and to correct would bias the output. Only the shared stream is used
+twice, on purpose, by a shared-noise drafter and the coupled verifier.
 
 Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
 """
@@ -24,12 +24,12 @@ from draftwood.core.counters import STEP, Counters, exponential, mix, token_base
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import MAX_SEED
 
-_BULK_LIMIT: Final = 1 << 24  # values; above it the noise of a round is made level by level
-_AHEAD: Final = 1 << 16  # values of shared noise that are made at a time: few calls, and no more than the caches hold
+_BULK_LIMIT: Final = 1 << 24  # values; a round with more makes its noise level by level
+_AHEAD: Final = 1 << 16  # values of shared noise made at a time: few calls, and small enough for the processor's caches
 
 
 class Stream(IntEnum):
-    """What a random number is for."""
+    """The purpose of a random number."""
 
     DRAFT = 0
     ACCEPT = 1
@@ -41,13 +41,14 @@ class Stream(IntEnum):
 class Beam(NamedTuple):
     """The best candidates of one level of a stochastic beam search, best first, ``[row, width]`` each.
 
-    A stochastic beam is a race: a path of probability ``exp(phi)`` arrives after an exponential time of that rate, which is
-    ``exp(-G)`` of its perturbed log-probability ``G``.
+    A stochastic beam is a race: a path of probability ``exp(phi)`` arrives after an exponential time of that rate. The time
+    is ``exp(-G)`` of the path's perturbed log-probability ``G``.
 
     Attributes:
-        parents, tokens: places among the asking nodes, and tokens.
-        phi: log-probability of the path; -inf marks places that no candidate fills.
-        times: when the path arrived, float64.
+        parents: indices among the nodes of the call.
+        tokens: the candidates' tokens.
+        phi: log-probability of the path; -inf marks padding, where there are too few candidates.
+        times: arrival time of the path, float64.
     """
 
     parents: Int[Tensor, "row width"]
@@ -58,8 +59,11 @@ class Beam(NamedTuple):
 
 @runtime_checkable
 class RoundRng(Protocol):
-    """Every random choice of one round. ``first`` numbers the asking nodes, ``of`` is how many will ask in this round, 0 if
-    that is not known."""
+    """Every random choice of one round.
+
+    ``first`` is the number of the call's first node among all nodes of the round that draw children. ``of`` is how many
+    such nodes the round has, or 0 if that is not known.
+    """
 
     def ordered(
         self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
@@ -70,8 +74,7 @@ class RoundRng(Protocol):
     def independent(
         self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
     ) -> Int[Tensor, "row node count"]:
-        """``count`` independent draws at each node; -1 where a distribution has no support. Here ``first`` numbers the
-        children."""
+        """``count`` independent draws at each node; -1 without support. Here ``first`` and ``of`` count children."""
         ...
 
     def beam(
@@ -87,37 +90,40 @@ class RoundRng(Protocol):
         ...
 
     def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
-        """True with probability ``min(1, target / draft)``, per row, for each row's ``node``; node 0 does not ask."""
+        """Per row, True with probability ``min(1, target / draft)`` for its ``node``; node 0 is padding."""
         ...
 
-    def token(self, distribution: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
-        """One token per row from probabilities that need not be normalised; never one of probability zero."""
+    def token(self, probs: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
+        """One token per row, never of probability zero. ``probs`` need not be normalised."""
         ...
 
-    def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
-        """One place per row with probability in proportion to its weight; never one of weight zero."""
+    def path(self, weights: Float[Tensor, "row end"]) -> Int[Tensor, "row"]:
+        """One index per row with probability in proportion to its weight; never of weight zero."""
         ...
 
     def shared(
         self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"] | None:
-        """The Gumbel noise of the ``count`` text positions that follow the root by ``1 + offset``, of all tokens or of some;
-        None stands for zero."""
+        """Gumbel noise of ``count`` positions from ``1 + offset`` after the root, for all or some tokens; None is zero."""
         ...
 
 
 def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
-    """Keys made on the host, for :func:`exponential`."""
+    """Keys as a tensor on a device, for :func:`draftwood.core.counters.exponential`."""
     return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
 
 
 @runtime_checkable
 class Rng(Protocol):
-    """Where the random choices of a batch come from; :class:`CounterRng`, or a test's exhaustive enumeration."""
+    """The source of a batch's random choices: :class:`CounterRng`, or an exhaustive enumeration."""
 
-    def at(self, positions: Sequence[int]) -> RoundRng: ...
+    def at(self, positions: Sequence[int]) -> RoundRng:
+        """The choices of the round whose roots have these text positions (0-based), one per row."""
+        ...
 
-    def select(self, rows: Sequence[int]) -> Rng: ...
+    def select(self, rows: Sequence[int]) -> Rng:
+        """The source for some of the rows."""
+        ...
 
 
 @final
@@ -127,7 +133,7 @@ class CounterRng:
     Args:
         seeds: one integer in ``[0, 2**63)`` per row.
         device: where the noise is made.
-        greedy: zero noise; every choice then is the best candidate (temperature 0).
+        greedy: zero noise, so that every choice is the best candidate (temperature 0).
 
     Raises:
         ConfigError: a seed out of range.
@@ -143,7 +149,7 @@ class CounterRng:
         spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
         purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
         self.streams = mix(spread + purposes)  # [row, stream]
-        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise at hand ...
+        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise that has been made ...
         self._starts: list[int] = []  # ... from these text positions on
 
     def select(self, rows: Sequence[int]) -> CounterRng:
@@ -151,15 +157,17 @@ class CounterRng:
         return CounterRng([self.seeds[r] for r in rows], self.device, greedy=self.greedy)
 
     def at(self, positions: Sequence[int]) -> CounterRoundRng:
-        """The choices of the round whose roots stand at these text positions (0-based), one per row."""
+        """The choices of the round whose roots have these text positions (0-based), one per row."""
         return CounterRoundRng(self, positions)
 
     def shared(
         self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"]:
-        """Gumbel noise of ``count`` text positions, the first ``offset`` behind ``starts``. What earlier rounds made is used
-        again: it belongs to the position, not to the round. What is made for some tokens only is not kept, and may differ in
-        the rounding of its logarithms."""
+        """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``.
+
+        Noise belongs to the position, not to the round, so noise of earlier rounds is used again. Noise made for ``tokens``
+        only is not kept, and may differ in the rounding of its logarithms.
+        """
         window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
         if window is not None and window.shape[2] == vocab and min(moves) >= 0:
             have = max(0, window.shape[1] - max(moves))
@@ -177,10 +185,10 @@ class CounterRng:
     def _gumbel(
         self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
     ) -> Float[Tensor, "row count n"]:
-        ahead: Counters = np.arange(offset, offset + count, dtype=np.uint64)
-        following: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + ahead) * STEP
+        steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
+        positions: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + steps) * STEP
         stream: Counters = self.streams[:, Stream.SHARED, None]
-        keys = keys_tensor(mix(stream + following), self.device)
+        keys = keys_tensor(mix(stream + positions), self.device)
         return exponential(keys, bases, torch.float32).log_().neg_()
 
 
@@ -194,16 +202,17 @@ def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: 
 
 @final
 class CounterRoundRng:
-    """:class:`RoundRng` by Gumbel noise. Keys: (seed, stream, root position, slot); the shared stream: (seed, position).
+    """:class:`RoundRng` by Gumbel noise.
 
-    The root position grows in every round, so no number is ever used in two rounds; reusing one would leave each round's
-    marginal distribution right and the joint distribution of the text wrong.
+    Keys are (seed, stream, root position, slot), in the shared stream (seed, position). The root position grows in every
+    round, so no number is used in two rounds. Reuse would keep each round's marginal distribution right, but make the joint
+    distribution of the text wrong.
     """
 
-    def __init__(self, noise: CounterRng, positions: Sequence[int]) -> None:
-        self._greedy = noise.greedy
-        self._device = noise.device
-        self._noise = noise
+    def __init__(self, rng: CounterRng, positions: Sequence[int]) -> None:
+        self._greedy = rng.greedy
+        self._device = rng.device
+        self._rng = rng
         self._positions = positions
         self._draft: Float[Tensor, "row slot vocab"] | None = None
 
@@ -211,7 +220,7 @@ class CounterRoundRng:
     def _roots(self) -> Counters:
         """Mixed keys ``[row, stream]`` of this round."""
         spread: Counters = np.asarray(self._positions, dtype=np.uint64)[:, None] * STEP
-        return mix(self._noise.streams + spread)
+        return mix(self._rng.streams + spread)
 
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
         slots: Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * STEP
@@ -245,14 +254,14 @@ class CounterRoundRng:
 
     def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
         reach = min(width, log_q.shape[-1])
-        # The parent arrived with its first child, and the others follow as they would follow that child: by memorylessness
-        # this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Within a row only the first
-        # ``width`` children can enter the beam. What is impossible comes out as infinite or NaN, both last in order.
+        # The parent arrived with its first child. The other children follow as in a race from that child on: by
+        # memorylessness this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Only the first
+        # ``width`` children of a node can enter the beam. Impossible children have infinite or NaN times, both sorted last.
         best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
         logs = log_q.gather(2, best.indices)
-        fans = zip(best.indices.tolist(), best.values.tolist(), logs.tolist(), strict=True)  # host sync
-        rows = zip(fans, phi.tolist(), times.tolist(), strict=True)
-        beams = [_race(width, *fan, above, starts) for fan, above, starts in rows]
+        children = zip(best.indices.tolist(), best.values.tolist(), logs.tolist(), strict=True)  # host sync
+        rows = zip(children, phi.tolist(), times.tolist(), strict=True)
+        beams = [_race(width, *row, above, starts) for row, above, starts in rows]
         parents, tokens, sums, arrived = ([[entry[i] for entry in beam] for beam in beams] for i in range(4))
         return Beam(
             torch.tensor(parents, device=self._device),
@@ -266,27 +275,27 @@ class CounterRoundRng:
         rows = zip(keys, target, draft, node, strict=True)
         return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
 
-    def token(self, distribution: Tensor) -> Tensor:
-        if self._greedy:
-            return distribution.argmax(dim=-1)
-        return self._one_of(distribution, Stream.TOKEN)
+    def token(self, probs: Tensor) -> Tensor:
+        return probs.argmax(dim=-1) if self._greedy else self._one_of(probs, Stream.TOKEN)
 
     def path(self, weights: Tensor) -> Tensor:
         return weights.argmax(dim=-1) if self._greedy else self._one_of(weights, Stream.PATH)
 
     def _one_of(self, weights: Tensor, stream: Stream) -> Tensor:
-        """Inverse of the cumulative distribution: it grows at possible places only, and u < 1 keeps the point below its
-        end."""
-        reached = weights.cumsum(dim=-1, dtype=torch.float64)
+        """An index by inversion of the cumulative sum.
+
+        The sum grows at positive weights only, and u < 1 keeps the point below its end.
+        """
+        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
         u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
-        return torch.searchsorted(reached, reached[:, -1:] * u.to(self._device), right=True).squeeze(1)
+        return torch.searchsorted(cumulative, cumulative[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
     def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
         if self._greedy:
             return None
-        behind = [position + 1 for position in self._positions]
-        found: Tensor = self._noise.shared(behind, offset, count, vocab, tokens)
-        return found
+        starts = [position + 1 for position in self._positions]
+        noise: Tensor = self._rng.shared(starts, offset, count, vocab, tokens)
+        return noise
 
 
 def _race(
@@ -299,7 +308,7 @@ def _race(
 ) -> list[tuple[int, int, float, float]]:
     """The first ``width`` children of one row to arrive: parent, token, log-probability of the path, time.
 
-    Plain numbers: a few dozen of them are quicker here than array operations.
+    For a few dozen children, plain numbers are faster than array operations.
     """
     runners = []
     for parent, (firsts, above, start) in enumerate(zip(arrivals, phi, times, strict=True)):

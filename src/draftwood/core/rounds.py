@@ -1,4 +1,4 @@
-"""What one round leaves behind: the verdict, the round itself, and the statistics of many rounds."""
+"""Results of rounds: the verdict, the round itself, and statistics over many rounds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from draftwood.core.tree import DraftTree
 @final
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a verifier decided.
+    """A verifier's decision.
 
     Attributes:
         paths: per row, the accepted nodes in order, the root excluded.
         next_tokens: per row, the token that follows the last accepted node; it becomes the next root.
-        expected: how many drafted tokens were to be accepted on average, given the tree, where the verifier knows.
+        expected: per row, the expected number of accepted tokens given the tree; None if the verifier does not compute it.
     """
 
     paths: Sequence[list[int]]
@@ -32,7 +32,7 @@ class Verdict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round: the tree, the target's distributions at its nodes and the verdict; all that is fed back."""
+    """One round: the tree, the target's distributions at its nodes and the verdict. Nothing else is fed back."""
 
     tree: DraftTree
     target_log_probs: LogProbs
@@ -45,7 +45,7 @@ class Round:
 
     @cached_property
     def tokens(self) -> list[list[int]]:
-        """Tokens committed per row: the accepted ones and the next token (host sync where any was accepted)."""
+        """Committed tokens per row: the accepted ones and the next token (host sync if any was accepted)."""
         rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
         return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
 
@@ -56,15 +56,17 @@ STAGES = ("draft", "target", "verify", "other")
 @final
 @dataclass
 class Stats:
-    """Rounds of one or many requests.
+    """Statistics of the rounds of one or more requests.
 
     Attributes:
-        accepted: how many rounds accepted 0, 1, 2, ... drafted tokens (one count per row and round).
-        drafted: drafted nodes scored by the target, over all rows and rounds.
-        expected: accepted drafted tokens on average, given the trees, summed over rounds; None where no verifier says.
-        new_tokens: tokens that were output (a stop inside a block cuts the rest of it).
-        seconds: wall time; ``draft`` and ``target`` are the two models' forwards, ``verify`` the verifier, ``other`` all
-            else. On an accelerator the stages are launch times unless the clock is synchronised; ``total`` is always true.
+        accepted: number of rounds that accepted 0, 1, 2, ... drafted tokens, counted per row.
+        drafted: number of drafted nodes that the target scored, over all rows and rounds.
+        expected: expected number of accepted tokens given the trees, summed over rounds; None if a verifier does not
+            compute it.
+        new_tokens: number of tokens that were output; a stop inside a round's tokens cuts the rest of them.
+        seconds: wall time of each stage. ``draft`` and ``target`` are the forwards of the two models, ``verify`` is the
+            verifier, ``other`` everything else. On an accelerator the stages are launch times unless the clock is
+            synchronised; the total is always right.
     """
 
     accepted: Counter[int] = field(default_factory=Counter)
@@ -90,7 +92,7 @@ class Stats:
 
     @property
     def expected_block_efficiency(self) -> float | None:
-        """Its mean given the trees: the same in the long run, without the noise of the verifier's own draws."""
+        """The expected block efficiency given the trees: the same mean, without the noise of the verifier's own draws."""
         return None if self.expected is None else 1 + self.expected / max(1, self.rounds)
 
     @property
@@ -108,9 +110,9 @@ class Stats:
         return outside / self.total_seconds if self.total_seconds else 0.0
 
     def add(self, other: Stats) -> None:
-        """Take the rounds of another request into account."""
+        """Add the rounds of another request."""
         if other.expected is None or (self.expected is None and self.rounds > 0):
-            self.expected = None  # known of some rounds only
+            self.expected = None  # known for some rounds only
         else:
             self.expected = (self.expected or 0.0) + other.expected
         self.accepted.update(other.accepted)
@@ -136,18 +138,18 @@ class Stats:
 
 @final
 class Clock:
-    """Wall time per stage of one round; what no stage claims is ``other``."""
+    """Wall time per stage of one round; unclaimed time is ``other``."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._start = perf_counter()
 
     def claim(self, name: str, seconds: float) -> None:
-        """Time that was measured elsewhere."""
+        """Add time measured elsewhere to a stage."""
         self.seconds[name] += seconds
 
     def stop(self) -> dict[str, float]:
-        """Seconds per stage since the clock was made."""
+        """Seconds per stage since the clock was made; ``other`` takes what no stage claimed."""
         claimed = sum(self.seconds[s] for s in STAGES[:-1])
         self.seconds["other"] = max(0.0, perf_counter() - self._start - claimed)
         return self.seconds

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.asking import permits, processed
 from draftwood.core.errors import ConfigError
-from draftwood.core.log_probs import LogProbs, best_tokens, name_the_trouble, sound
-from draftwood.core.processors import asked_for, may_forbid
+from draftwood.core.log_probs import LogProbs, best_tokens, raise_numerics_error, sound
+from draftwood.core.processing import permits, processed
+from draftwood.core.processors import for_request, may_forbid
 from draftwood.core.settings import Sampling
 from draftwood.core.truncation import likeliest
 
@@ -128,7 +128,7 @@ class Sampler:
         else:
             log_probs = LogProbs(scores=scores, vocab=self.vocab)  # who only matches need not know the distribution
         if not sound(scores, [distribution for _, distribution in asked]):
-            name_the_trouble(asked, scores)
+            raise_numerics_error(asked, scores)
         return log_probs
 
     def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
@@ -224,4 +224,4 @@ class Sampler:
 
     def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
         """As they answer for this row."""
-        return [asked_for(one, self.requests[row], self.prompt_lengths[row]) for one in processors]
+        return [for_request(one, self.requests[row], self.prompt_lengths[row]) for one in processors]

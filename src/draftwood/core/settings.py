@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import LARGEST, choice, factor, flag, number, shown, whole
+from draftwood.core.checks import LARGEST, choice, factor, flag, integer, number, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.methods import METHODS, MethodName, Option, taking
 from draftwood.core.shapes import MAX_NODES
@@ -68,7 +68,7 @@ class LoadOptions:
         for name in ("device", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
-        if self.threads is not None and whole("threads", self.threads) < 1:
+        if self.threads is not None and integer("threads", self.threads) < 1:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
@@ -125,7 +125,7 @@ class Method:
             choice(name, value, get_args(kind))
         if self.shape is not None and not isinstance(self.shape, str):
             raise ConfigError(f"shape is {shown(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
-        if self.nodes is not None and not 1 <= whole("nodes", self.nodes) <= MAX_NODES:
+        if self.nodes is not None and not 1 <= integer("nodes", self.nodes) <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
         if self.nodes is not None and self.method != "auto" and "nodes" not in METHODS[self.method].options:
             raise ConfigError(
@@ -155,7 +155,7 @@ def check_tolerance(beta: int, tau: float) -> None:
     Raises:
         ConfigError: a value out of range.
     """
-    if whole("beta", beta) < 1:
+    if integer("beta", beta) < 1:
         raise ConfigError(f"beta is {beta}: give 1 (the target's best token only) or more")
     if number("tau", tau) < 0:
         raise ConfigError(f"tau is {tau}: give 0 (the target's best token only) or more")
@@ -193,7 +193,7 @@ class Sampling:
     warpers: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        whole("top_k", self.top_k)
+        integer("top_k", self.top_k)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
             factor(name, getattr(self, name))
         for name in ("presence_penalty", "frequency_penalty"):
@@ -222,7 +222,7 @@ class Sampling:
         if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
             raise ConfigError(f"logit_bias is {shown(self.logit_bias)}: map token ids to numbers, as in {{42: -5.0}}")
         for token, value in (self.logit_bias or {}).items():
-            whole("a token of logit_bias", token)
+            integer("a token of logit_bias", token)
             if value == -math.inf:
                 continue
             name = f"logit_bias of token {token}"

@@ -24,12 +24,12 @@ class DraftTree:
         tokens: the token of each node; the root holds the last committed token.
         parents: index of each node's parent, smaller than the node's own; 0 for the root.
         depths: distance from the root.
-        valid: False for places that hold no node (the draft's support was exhausted there).
+        valid: False for padding, where the draft's support was exhausted.
         ancestors: ``[row, i, j]`` is True when ``j`` is ``i`` or one of its ancestors.
         branching: the largest number of children that a node may have.
         draw: how siblings were chosen.
-        draft_log_probs: the draft's distributions at the inner nodes, which are the first ones; None when no verifier needs
-        them. drawn: of a hybrid tree, True for nodes drawn at random and False for those taken for certain; else None.
+        draft_log_probs: the draft's distributions at the inner nodes, which come first; None if no verifier needs them.
+        drawn: in a hybrid tree, True for nodes drawn at random, False for certain ones; otherwise None.
     """
 
     tokens: Int[Tensor, "row node"]
@@ -53,12 +53,12 @@ class DraftTree:
 
     @property
     def size(self) -> int:
-        """Places for nodes, the root included."""
+        """Number of nodes, with the root and padding."""
         return int(self.tokens.shape[1])
 
     @cached_property
     def max_depth(self) -> int:
-        """The greatest depth of any place (one host sync on an accelerator)."""
+        """The greatest depth, padding included (one host sync on an accelerator)."""
         return int(self.depths.max()) if self.size > 1 else 0
 
     @cached_property
@@ -68,12 +68,12 @@ class DraftTree:
 
     @property
     def drafted(self) -> list[int]:
-        """Nodes per row, the root not counted (host sync)."""
+        """Drafted nodes per row: without root and padding (host sync)."""
         return [sum(valid) - 1 for valid in self.lists[2]] if self.size > 1 else [0] * self.rows
 
     @cached_property
     def certain(self) -> list[list[bool]]:
-        """Of a hybrid tree, True for the nodes that were not drawn (host sync)."""
+        """In a hybrid tree, True for the nodes that were not drawn; otherwise empty (host sync)."""
         return [] if self.drawn is None else self.drawn.logical_not().tolist()
 
     @cached_property
@@ -88,11 +88,14 @@ class DraftTree:
         return table
 
     def prefixes(self) -> list[list[list[int] | None]]:
-        """Tokens after the root up to each node, ``[row][node]``, for distributions that depend on the text so far."""
+        """Tokens after the root up to each node, ``[row][node]``; None for padding.
+
+        Distributions that depend on the text so far need them.
+        """
         return [prefixes_of(*row) for row in zip(*self.lists, strict=True)]
 
     def render(self, row: int = 0, decode: Callable[[int], str] = str) -> str:
-        """A text picture of one row's tree, one node a line."""
+        """One row's tree drawn as text, one node per line."""
         tokens, children, lines = self.lists[0][row], self.children[row], []
 
         def walk(node: int, indent: str) -> None:
@@ -107,7 +110,7 @@ class DraftTree:
 
 
 def prefixes_of(tokens: list[int], parents: list[int], valid: list[bool]) -> list[list[int] | None]:
-    """Tokens after the root up to each node of one row; None where there is no node."""
+    """Tokens after the root up to each node of one row; None for padding."""
     out: list[list[int] | None] = [[]]
     for token, parent, real in zip(tokens[1:], parents[1:], valid[1:], strict=True):
         above = out[parent]
@@ -129,7 +132,7 @@ class TreeBuilder:
             root.shape[0], capacity, capacity, dtype=torch.bool, device=root.device
         )
         self.ancestors.diagonal(dim1=1, dim2=2).fill_(True)
-        self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 where there is no node
+        self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 for padding
         self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
         self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
         self.drawn: list[Bool[Tensor, "row n"]] = []  # per level below the root, in hybrid trees
@@ -139,8 +142,13 @@ class TreeBuilder:
     def add(
         self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"], drawn: Bool[Tensor, "row n"] | None = None
     ) -> None:
-        """Append one level; -1 marks places without a node; ``parents`` number the nodes of the level before, from 0.
-        A hybrid tree also says which nodes were ``drawn``."""
+        """Append one level.
+
+        Args:
+            tokens: -1 marks padding.
+            parents: indices into the previous level, from 0.
+            drawn: in a hybrid tree, which nodes were drawn.
+        """
         start, stop = self.size, self.size + tokens.shape[1]
         parents = parents + self.level.start
         self.tokens.append(tokens)
@@ -153,11 +161,11 @@ class TreeBuilder:
         self.size, self.level = stop, slice(start, stop)
 
     def level_ancestors(self) -> Bool[Tensor, "row n seen"]:
-        """Which of the nodes so far each node of the newest level attends to."""
+        """For each node of the newest level, the nodes so far that it attends to."""
         return self.ancestors[:, self.level, : self.size]
 
     def prefixes(self) -> list[list[list[int] | None]]:
-        """As :meth:`DraftTree.prefixes`, for the newest level only."""
+        """:meth:`DraftTree.prefixes` of the newest level only."""
         tokens, parents = (torch.cat(part, dim=1).tolist() for part in (self.tokens, self.parents))
         valid = [[token >= 0 for token in row] for row in tokens]
         return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]

@@ -13,8 +13,8 @@ import torch
 
 from draftwood.core.errors import CacheError, ConfigError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.machine import threads_beside, torch_threads
-from draftwood.core.processors import asked_for, try_processors
+from draftwood.core.machine import threads_alongside, torch_threads
+from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rng import CounterRng, Rng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
@@ -130,7 +130,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
-        self._threads = threads_beside(target)
+        self._threads = threads_alongside(target)
         self._in_use = in_use or Lock()
 
     @property
@@ -197,7 +197,7 @@ class Decoder:
 
     def _try_processors(self, index: int, output: RowOutput, sampling: Sampling) -> None:
         both = (*(sampling.processors or ()), *(sampling.warpers or ()))
-        own = [asked_for(processor, index, output.prompt_length) for processor in both]
+        own = [for_request(processor, index, output.prompt_length) for processor in both]
         runner = self.target.runner
         try_processors(own, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device)
 

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from draftwood.core.checks import whole
+from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
@@ -97,7 +97,7 @@ def drawn(seed: int | None) -> int:
     Raises:
         ConfigError: a seed that is no whole number.
     """
-    return secrets.randbits(32) if seed is None else whole("seed", seed)
+    return secrets.randbits(32) if seed is None else integer("seed", seed)
 
 
 def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int | None]:
@@ -111,7 +111,7 @@ def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[i
     """
     if seed is None:
         return [None] * count
-    seeds = list(seed) if isinstance(seed, list | tuple) else [whole("seed", seed) + i for i in range(count)]
+    seeds = list(seed) if isinstance(seed, list | tuple) else [integer("seed", seed) + i for i in range(count)]
     if len(seeds) != count:
         raise ConfigError(f"{len(seeds)} seeds came for {count} {what}: give one each, or a single number")
     return seeds

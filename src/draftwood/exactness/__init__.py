@@ -1,1 +1,1 @@
-"""Is the output exact? A report that anyone can run on any pair, method and setting."""
+"""Exactness reports: whether the output follows the target's distribution, for any pair, method and setting."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import click
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options
+from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ _BY_HAND = ("logit_bias", "processors", "warpers")
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """What is checked, and how much of it."""
+    """Settings of a check: models, prompts and number of samples."""
 
     target: str | None = field(
-        default=None, metadata={"help": "model whose distribution is wanted; the bundled one without it"}
+        default=None, metadata={"help": "model whose distribution is wanted; the bundled one by default"}
     )
-    draft: str | None = field(default=None, metadata={"help": "small model that drafts; it has the target's tokenizer"})
-    prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text; several times; some without it"})
-    samples: int = field(default=128, metadata={"help": "texts"})
-    new_tokens: int = field(default=32, metadata={"help": "new tokens in each"})
+    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
+    prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text, repeatable; built-in by default"})
+    samples: int = field(default=128, metadata={"help": "number of texts"})
+    new_tokens: int = field(default=32, metadata={"help": "new tokens in each text"})
     enumerate: int | None = field(
-        default=None, metadata={"help": "no samples: the exact distribution of so many first tokens, where few are possible"}
+        default=None, metadata={"help": "draw no samples: enumerate the exact distribution of this many first tokens"}
     )
-    seed: int = field(default=0, metadata={"help": "of the first text; the others count up"})
+    seed: int = field(default=0, metadata={"help": "seed of the first text; later texts count up from it"})
     json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
 
     def __post_init__(self) -> None:
@@ -56,19 +56,17 @@ class CheckConfig:
 @dataclass_options(Method)
 @dataclass_options(Sampling, leave_out=_BY_HAND)
 def command(**options: Any) -> None:
-    """Is the output exact? Judge texts of a pair and a method by the target alone.
+    """Test whether the output of a pair and a method follows the target's distribution.
 
-    With --enumerate 2 no text is drawn: every random choice up to the second token is tried, and the distribution that comes
-    out is compared with the target's. That takes a tiny vocabulary, or few possible tokens: --top-k 4.
+    The target alone scores the texts. With --enumerate 2 no text is drawn: every random choice up to the second token is
+    tried, and the resulting distribution is compared with the target's. That takes a tiny vocabulary, or few possible
+    tokens: --top-k 4.
     """
 
-    def part(cls: type[Any]) -> Any:
-        return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
-
-    config = part(CheckConfig)
-    report, facts = _check(config, part(LoadOptions), part(Method), part(Sampling))
-    told = "{method} by {engine}: ".format(**facts) + report.told()
-    click.echo(json.dumps(report.to_json() | facts) if config.json else told)
+    config = pick(CheckConfig, options)
+    report, facts = _check(config, pick(LoadOptions, options), pick(Method, options), pick(Sampling, options))
+    text = f"{facts['method']} by {facts['engine']}: {report.summary()}"
+    click.echo(json.dumps(report.to_json() | facts) if config.json else text)
     if not report.exact:
         raise click.exceptions.Exit(1)
 
@@ -76,7 +74,7 @@ def command(**options: Any) -> None:
 def _check(
     config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
-    """The report, and of what."""
+    """The report, and what it is about: method, engine and fallback."""
     from draftwood.api import load
     from draftwood.core.machine import set_threads
     from draftwood.exactness.enumeration import enumerated
@@ -85,7 +83,7 @@ def _check(
 
     if options.weights != "same":
         raise ConfigError(
-            f"texts are judged by the model as it came, which is not the target of --weights {options.weights}: leave it out"
+            f"check compares texts with the model's original weights, but --weights is {options.weights}: leave it out"
         )
     quiet_loading()
     set_threads(options.threads)

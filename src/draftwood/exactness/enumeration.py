@@ -1,9 +1,9 @@
 """The exact distribution of the first tokens of a text, from the engine and from the target alone.
 
-Every random choice of the engine is tried with each of its outcomes (:mod:`draftwood.exactness.tape`); what comes out is the
-joint distribution of the first tokens, without any sampling error. Beside it stands the target's own: one plain forward per
-prefix, without trees or caches. With the coupled verifier the text is a function of the noise; there a few noises of each
-text position are taken as equally likely, and the target alone picks its tokens with them.
+Every random choice of the engine is tried with each of its outcomes (:mod:`draftwood.exactness.tape`). The result is the
+joint distribution of the first tokens, without any sampling error. It is compared with the target's own distribution: one
+plain forward per prefix, without trees or caches. Under the coupled verifier the text is a function of the noise. There a
+few noises of each text position are taken as equally likely, and the target alone picks its tokens with the same noises.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.exactness.goodness import distribution_of, scores_of
+from draftwood.exactness.goodness import scores_of, single_sampler
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 
-MOST_TOKENS: Final = 16  # that may be possible where one is drawn
-NOISES: Final = 16  # of a text position, under the coupled verifier
-_ROWS, _NUMBERS = 512, 1 << 21  # branches that are played together, and their scores after one token
+MOST_TOKENS: Final = 16  # tokens that may be possible where one is drawn
+NOISES: Final = 16  # noises of a text position, under the coupled verifier
+_ROWS, _NUMBERS = 512, 1 << 21  # most branches run together, and most scores of theirs after one token
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Enumerated:
-    """What was found.
+    """The result of an enumeration.
 
     Attributes:
         tokens: new tokens of each text.
-        prompts: how many prompts there were.
-        noises: of each text position, from which the coupled verifier and the target alone picked their tokens; None where
-            tokens are drawn.
-        texts: texts that came out with some probability, over all prompts.
-        branches: sequences of random choices that led to them.
-        total_variation: the largest distance of a prompt's joint distribution from the target's own.
-        allowed: what rounding may make in the target's number format.
-        exact: it is not more.
+        prompts: number of prompts.
+        noises: number of noises of each text position under the coupled verifier; None where tokens are drawn.
+        texts: number of texts with a positive probability, over all prompts.
+        branches: number of sequences of random choices that led to them.
+        total_variation: the largest distance, over prompts, of the joint distribution from the target's own.
+        allowed: the distance that rounding may cause in the target's number format.
+        exact: ``total_variation`` is at most ``allowed``.
     """
 
     tokens: int
@@ -62,8 +61,8 @@ class Enumerated:
         """Plain values for JSON."""
         return asdict(self)
 
-    def told(self) -> str:
-        """The verdict and its reasons."""
+    def summary(self) -> str:
+        """The verdict and its reasons, as one sentence or two."""
         prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
         own = "own distribution" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
         return (
@@ -79,20 +78,19 @@ def enumerated(
     """Compare the joint distributions of the first ``tokens`` tokens after each prompt.
 
     Raises:
-        ConfigError: temperature 0, a number format that is too coarse, too many possible tokens or branches.
+        ConfigError: temperature 0, a number format that is too coarse, or too many possible tokens or branches.
     """
     allowed = _allowed(pair, decoder, sampling)
     noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.reads == "argmax" else None
-    found = []
+    results = []
     for prompt in (pair.encode(text) for text in prompts):
         engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed)
-        found.append(
-            (len(engine), branches, total_variation(engine, target_distribution(pair, prompt, tokens, sampling, noise)))
-        )
-    texts, all_branches, distances = zip(*found, strict=True)
+        target = target_distribution(pair, prompt, tokens, sampling, noise)
+        results.append((len(engine), branches, total_variation(engine, target)))
+    texts, all_branches, distances = zip(*results, strict=True)
     return Enumerated(
         tokens=tokens,
-        prompts=len(found),
+        prompts=len(results),
         noises=None if noise is None else len(noise),
         texts=sum(texts),
         branches=sum(all_branches),
@@ -103,7 +101,11 @@ def enumerated(
 
 
 def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
-    """The distance that rounding may make; refuses what cannot be enumerated."""
+    """The distance that rounding may cause.
+
+    Raises:
+        ConfigError: the combination cannot be enumerated.
+    """
     if sampling.greedy:
         raise ConfigError("temperature 0 leaves nothing to enumerate, there is one text only: leave --enumerate out")
     dtype = pair.target.model.dtype
@@ -116,15 +118,15 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
     possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)
     if possible > MOST_TOKENS and not certain:
         raise ConfigError(
-            f"{possible} tokens are possible at every place (of a vocabulary of {pair.target.vocab_size}), and --enumerate "
-            f"tries each of them wherever one is drawn: give --top-k {MOST_TOKENS} or less, or leave --enumerate out: check "
-            "then samples"
+            f"{possible} tokens are possible at every position (of a vocabulary of {pair.target.vocab_size}), and "
+            f"--enumerate tries each of them wherever one is drawn: give --top-k {MOST_TOKENS} or less, or leave "
+            "--enumerate out: check then samples"
         )
     return max(1e-9, 1024 * torch.finfo(dtype).eps)
 
 
 def _noises(vocab: int, seed: int) -> Float[Tensor, "outcome vocab"]:
-    """Gumbel noises."""
+    """Equally likely Gumbel noises of a text position."""
     uniform = torch.rand(NOISES, vocab, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return -(-uniform.clamp(min=1e-12).log()).log()
 
@@ -152,30 +154,32 @@ def _engine_distribution(
 def target_distribution(
     pair: Pair, prompt: list[int], tokens: int, sampling: Sampling, noise: Float[Tensor, "outcome vocab"] | None
 ) -> JointDistribution:
-    """The joint distribution of the first tokens by the target alone: of its draws, or of its picks with equally likely
-    noises."""
-    distribution, out = distribution_of(pair.target, prompt, sampling), defaultdict[Texts, float](float)
+    """The joint distribution of the first tokens by the target alone.
+
+    The tokens are its draws, or its picks with equally likely noises.
+    """
+    sampler, out = single_sampler(pair.target, prompt, sampling), defaultdict[Texts, float](float)
     waiting: list[tuple[Texts, float]] = [((), 1.0)]
     while waiting:
         text, weight = waiting.pop()
         if len(text) == tokens:
             out[text] += weight
         else:
-            here = _distribution_after(pair, distribution, [*prompt, *text], list(text))
-            waiting += [((*text, token), weight * p) for token, p in _next(here, noise)]
+            logp = _log_probs_after(pair, sampler, [*prompt, *text], list(text))
+            waiting += [((*text, token), weight * p) for token, p in _next(logp, noise)]
     return dict(out)
 
 
-def _distribution_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
-    scores = scores_of(pair.target.model, [*ids, 0], 1)  # of the last token nothing is read
+def _log_probs_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
+    scores = scores_of(pair.target.model, [*ids, 0], 1)  # the last token is not read
     return sampler.target(scores, lambda: [[path]]).dense()[0, 0].double()
 
 
 def _next(logp: Float[Tensor, "vocab"], noise: Float[Tensor, "outcome vocab"] | None) -> Iterator[tuple[int, float]]:
-    """Tokens that may follow, each with its probability."""
+    """The possible next tokens, each with its probability."""
     if noise is None:
-        distribution = logp.exp()
-        yield from ((token, float(distribution[token])) for token in distribution.nonzero().flatten().tolist())
+        probs = logp.exp()
+        yield from ((token, float(probs[token])) for token in probs.nonzero().flatten().tolist())
         return
     picks = (noise.cpu() + logp).argmax(dim=-1).tolist()
     yield from ((token, picks.count(token) / len(picks)) for token in set(picks))

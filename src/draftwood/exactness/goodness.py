@@ -1,9 +1,9 @@
-"""Do texts follow the target's distribution? Judged by the target alone, whoever wrote them.
+"""Goodness of fit: whether texts of any origin follow the target's distribution, by the target alone.
 
-Each new token is turned into its place in the target's own distribution at its own prefix (a randomised probability integral
-transform; Brockwell 2007): if the texts follow the target, these places are uniform and independent, whatever the prompts.
-The target is asked by one plain forward over each finished text, without trees or caches. Tokens are put in the order of the
-draft's distribution over the target's, so that a text that leans towards the draft piles up at one end.
+Each new token becomes a PIT value: its position, from 0 to 1, in the target's distribution at its own prefix. This is a
+randomised probability integral transform (Brockwell 2007). If the texts follow the target, PIT values are uniform and
+independent, for any prompts. The target scores each finished text in one plain forward, without trees or caches. Tokens are
+ordered by the ratio of the draft's distribution to the target's, so a bias towards the draft collects at one end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from draftwood.runners.protocols import ModelRunner
 BINS = 32
 SIGNIFICANCE = 1e-4
 SHARES = {"marginal": 0.5, "accepted": 0.1}  # of the significance, where there are several tests
-MOST_OTHERS = 50  # tests that share the rest equally; fewer use less, so that no level depends on what came out
+MAX_OTHERS = 50  # tests that share the rest equally; with fewer tests the levels stay the same
 
 
 @final
@@ -34,8 +34,8 @@ class Evidence:
 
     Attributes:
         name: what is tested.
-        p_value: how often chance alone gives as much, at most.
-        level: below it the test fails. The levels of all tests add up to :data:`SIGNIFICANCE` at most (weighted Bonferroni).
+        p_value: the probability of a result as extreme by chance alone, at most.
+        level: the test fails at or below it. All levels add up to at most :data:`SIGNIFICANCE` (weighted Bonferroni).
     """
 
     name: str
@@ -44,26 +44,26 @@ class Evidence:
 
     @property
     def fails(self) -> bool:
-        """Chance does not explain it."""
+        """Chance alone does not explain the result."""
         return self.p_value <= self.level
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was found.
+    """The result of a check.
 
     Attributes:
-        tokens: new tokens that were judged.
-        differing: at temperature 0, tokens that are not the target's best at their own prefix.
-        gap: at temperature 0, the largest distance by which such a token's log-probability lies below the best one.
-        allowed: at temperature 0, the gap that rounding may make in the target's number format.
-        total_variation: distance of the places' histogram from the uniform one, None at temperature 0.
-        expected: what chance alone gives for it.
+        tokens: number of new tokens that were tested.
+        differing: at temperature 0, the number of tokens that are not the target's best at their own prefix.
+        gap: at temperature 0, the largest difference between the best log-probability and that of such a token.
+        allowed: at temperature 0, the gap that rounding may cause in the target's number format.
+        total_variation: distance of the histogram of PIT values from the uniform one; None at temperature 0.
+        expected: the distance that chance alone gives on average.
         detectable: the distance that would be found nine times in ten.
-        p_value: how often chance alone gives as much (chi-squared).
-        exact: nothing speaks against it at the level of significance: no test fails.
-        tests: all tests that were made, this one first; none at temperature 0.
+        p_value: of the chi-squared test of the histogram (the marginal test).
+        exact: no test fails at its level.
+        tests: all tests that were made, the marginal one first; none at temperature 0.
     """
 
     tokens: int
@@ -81,8 +81,8 @@ class Report:
         """Plain values for JSON."""
         return asdict(self)
 
-    def told(self) -> str:
-        """The verdict and its reasons."""
+    def summary(self) -> str:
+        """The verdict and its reasons, as one line."""
         verdict = "exact" if self.exact else "NOT exact"
         if self.gap is not None:
             return (
@@ -96,33 +96,33 @@ class Report:
         )
 
     def _others(self) -> str:
-        """The test that fails first, by its p-value over its level; without failures, the one that comes nearest to it."""
+        """The test with the smallest ratio of p-value to level, and how many tests fail."""
         if len(self.tests) < 2:
             return ""
         first, failing = min(self.tests, key=lambda t: t.p_value / t.level), sum(test.fails for test in self.tests)
-        told = f"{first.name!r} (p = {first.p_value:.2g}, level {first.level:.2g})"
+        shown = f"{first.name!r} (p = {first.p_value:.2g}, level {first.level:.2g})"
         if failing:
-            return f". {failing} of {len(self.tests)} tests fail, first {told}"
-        return f". {len(self.tests)} tests, the nearest to failing is {told}"
+            return f". {failing} of {len(self.tests)} tests fail, first {shown}"
+        return f". {len(self.tests)} tests, the nearest to failing is {shown}"
 
 
-def judged(places: Float[Tensor, "token"], others: Sequence[tuple[str, float]] = ()) -> Report:
-    """The report on places that should be uniform in (0, 1).
+def goodness_of_fit(pit: Float[Tensor, "token"], others: Sequence[tuple[str, float]] = ()) -> Report:
+    """The report on PIT values, which should be uniform in (0, 1).
 
     Args:
         others: names and p-values of further tests of the same texts; the level is split by :data:`SHARES`.
     """
-    n = len(places)
-    counts = torch.histc(places.double(), BINS, 0.0, 1.0)
+    n = len(pit)
+    counts = torch.histc(pit.double(), BINS, 0.0, 1.0)
     chi = float(((counts - n / BINS) ** 2 / (n / BINS)).sum())
     p_value = float(torch.special.gammaincc(torch.tensor((BINS - 1) / 2), torch.tensor(chi / 2)))
-    rest = (1 - sum(SHARES.values())) / max(MOST_OTHERS, len(others))
+    rest = (1 - sum(SHARES.values())) / max(MAX_OTHERS, len(others))
     tests = [
         Evidence(name=name, p_value=p, level=SIGNIFICANCE * (SHARES.get(name, rest) if others else 1))
         for name, p in (("marginal", p_value), *others)
     ]
-    # Nine times in ten a shift of this noncentrality is significant with 31 degrees of freedom. Of all shifts of one total
-    # variation the one between two halves has the least noncentrality, n (2 tv)^2, and so is found last.
+    # A shift of this noncentrality is significant nine times in ten, with 31 degrees of freedom. Among shifts of equal total
+    # variation, the shift between two halves has the least noncentrality, n (2 tv)^2, and is the hardest to find.
     noncentrality = 63 if others else 60
     return Report(
         tokens=n,
@@ -139,12 +139,17 @@ def judged(places: Float[Tensor, "token"], others: Sequence[tuple[str, float]] =
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """How far two forwards of different shape may differ in a log-probability."""
+    """The difference in a log-probability that two forwards of different shape may have."""
     return max(1e-3, 64 * torch.finfo(dtype).eps)
 
 
-def judged_greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
-    """At temperature 0 every token must be the best one, up to the rounding of two forwards of different shape."""
+def greedy_report(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
+    """The report at temperature 0: every token must be the best one, up to rounding.
+
+    Args:
+        gaps: the best log-probability at each prefix minus that of the token, 0 or more.
+        dtype: the target's number format.
+    """
     worst, allowed = float(gaps.max()), rounding(dtype)
     return Report(
         tokens=len(gaps),
@@ -160,7 +165,7 @@ def judged_greedy(gaps: Float[Tensor, "token"], dtype: torch.dtype) -> Report:
 
 
 def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
-    """Scores at the prefixes of the last ``new`` tokens, by one forward over the text."""
+    """Scores at the prefixes of the last ``new`` tokens of ``ids``, from one forward over the text."""
     with torch.inference_mode():
         known = int(model.get_input_embeddings().weight.shape[0])
         text = torch.tensor([ids[:-1]], device=model.device).clamp(max=known - 1)
@@ -168,8 +173,8 @@ def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vo
         return scores
 
 
-def distribution_of(target: ModelRunner, prompt: list[int], sampling: Sampling) -> Sampler:
-    """Of one row that has written nothing yet."""
+def single_sampler(target: ModelRunner, prompt: list[int], sampling: Sampling) -> Sampler:
+    """The sampler of one row without new tokens."""
     return Sampler(sampling, [prompt], [len(prompt)], target.vocab_size)
 
 
@@ -178,10 +183,11 @@ def target_distribution(
 ) -> Float[Tensor, "token vocab"]:
     """Log-probabilities at the prefixes of ``ids``, the new tokens of a text."""
     scores = scores_of(target.model, prompt + ids, len(ids))
-    return distribution_of(target, prompt, sampling).target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    sampler = single_sampler(target, prompt, sampling)
+    return sampler.target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
 
 
-def places_of(
+def pit_values(
     target: ModelRunner,
     draft: ModelRunner | None,
     prompt: list[int],
@@ -189,18 +195,18 @@ def places_of(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Float[Tensor, "token"]:
-    """Where the new tokens ``ids`` of a text lie in the target's distribution, from 0 to 1.
+    """The PIT values of the new tokens ``ids`` of a text in the target's distribution.
 
     Args:
-        draft: tokens are put in the order of its distribution over the target's; in that of the target's own without one.
-        generator: of the place within a token's own share.
+        draft: tokens are ordered by the ratio of its distribution to the target's; without it, by the target's own.
+        generator: draws the point within a token's own probability.
     """
-    distribution = target_distribution(target, prompt, ids, sampling)
-    return places_in(distribution, target, draft, prompt, ids, sampling, generator)
+    logp = target_distribution(target, prompt, ids, sampling)
+    return pit_values_under(logp, target, draft, prompt, ids, sampling, generator)
 
 
-def places_in(
-    distribution: Float[Tensor, "token vocab"],
+def pit_values_under(
+    logp: Float[Tensor, "token vocab"],
     target: ModelRunner,
     draft: ModelRunner | None,
     prompt: list[int],
@@ -208,8 +214,8 @@ def places_in(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Float[Tensor, "token"]:
-    """As :func:`places_of`, where the target's log-probabilities are known."""
-    return _places(distribution.exp(), _order(target, draft, prompt, ids, sampling, distribution), ids, generator)
+    """:func:`pit_values` under known log-probabilities of the target."""
+    return _pit(logp.exp(), _order(target, draft, prompt, ids, sampling, logp), ids, generator)
 
 
 def _order(
@@ -218,30 +224,30 @@ def _order(
     prompt: list[int],
     ids: list[int],
     sampling: Sampling,
-    distribution: Tensor,
-) -> Tensor:
-    """What tokens are sorted by: the draft's distribution over the target's; the target's own where the draft cannot be
-    asked."""
+    logp: Float[Tensor, "token vocab"],
+) -> Float[Tensor, "token vocab"]:
+    """The key by which tokens are sorted: the log-ratio of the draft's distribution to the target's.
+
+    Without a draft, or with a text that is too long for it, the key is the target's own log-probability.
+    """
     longest = None if draft is None else draft.max_length
     if draft is None or (longest is not None and len(prompt) + len(ids) > longest):
-        return distribution
+        return logp
     scores = scores_of(draft.model, prompt + ids, len(ids))
-    own = distribution_of(target, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
-    return torch.nan_to_num(own - distribution, 0.0)
+    sampler = single_sampler(target, prompt, sampling)
+    draft_logp = sampler.draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    return torch.nan_to_num(draft_logp - logp, 0.0)
 
 
-def _places(
-    distribution: Float[Tensor, "token vocab"],
+def _pit(
+    probs: Float[Tensor, "token vocab"],
     order: Float[Tensor, "token vocab"],
     ids: list[int],
     generator: torch.Generator,
 ) -> Float[Tensor, "token"]:
-    """Where each token lies in its distribution, at random within the token's own share."""
+    """The PIT value of each token: the probability before it in order, plus a random part of its own."""
     token = torch.tensor(ids).unsqueeze(1)
-    below = (order < order.gather(1, token)) | (
-        (order == order.gather(1, token)) & (torch.arange(distribution.shape[1]) < token)
-    )
-    start = (distribution.double() * below).sum(1)
-    return start + distribution.double().gather(1, token).squeeze(1) * torch.rand(
-        len(ids), generator=generator, dtype=torch.float64
-    )
+    below = (order < order.gather(1, token)) | ((order == order.gather(1, token)) & (torch.arange(probs.shape[1]) < token))
+    start = (probs.double() * below).sum(1)
+    own = probs.double().gather(1, token).squeeze(1)
+    return start + own * torch.rand(len(ids), generator=generator, dtype=torch.float64)

@@ -1,5 +1,8 @@
-"""The exactness report: texts from the engine, judged by the target alone (:mod:`draftwood.exactness.goodness`), and its
-rounds, judged by what they recorded (:mod:`draftwood.exactness.rounds`)."""
+"""The exactness report: tests of the engine's texts and of its rounds.
+
+Texts are tested against the target alone (:mod:`draftwood.exactness.goodness`), rounds against the distributions that they
+recorded (:mod:`draftwood.exactness.rounds`).
+"""
 
 from __future__ import annotations
 
@@ -15,37 +18,45 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
-from draftwood.exactness.goodness import BINS, Report, judged, judged_greedy, places_in, rounding, target_distribution
+from draftwood.exactness.goodness import (
+    BINS,
+    Report,
+    goodness_of_fit,
+    greedy_report,
+    pit_values_under,
+    rounding,
+    target_distribution,
+)
 from draftwood.exactness.rounds import Rounds
-from draftwood.exactness.texts import Choice, Text, Texts, by_number
+from draftwood.exactness.texts import Choice, Text, Texts, pit_by_token_id
 
-BATCH = 16  # texts; the first ones are made one by one, since drafters draft more for a single text, and otherwise
+BATCH = 16  # texts; those of the first batch are made one by one, since drafters draft more for a single text
 
 
 def check(
     pair: Pair, decoder: Decoder, sampling: Sampling, prompts: Sequence[str], *, samples: int, new_tokens: int, seed: int
 ) -> Report:
-    """Generate ``samples`` texts over the prompts in batches and judge every new token, and every round.
+    """Generate ``samples`` texts over the prompts in batches, and test every new token and every round.
 
     Raises:
-        ConfigError: fewer samples or tokens than can say anything.
+        ConfigError: too few samples or tokens for any conclusion.
     """
     if samples * new_tokens < 20 * BINS and not sampling.greedy:
         raise ConfigError(
             f"{samples} samples of {new_tokens} tokens say nothing: give {20 * BINS} tokens or more altogether"
         )
-    judge = Greedy(pair, sampling) if sampling.greedy else Drawn(pair, decoder, sampling, seed)
+    tests = GreedyTests(pair, sampling) if sampling.greedy else SampledTests(pair, decoder, sampling, seed)
     for first in range(0, samples, BATCH):
         chosen = [pair.encode(prompts[i % len(prompts)]) for i in range(first, min(samples, first + BATCH))]
         limits = Limits(max_new_tokens=new_tokens, ignore_eos=True)
         requests = [Request(prompt=p, seed=seed + first + i, limits=limits) for i, p in enumerate(chosen)]
         together = [[request] for request in requests] if first == 0 else [requests]
-        judge.add(requests, [text for part in together for text in _texts(decoder, part, sampling, judge.rounds)])
-    return judge.report()
+        tests.add(requests, [text for part in together for text in _texts(decoder, part, sampling, tests.rounds)])
+    return tests.report()
 
 
 def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, rounds: Rounds | None) -> list[list[int]]:
-    """The new tokens of a batch; its rounds are shown to ``rounds``."""
+    """The new tokens of a batch; its rounds are added to ``rounds``."""
     texts = [list[int]() for _ in requests]
     if rounds is not None:
         rounds.start()
@@ -59,9 +70,11 @@ def _texts(decoder: Decoder, requests: Sequence[Request], sampling: Sampling, ro
 
 @final
 @dataclass(frozen=True)
-class Greedy:
-    """At temperature 0 the target's distribution is a point mass; how far a token lies below the best one is seen at
-    temperature 1."""
+class GreedyTests:
+    """Tests at temperature 0: how far each token's log-probability lies below the best one.
+
+    At temperature 0 the target's distribution is a point mass, so the log-probabilities are those at temperature 1.
+    """
 
     pair: Pair
     sampling: Sampling
@@ -69,55 +82,53 @@ class Greedy:
     gaps: list[Tensor] = field(default_factory=list)
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
-        """Judge a batch."""
+        """Test a batch."""
         flat = replace(self.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         for request, ids in zip(requests, texts, strict=True):
-            distribution = target_distribution(self.pair.target, list(request.prompt), ids, flat)
-            self.gaps.append(distribution.amax(-1) - distribution.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
+            logp = target_distribution(self.pair.target, list(request.prompt), ids, flat)
+            self.gaps.append(logp.amax(-1) - logp.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
 
     def report(self) -> Report:
-        """What was found."""
-        return judged_greedy(torch.cat(self.gaps), self.pair.target.model.dtype)
+        """The report on all batches so far."""
+        return greedy_report(torch.cat(self.gaps), self.pair.target.model.dtype)
 
 
 @final
-class Drawn:
-    """Above temperature 0: all tests."""
+class SampledTests:
+    """All tests above temperature 0."""
 
     def __init__(self, pair: Pair, decoder: Decoder, sampling: Sampling, seed: int) -> None:
         self._pair, self._sampling = pair, sampling
         self._generator = torch.Generator().manual_seed(seed)
-        others = torch.Generator().manual_seed(seed + 1)  # so that the marginal test is what it would be alone
+        others = torch.Generator().manual_seed(seed + 1)  # so the marginal test does not depend on the other tests
         self._others = others
-        self._places: list[Tensor] = []
+        self._pit: list[Tensor] = []
         self._texts, self.rounds = Texts(), Rounds(decoder.verifier.name, others)
         self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
-        """Judge a batch."""
+        """Test a batch."""
         batch = []
         for request, ids in zip(requests, texts, strict=True):
-            text = self._judged(list(request.prompt), ids)
+            text = self._text(list(request.prompt), ids)
             batch.append(text)
             if self._choice is not None:
                 self._choice.add(text, request.seed)
         self._texts.add(batch)
 
-    def _judged(self, prompt: list[int], ids: list[int]) -> Text:
+    def _text(self, prompt: list[int], ids: list[int]) -> Text:
         target, tokens = self._pair.target, torch.tensor(ids)
         logp = target_distribution(target, prompt, ids, self._sampling)
-        self._places.append(places_in(logp, target, self._pair.draft, prompt, ids, self._sampling, self._generator))
-        distribution = logp.exp()
-        return Text(
-            prompt=prompt, tokens=tokens, distribution=distribution, places=by_number(distribution, tokens, self._others)
-        )
+        self._pit.append(pit_values_under(logp, target, self._pair.draft, prompt, ids, self._sampling, self._generator))
+        probs = logp.exp()
+        return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit_by_token_id(probs, tokens, self._others))
 
-    def _found(self) -> Iterator[tuple[str, float]]:
-        yield from self._texts.found()
+    def _p_values(self) -> Iterator[tuple[str, float]]:
+        yield from self._texts.p_values()
         if self._choice is not None:
-            yield from self._choice.found()
-        yield from self.rounds.found()
+            yield from self._choice.p_values()
+        yield from self.rounds.p_values()
 
     def report(self) -> Report:
-        """What was found."""
-        return judged(torch.cat(self._places), list(self._found()))
+        """The report on all batches so far."""
+        return goodness_of_fit(torch.cat(self._pit), list(self._p_values()))

@@ -1,9 +1,9 @@
-"""A tape on which every random choice of the engine is written: each outcome is tried once, with its probability.
+"""Exhaustive enumeration of the engine's random choices: each outcome is tried once, with its probability.
 
-Each row of a batch plays one tape. Where its script ends, a row takes the first outcome and hands in the others as new
-scripts; together the tapes enumerate the exact joint distribution of whole texts, through the real engine. What a row is
-asked must not depend on its neighbours, or scripts would be read out of step; a sum of all branches that is not one gives
-that away.
+Each row of a batch plays one tape, a record of random choices. Where its script ends, a row takes the first outcome and adds
+the others as new scripts. Together the tapes enumerate the exact joint distribution of whole texts, through the real engine.
+A row's choices must not depend on its neighbours, or scripts would be read out of step. The probabilities of all branches
+would then not add up to one, which is checked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Beam
 
-NEVER: Final = 1e-12  # of the whole: less likely outcomes are not tried
-MOST: Final = 400_000
+NEVER: Final = 1e-12  # outcomes below this probability are not tried
+MOST: Final = 400_000  # branches
 Texts: TypeAlias = tuple[int, ...]
 JointDistribution: TypeAlias = Mapping[Texts, float]
-"""Probabilities of whole results."""
+"""Texts, each with its probability."""
 
 
 @final
@@ -33,12 +33,12 @@ class Tape:
     """One branch.
 
     Attributes:
-        script: outcomes to be taken, in the order of the questions.
-        weight: the probability of all that was taken.
-        played: what was taken.
-        others: scripts of the branches that were left on the way.
+        script: outcomes to be taken, in the order of the choices.
+        weight: the probability of all outcomes taken so far.
+        played: the outcomes taken so far.
+        others: scripts of the branches that were not taken.
         memory: the outcome of the shared noise at each text position.
-        end: the text position from which on nothing is written; to be set where there is shared noise.
+        end: the text position after the last one that is written; required where there is shared noise.
     """
 
     script: list[int]
@@ -49,7 +49,7 @@ class Tape:
     end: int | None = None
 
     def fork(self, weights: Sequence[float]) -> int:
-        """An outcome with probability proportional to its weight."""
+        """The index of an outcome, each with probability proportional to its weight."""
         total = sum(weights)
         possible = [i for i, w in enumerate(weights) if w > NEVER * total]
         at = len(self.played)
@@ -63,12 +63,12 @@ class Tape:
         return choice
 
     def shared(self, position: int, first: int, outcomes: int) -> int:
-        """The outcome of the shared noise at a text position, one and the same in every round; 0 beyond the text's end.
+        """The outcome of the shared noise at a text position, the same in every round; 0 beyond the text's end.
 
-        All positions from ``first`` on are decided at once: how far ahead a round looks may depend on its neighbours.
+        All positions from ``first`` on are decided at once, since the depth of a round may depend on its neighbours.
         """
         if self.end is None:
-            raise ValueError("a tape with shared noise needs to know where its text ends")
+            raise ValueError("a tape with shared noise has no end: set Tape.end to the position where its text ends")
         if not self.memory:
             self.memory = {t: self.fork([1.0] * outcomes) for t in range(first, self.end)}
         return self.memory.get(position, 0)
@@ -76,7 +76,7 @@ class Tape:
 
 @final
 class TapeSource:
-    """A noise source for the decode loop: one tape per row.
+    """An :class:`draftwood.core.rng.Rng` that enumerates: one tape per row.
 
     Args:
         tapes: one per row.
@@ -96,7 +96,7 @@ class TapeSource:
 
 @final
 class TapeRoundRng:
-    """:class:`draftwood.core.rng.RoundRng` that are tried one after the other."""
+    """A :class:`draftwood.core.rng.RoundRng` whose choices are outcomes of tapes."""
 
     def __init__(
         self, tapes: Sequence[Tape], positions: Sequence[int], shared_noise: Float[Tensor, "outcome vocab"] | None
@@ -104,11 +104,8 @@ class TapeRoundRng:
         self.tapes, self.positions, self.shared_noise = tapes, positions, shared_noise
 
     def _each(self, log_q: Tensor, count: int, draw: Callable[[Tape, list[float], int], list[int]]) -> Tensor:
-        distributions = log_q.exp().nan_to_num(0.0).tolist()
-        out = [
-            [draw(tape, distribution, count) for distribution in row]
-            for tape, row in zip(self.tapes, distributions, strict=True)
-        ]
+        rows = log_q.exp().nan_to_num(0.0).tolist()
+        out = [[draw(tape, probs, count) for probs in row] for tape, row in zip(self.tapes, rows, strict=True)]
         return torch.tensor(out, device=log_q.device)
 
     def ordered(
@@ -122,7 +119,7 @@ class TapeRoundRng:
         return self._each(
             log_q,
             count,
-            lambda tape, distribution, n: [tape.fork(distribution) if max(distribution) > 0 else -1 for _ in range(n)],
+            lambda tape, probs, n: [tape.fork(probs) if max(probs) > 0 else -1 for _ in range(n)],
         )
 
     def beam(
@@ -135,8 +132,8 @@ class TapeRoundRng:
         of: int,
     ) -> Beam:
         rows = [
-            beam_of(tape, p, distributions, width)
-            for tape, p, distributions in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)
+            beam_of(tape, prefixes, probs, width)
+            for tape, prefixes, probs in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)
         ]
         size, device = min(width, log_q.shape[1] * log_q.shape[2]), log_q.device
         empty = (0, 0, 0.0)
@@ -148,16 +145,16 @@ class TapeRoundRng:
 
     def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
         out = []
-        for tape, p, q, asking in zip(self.tapes, target, draft, node, strict=True):
-            yes = min(1.0, p / q) if q > 0 else float(p > 0)
-            out.append(bool(asking) and tape.fork([yes, 1.0 - yes]) == 0)
+        for tape, p, q, tried in zip(self.tapes, target, draft, node, strict=True):
+            accept = min(1.0, p / q) if q > 0 else float(p > 0)
+            out.append(bool(tried) and tape.fork([accept, 1.0 - accept]) == 0)
         return out
 
-    def token(self, distribution: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
-        taken = [tape.fork(row) for tape, row in zip(self.tapes, distribution.tolist(), strict=True)]
-        return torch.tensor(taken, device=distribution.device)
+    def token(self, probs: Float[Tensor, "row vocab"]) -> Int[Tensor, "row"]:
+        taken = [tape.fork(row) for tape, row in zip(self.tapes, probs.tolist(), strict=True)]
+        return torch.tensor(taken, device=probs.device)
 
-    def path(self, weights: Float[Tensor, "row place"]) -> Int[Tensor, "row"]:
+    def path(self, weights: Float[Tensor, "row end"]) -> Int[Tensor, "row"]:
         return self.token(weights)
 
     def shared(
@@ -174,26 +171,31 @@ class TapeRoundRng:
         return found if tokens is None else found[..., tokens]
 
 
-def without_replacement(tape: Tape, distribution: Sequence[float], count: int) -> list[int]:
-    """Places of an ordered sample; -1 where nothing is left."""
-    left, out = list(distribution), list[int]()
+def without_replacement(tape: Tape, probs: Sequence[float], count: int) -> list[int]:
+    """The indices of an ordered sample; -1 where the support is exhausted."""
+    remaining, out = list(probs), list[int]()
     for _ in range(count):
-        if max(left) <= 0:
+        if max(remaining) <= 0:
             out.append(-1)
             continue
-        out.append(tape.fork(left))
-        left[out[-1]] = 0.0
+        out.append(tape.fork(remaining))
+        remaining[out[-1]] = 0.0
     return out
 
 
 def beam_of(
-    tape: Tape, prefixes: Sequence[float], distributions: Sequence[Sequence[float]], width: int
+    tape: Tape, prefixes: Sequence[float], probs: Sequence[Sequence[float]], width: int
 ) -> list[tuple[int, int, float]]:
-    """One level of stochastic beam search as an exponential race: leaves of prefixes that have arrived run on, the next
-    prefix arrives at the rate of all mass not yet arrived, and brings its own best leaf (Kool et al. 2019, by memorylessness
-    of the race). Prefixes come in beam order. Returns (parent, token, path probability), best first."""
-    alive = [i for i, w in enumerate(prefixes) if w > 0 and max(distributions[i]) > 0]
-    left = [[w * q for q in distribution] for w, distribution in zip(prefixes, distributions, strict=True)]
+    """One level of stochastic beam search as an exponential race (Kool et al. 2019, by memorylessness of the race).
+
+    Leaves of prefixes that have arrived keep running. The next prefix arrives at the rate of all mass that has not arrived,
+    and brings its own best leaf. Prefixes come in beam order.
+
+    Returns:
+        (parent, token, path probability), best first.
+    """
+    alive = [i for i, w in enumerate(prefixes) if w > 0 and max(probs[i]) > 0]
+    left = [[w * q for q in row] for w, row in zip(prefixes, probs, strict=True)]
     arrived: list[int] = []
     out: list[tuple[int, int, float]] = []
     while len(out) < width:
@@ -222,9 +224,9 @@ def enumerate_distribution(
 
     Args:
         run: plays some tapes as the rows of one batch.
-        batch: tapes played together.
-        most: branches that are tried.
-        rounding: what the sum of all branches may be off by; forwards of other batches round differently.
+        batch: the number of tapes played together.
+        most: the largest number of branches.
+        rounding: the largest error of the sum of all branches; forwards of other batches round differently.
 
     Raises:
         ConfigError: more than ``most`` branches.
@@ -244,11 +246,11 @@ def enumerate_distribution(
             waiting += tape.others
     if abs(sum(distribution.values()) - 1) > rounding:
         raise RuntimeError(
-            f"the branches add up to {sum(distribution.values())}, not to one: a row's choices hang on its neighbours"
+            f"the branches add up to {sum(distribution.values())}, not to one: a row's choices depend on its neighbours"
         )
     return dict(distribution), branches
 
 
 def total_variation(a: JointDistribution, b: JointDistribution) -> float:
-    """Half the sum of the absolute differences."""
+    """The total variation distance: half the sum of the absolute differences."""
     return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2

@@ -4,12 +4,13 @@
 >>> made = recipe(draft_model, tokenizer=tokenizer, streamer=TextStreamer(tokenizer))  # doctest: +SKIP
 >>> ids = model.generate(**inputs, max_new_tokens=100, stop_strings=["###"], custom_generate=made)  # doctest: +SKIP
 
-``generate`` does not hand ``assistant_model=``, ``streamer=`` and ``tokenizer=`` to a ``custom_generate``, and does not say
-so: only what is given to :func:`recipe` counts. Stop strings are given to ``generate``, and the tokenizer that they need to
-:func:`recipe`; ``generate`` itself fails on stop strings of a generation config, so clear them there and give them by name.
+``generate`` silently keeps ``assistant_model=``, ``streamer=`` and ``tokenizer=`` from a ``custom_generate``. So the draft,
+the streamer and the tokenizer are given to :func:`recipe`. Stop strings are given to ``generate``, and the tokenizer that
+they need to :func:`recipe`. ``generate`` itself fails on stop strings of a generation config, so clear them there and pass
+them by name.
 
-Logits processors and stopping criteria see the texts that they would see in plain ``generate``, padding included; processors
-are asked about draft texts too, and both one row at a time, so they must be functions of their input.
+Logits processors and stopping criteria see the same texts as in plain ``generate``, padding included. Both are called for
+one row at a time, processors for draft texts too. So they must be functions of their input.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
 from draftwood.core.arguments import MethodLike, method_of
-from draftwood.core.checks import shown, whole
+from draftwood.core.checks import integer, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByRow
@@ -59,28 +60,31 @@ def recipe(
     streamer: Any = None,
     seed: int | Sequence[int] | None = None,
 ) -> Recipe:
-    """A ``custom_generate`` for ``transformers``; it can be used again and again, with one model or several.
+    """A ``custom_generate`` for ``transformers``. It can be used several times, with one model or several.
 
-    What a drafter learns about a model and its draft is kept for the next ``generate`` with both, whichever recipe it uses.
+    What a drafter learns about a model and its draft is kept for the next ``generate`` with both, under any recipe.
 
     Args:
-        draft: the draft model; without one the text itself is looked up for drafts (method ``ngram``).
-        method: what is drafted and how it is verified, or the name of a method.
-        tokenizer: the model's, for the ``stop_strings`` of ``generate``.
-        streamer: as for ``generate``: gets the prompt, then every token, then ``end()``; one text at a time.
-        seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several; without one, seeds are drawn from
+        draft: the draft model; without it, drafts are looked up in the text itself (method ``ngram``).
+        method: a method and its verifier, or the name of a method.
+        tokenizer: the model's tokenizer, for the ``stop_strings`` of ``generate``.
+        streamer: as for ``generate``: it receives the prompt, then every token, then ``end()``. It takes one text at a time.
+        seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several seeds. Without it, seeds are drawn from
             torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
+
+    Raises:
+        ConfigError: the draft is not a model, or the method is unknown.
     """
     return Recipe(draft, method_of(method), tokenizer, streamer, seed)
 
 
 @final
 class Recipe:
-    """What :func:`recipe` returns; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
+    """The result of :func:`recipe`; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
 
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         if draft is not None and not isinstance(draft, nn.Module):
-            raise ConfigError(f"the draft of a recipe is {shown(draft)}: give a model of transformers, or none")
+            raise ConfigError(f"the draft of a recipe is {shown(draft)}: give a model of transformers, or leave it out")
         self.draft = draft
         self.method = method
         self.tokenizer = tokenizer
@@ -102,11 +106,13 @@ class Recipe:
     ) -> Any:
         """Called by ``generate``; returns ``LongTensor[row, length]`` or a ``GenerateDecoderOnlyOutput`` of it.
 
-        ``generate`` hands over whatever is named here before it looks at it, and would fail without its tokenizer.
+        ``generate`` passes every option that this signature names. ``stop_strings`` and ``token_healing`` are named so that
+        ``generate`` does not handle them itself, which fails without its tokenizer.
 
         Raises:
-            ConfigError: an option, processor or input that cannot be honoured exactly; it is named.
-            ModelError, PairingError: a model that cannot score a tree, or a method that lacks a draft model.
+            ConfigError: names an option, a processor or an input that cannot be honoured exactly.
+            ModelError: a model that cannot score a tree.
+            PairingError: a method that lacks a draft model.
             CacheError: more tokens than a model's context.
         """
         config = generation_config or model.generation_config
@@ -119,7 +125,7 @@ class Recipe:
         draft = None if self.draft is None else causal_draft(self._runner(self.draft, drafts=True))
         longest = ends.longest - min(padding)
         check_fits(model, longest, context(model.config))
-        if self.draft is not None:  # no draft is asked beyond its window
+        if self.draft is not None:  # the draft is not run beyond its window
             check_fits(self.draft, longest, own_context(self.draft.config))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         with self._built(model, draft, padding, greedy=sampling.greedy) as built:
@@ -128,7 +134,7 @@ class Recipe:
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
     def _runner(self, model: Any, *, drafts: bool = False) -> TorchRunner:
-        # Only the proof that a model scores trees outlives the call; a runner would keep the model and its memory alive.
+        # Only the proof that a model scores trees is kept; a runner would keep the model and its memory alive.
         state = (model.dtype, model.training, getattr(model.config, "_attn_implementation", None))
         runner = TorchRunner(model, check=self._proven.get(model) != state, drafts=drafts)
         self._proven[model] = state
@@ -142,12 +148,12 @@ class Recipe:
         return _LEARNT.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
 
     def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
-        """With one for the stop strings; criteria of that kind that were given come before them, as in ``generate``."""
+        """The criteria, with one for the stop strings. A given StopStringCriteria takes precedence, as in ``generate``."""
         if stop_strings is None or any(type(criterion) is StopStringCriteria for criterion in criteria):
             return criteria
         if self.tokenizer is None:
             raise ConfigError(
-                f"stop_strings={stop_strings!r} need a tokenizer, and generate keeps its tokenizer to itself: bind it with "
+                f"stop_strings={stop_strings!r} need a tokenizer, which generate does not pass on: give it to "
                 "recipe(..., tokenizer=tokenizer)"
             )
         strings = stop_strings if isinstance(stop_strings, str) else list(stop_strings)
@@ -180,36 +186,36 @@ class Recipe:
         if self.seed is None:
             # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
             return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
-        return [whole("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
+        return [integer("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
 
 
 def _silent(*_: Any) -> None:
-    """Stands for a streamer."""
+    """Takes the place of a streamer."""
 
 
 @final
 class _Ends:
-    """Where the rows end: stopping criteria asked about every prefix of every row.
+    """The ends of rows: stopping criteria are called for every prefix of every row.
 
-    With an end-of-text criterion a finished row is padded; without one ``generate`` lets it go on until all rows are done.
+    With an end-of-text criterion, a finished row is padded. Without one, ``generate`` continues it until all rows are done.
     """
 
     def __init__(self, criteria: Sequence[Any], input_ids: Int[Tensor, "row length"]) -> None:
         rows, self._width = input_ids.shape
         self._like = input_ids
-        self._asked = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
+        self._criteria = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
         eos = [int(t) for c in criteria if type(c) is EosTokenCriteria for t in c.eos_token_id.reshape(-1)]
         lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
         if not lengths:
-            raise ConfigError("nothing says how long the text may become: give max_new_tokens")
+            raise ConfigError("the length of the text has no limit: give max_new_tokens")
         self.longest = max(min(lengths), self._width + 1)
         self.limits = Limits(max_new_tokens=self.longest - self._width, stop_token_ids=tuple(eos))
         self._pads = any(getattr(c, "eos_token_id", None) is not None for c in criteria)
         self._ends: list[int | None] = [None] * rows
 
     def criterion(self, row: int) -> Callable[[list[int]], bool] | None:
-        """Whether the row is over, given all its tokens."""
-        if not self._asked:
+        """A function that says, given all tokens of the row, whether it is finished; None without criteria."""
+        if not self._criteria:
             return None
 
         def over(tokens: list[int]) -> bool:
@@ -224,15 +230,15 @@ class _Ends:
 
     def _met(self, tokens: list[int]) -> bool:
         ids = torch.tensor([tokens], dtype=self._like.dtype, device=self._like.device)
-        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self._asked)
+        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self._criteria)
 
     def _last(self) -> int | None:
-        """Where the last row met its criteria; None while one has not."""
+        """The length at which the last row met its criteria; None while a row has not."""
         known = [end for end in self._ends if end is not None]
         return max(known) if len(known) == len(self._ends) else None
 
     def rectangle(self, texts: list[list[int]], config: Any) -> Int[Tensor, "row length"]:
-        """All rows at one length: padded on the right, or cut where ``generate`` had stopped."""
+        """All rows at one length: padded on the right, or cut where ``generate`` would have stopped."""
         length = (None if self._pads else self._last()) or max(map(len, texts))
         pad = config.pad_token_id if config.pad_token_id is not None else (self.limits.stop_token_ids or (None,))[0]
         if pad is None and min(map(len, texts)) < length:
@@ -242,13 +248,13 @@ class _Ends:
 
 
 def _sampling(do_sample: bool, processors: Sequence[Any], rows: int) -> Sampling:
-    """Temperature, top-k, penalties and the like come as processors; all that is left to say is greedy or not."""
+    """The sampling settings. Temperature, top-k, penalties and so on come as processors, so only greedy or not is set."""
     own = [_by_row(processor, rows) for processor in processors]
     return Sampling(temperature=1.0 if do_sample else 0.0, processors=own)
 
 
 def _by_row(processor: Any, rows: int) -> Any:
-    """Processors of ``transformers`` that know their row by its place in the batch, made one per row."""
+    """Replace processors of ``transformers`` that are bound to rows of the batch by one processor per row."""
     if type(processor) is Repetition and isinstance(processor.prompt_ignore_length, Tensor):
         return ByRow([Repetition(processor.penalty, int(n)) for n in processor.prompt_ignore_length])
     if type(processor) is Constrained:

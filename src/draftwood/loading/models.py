@@ -1,4 +1,4 @@
-"""Models and tokenizers from folders or a hub: devices, number formats, and what fits together."""
+"""Loading of models and tokenizers from folders or a hub; choice of device and number format; checks of tokenizers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "flo
 
 
 def bundled_pairs() -> dict[str, dict[str, Path]]:
-    """The pairs that ship with the package: name -> {"target": folder, "draft": folder}."""
+    """The pairs in the package: name -> {"target": folder, "draft": folder}."""
     root = Path(str(files("draftwood"))) / "pairs"
     pairs = {}
     for folder in sorted(root.glob("*")):
@@ -30,11 +30,11 @@ def bundled_pairs() -> dict[str, dict[str, Path]]:
 
 
 def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
-    """The models that were named, or a bundled pair (``language`` or ``translation``) where no target was.
+    """The given target and draft, or without a target the bundled pair ``kind`` (``language`` or ``translation``).
 
     Raises:
         ConfigError: a draft without a target.
-        ModelError: there is no such pair.
+        ModelError: the installation has no such pair.
     """
     if target is not None:
         return target, draft
@@ -46,12 +46,16 @@ def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | N
 
 
 def openvino_place(device: str) -> str | None:
-    """OpenVINO's name of the device that a name such as ``openvino:GPU`` asks for; None where it asks for none."""
+    """OpenVINO's device in a name such as ``openvino:GPU``; None for other names."""
     return device.removeprefix(_PLACE) if device.startswith(_PLACE) else None
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is CUDA if there is one, else the CPU. Models that OpenVINO takes elsewhere are read on the CPU."""
+    """The PyTorch device of this name. ``auto`` is CUDA if available, otherwise the CPU; ``openvino:...`` is the CPU.
+
+    Raises:
+        ConfigError: a device that cannot be used.
+    """
     if name.startswith(_PLACE):
         return torch.device("cpu")
     if name == "auto":
@@ -70,7 +74,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16 on accelerators and float32 on the CPU."""
+    """The number format of this name. ``auto`` is bfloat16 on accelerators and float32 on the CPU.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in _DTYPES:
@@ -82,10 +90,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 def load_model(
     name: str | Path, options: LoadOptions, device: torch.device, dtype: torch.dtype, cls: type[Any] | None = None
 ) -> Any:
-    """A model in evaluation mode: of a class that has ``from_pretrained``, or a causal language model.
+    """A model in evaluation mode on ``device``.
+
+    Args:
+        cls: a class with ``from_pretrained``; a causal language model by default.
 
     Raises:
-        ModelError: it cannot be loaded, or its files do not hold exactly its tensors; says from where and why.
+        ModelError: the model cannot be loaded, or its files do not hold exactly its tensors; names source and reason.
     """
     from transformers import AutoModelForCausalLM
 
@@ -105,10 +116,10 @@ def load_model(
 
 
 def model_type(name: str | Path, options: LoadOptions) -> str:
-    """What the configuration of a model says that it is, such as ``marian``; ``masked_block`` and ``draft_heads`` are ours.
+    """The model type in a configuration, such as ``marian``; ``masked_block`` and ``draft_heads`` are Draftwood's own.
 
     Raises:
-        ModelError: there is no configuration.
+        ModelError: no configuration was found.
     """
     from transformers import PretrainedConfig
 
@@ -123,7 +134,7 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
     """Whether a model of ``transformers`` has an encoder.
 
     Raises:
-        ModelError: there is no configuration, or one of an unknown type.
+        ModelError: no configuration was found, or its type is unknown.
     """
     from transformers import AutoConfig
 
@@ -134,10 +145,10 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
 
 
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
-    """A tokenizer.
+    """The tokenizer of a folder or a hub model.
 
     Raises:
-        ModelError: it cannot be loaded; says from where and why.
+        ModelError: the tokenizer cannot be loaded; names the source and the reason.
     """
     from transformers import AutoTokenizer
 
@@ -156,15 +167,16 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
 
 @final
 class _Notes(logging.Handler):
-    """Shows what this package has to say on standard error, wherever that is by then."""
+    """Prints this package's log messages on the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"Note: {record.getMessage()}.", file=sys.stderr)
 
 
 def quiet_loading() -> None:
-    """For command lines: no loading bars and no advice from transformers; downloads still show their progress. Notes of this
-    package, such as that a model is converted, go to standard error.
+    """For command lines: switch off loading bars and advice of transformers; downloads still show their progress.
+
+    Notes of this package, for example on a conversion, go to standard error.
     """
     own = logging.getLogger("draftwood")
     if not any(isinstance(handler, _Notes) for handler in own.handlers):
@@ -179,7 +191,7 @@ def quiet_loading() -> None:
 
 
 def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str) -> None:
-    """Both models must mean the same by every token id.
+    """Check that every token id means the same to both models.
 
     Raises:
         PairingError: names the first difference.
@@ -194,13 +206,13 @@ def check_tokenizers(target: Any, draft: Any, target_name: str, draft_name: str)
 
 
 def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
-    """End-of-text tokens: the generation config's, else the model's, else the tokenizer's.
+    """End-of-text tokens: of the generation config, else of the model's config, else of the tokenizer.
 
     Args:
-        vocab: tokens that the model knows.
+        vocab: size of the model's vocabulary.
 
     Raises:
-        ModelError: one that the model does not know, so that no text would end by it.
+        ModelError: a token outside the vocabulary, with which no text would end.
     """
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         found = getattr(source, "eos_token_id", None)

@@ -1,8 +1,8 @@
-"""What ``draftwood tune`` found out about a pair on this machine: which profile fits, and what it chooses.
+"""Profiles: what ``draftwood tune`` measured for a pair on this machine, and the methods that it chose.
 
-A profile is a JSON file that says what it was measured for. It is used for exactly that: the same two models (by their
-files), number format, device, engine, processor and number of threads. It decides how fast text comes, never which
-distribution it follows.
+A profile is a JSON file with a key that says what it was measured for: the two models (by their files), number format,
+device, engine, processor and number of threads. It is used only where the key is the same. A profile changes the speed of
+generation, never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from draftwood.core.machine import cache_folder, cpu_name, version_of
 from draftwood.core.settings import Method
 
 FORMAT = 2
-_SAMPLES, _SAMPLE = 16, 4096  # pieces of a weight file that are looked at, and their bytes
+_SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
 _AGAIN = "run 'draftwood tune' again, or use --profile none"
 
 ProfileKey = Mapping[str, Any]
-"""What a profile is measured for: models, number format, device and machine, as plain values."""
+"""What a profile was measured for: models, number format, device, engine and machine, as plain values."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What was found to be fastest.
+    """The fastest methods of a pair.
 
     Attributes:
-        path: its file.
+        path: the profile's file.
         profile_key: what it was measured for.
-        choices: temperature -> what to draft and how to verify it.
+        choices: temperature -> method.
     """
 
     path: Path
@@ -46,18 +46,18 @@ class Profile:
     choices: Mapping[float, Method]
 
     def choose(self, temperature: float) -> Method:
-        """The choice at the nearest temperature that was measured."""
+        """The method at the nearest measured temperature."""
         return self.choices[min(self.choices, key=lambda measured: (abs(measured - temperature), measured))]
 
 
 def profile_key_of(
     target: str | Path, draft: str | Path | None, dtype: torch.dtype, device: torch.device, engine: str = "torch"
 ) -> ProfileKey | None:
-    """What would be measured now; None where a model's files cannot be found.
+    """The key of this pair on this machine; None if a model's files cannot be found.
 
     Args:
-        target, draft: folders, or names of hub models that have been downloaded.
-        engine: what runs them (:class:`draftwood.runners.protocols.ModelRunner`).
+        target, draft: folders, or names of downloaded hub models.
+        engine: the engine that runs them (:class:`draftwood.runners.protocols.ModelRunner`).
     """
     models = {"target": identity(target), "draft": None if draft is None else identity(draft)}
     if models["target"] is None or (draft is not None and models["draft"] is None):
@@ -76,20 +76,20 @@ def profile_key_of(
 
 
 def default_path(profile_key: ProfileKey) -> Path:
-    """Where the profile for this lies in the user's cache."""
-    digest = hashlib.sha256(json.dumps(_essence(profile_key), sort_keys=True).encode()).hexdigest()
+    """The path of this key's profile in the user's cache."""
+    digest = hashlib.sha256(json.dumps(_comparable(profile_key), sort_keys=True).encode()).hexdigest()
     return cache_folder() / "profiles" / f"{digest[:16]}.json"
 
 
 def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
-    """The profile to use, if there is one.
+    """The profile to use, or None.
 
     Args:
-        wanted: ``auto`` looks into the user's cache, ``none`` is none, anything else is a file.
-        profile_key: what it has to be measured for.
+        wanted: ``auto`` looks in the user's cache, ``none`` means no profile, anything else is the path of a file.
+        profile_key: the key that the profile must have.
 
     Raises:
-        ConfigError: a file that was named and does not fit. One in the cache that is broken is a warning.
+        ConfigError: the named file does not fit. For a broken profile in the cache there is a warning instead.
     """
     if wanted == "none" or (wanted == "auto" and profile_key is None):
         return None
@@ -108,16 +108,16 @@ def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
 
 
 def _warn_of_others(profile_key: ProfileKey) -> None:
-    """Say that the profile of this pair is for another engine or another number of threads, if that is so."""
+    """Warn if this pair has a profile for another engine or another number of threads."""
     engine, machine = profile_key["engine"], profile_key["machine"]
     others: list[tuple[str, Any, Any, ProfileKey, str]] = []
     if (other := {"torch": "openvino", "openvino": "torch"}.get(engine)) is not None:
         others.append(("engine", other, engine, {**profile_key, "engine": other}, f"--backend {other}"))
     for count in range(1, usable_cores() + 1):
-        like = {**profile_key, "machine": {**machine, "threads": count}}
-        others.append(("threads", count, machine["threads"], like, f"--threads {count}"))
-    for name, theirs, ours, its, option in others:
-        if theirs != ours and (path := default_path(its)).exists():
+        there = {**machine, "threads": count}
+        others.append(("threads", count, machine["threads"], {**profile_key, "machine": there}, f"--threads {count}"))
+    for name, theirs, ours, other_key, option in others:
+        if theirs != ours and (path := default_path(other_key)).exists():
             warnings.warn(
                 f"the profile of this pair, {path}, was measured with {name} {theirs!r}, but here it is "
                 f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
@@ -136,7 +136,7 @@ def read(path: Path) -> Profile:
     """A profile from its file.
 
     Raises:
-        ConfigError: no file, or one that is not a profile of this format.
+        ConfigError: the file does not exist, or is not a profile of this format.
     """
     try:
         found = json.loads(path.read_bytes())
@@ -145,7 +145,7 @@ def read(path: Path) -> Profile:
             raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
         choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
         profile_key = found["profile_key"]
-        _essence(profile_key)
+        _comparable(profile_key)
         torch.device(profile_key["device"])
         getattr(torch, profile_key["dtype"])
     except OSError as error:
@@ -159,7 +159,7 @@ def read(path: Path) -> Profile:
 
 
 def why_not(profile: Profile) -> str | None:
-    """Why a profile does not apply here and now; None if it does."""
+    """The reason why a profile does not apply here; None if it applies."""
     profile_key = profile.profile_key
     device, dtype = torch.device(profile_key["device"]), getattr(torch, profile_key["dtype"])
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -174,7 +174,11 @@ def why_not(profile: Profile) -> str | None:
 
 
 def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """A profile as JSON, with whatever else was measured."""
+    """A profile as JSON values.
+
+    Args:
+        rest: other measurements to keep in the file.
+    """
     return {
         "format": FORMAT,
         "profile_key": dict(profile_key),
@@ -184,10 +188,10 @@ def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Map
 
 
 def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
-    """What a profile was measured for and what it is wanted for, where these differ; None where they do not."""
+    """The first difference between a profile's key and the wanted one; None if there is none."""
     if wanted is None:
         return "the models' files, to compare with, cannot be found"
-    theirs, ours = _essence(measured), _essence(wanted)
+    theirs, ours = _comparable(measured), _comparable(wanted)
     for name in ours:
         if theirs[name] != ours[name]:
             shown = [_shown(side, name) for side in (measured, wanted)]
@@ -196,8 +200,8 @@ def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
     return None
 
 
-def _essence(profile_key: ProfileKey) -> dict[str, Any]:
-    """What has to agree: a model is the same under another name."""
+def _comparable(profile_key: ProfileKey) -> dict[str, Any]:
+    """The values that must be equal: models count by their digests, not by their names."""
     models = {n: None if profile_key[n] is None else str(profile_key[n]["fingerprint"]) for n in ("target", "draft")}
     machine = {n: profile_key["machine"][n] for n in ("cpu", "threads", "accelerator")}
     return {**models, **{n: profile_key[n] for n in ("dtype", "device", "engine")}, **machine}
@@ -209,10 +213,10 @@ def _shown(profile_key: ProfileKey, name: str) -> str:
 
 
 def identity(name: str | Path) -> dict[str, str] | None:
-    """Name and digest_of of a model by its files; None where they cannot be found.
+    """Name and digest of a model; None if its files cannot be found.
 
     Args:
-        name: a folder, or the name of a hub model that has been downloaded.
+        name: a folder, or the name of a downloaded hub model.
     """
     folder = folder_of(name)
     if folder is None:
@@ -221,12 +225,12 @@ def identity(name: str | Path) -> dict[str, str] | None:
 
 
 def folder_of(name: str | Path) -> Path | None:
-    """The folder with a model's files: the name itself, or that of a downloaded hub model; None where there is none."""
+    """The folder with a model's files: ``name`` itself, or that of a downloaded hub model; None if there is none."""
     return Path(name) if Path(name).is_dir() else _downloaded(str(name))
 
 
 def _downloaded(name: str) -> Path | None:
-    """Where a hub model's files are."""
+    """The folder of a downloaded hub model; None if it is not in the cache."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -238,9 +242,9 @@ def _downloaded(name: str) -> Path | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """A digest of a model folder: the configuration, and of each weight file its size, its header and some samples.
+    """A digest of a model folder: its configuration, and the size, header and some samples of each weight file.
 
-    Weights that were trained further have another one, and no large file is read as a whole.
+    Further training changes the digest. Large files are not read completely.
     """
     digest = hashlib.sha256()
     for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):

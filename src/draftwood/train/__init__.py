@@ -1,4 +1,4 @@
-"""Training of language and translation models (`lm`, `translator`) and of drafters for them (`draft`, `spec_drafter`).
+"""Training of language and translation models (`lm`, `translator`) and of their drafters (`draft`, `spec_drafter`).
 
-Nothing heavy is imported here.
+This module imports nothing heavy.
 """

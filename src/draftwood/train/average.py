@@ -1,6 +1,6 @@
-"""One model from several of the same training: the mean of their weights.
+"""Averaging of models: the mean of the weights of several models from one training.
 
-Models that share a beginning can be averaged, and the mean often generalises better than any of them ("Model soups",
+Models that share their first steps can be averaged. The mean often generalises better than any of them ("Model soups",
 Wortsman et al. 2022, arXiv 2203.05482).
 """
 
@@ -19,14 +19,14 @@ from draftwood.train.tokenizer import encoder
 
 
 def average(config: AverageConfig) -> dict[str, Any]:
-    """Save the mean of the models in ``config.out``; returns what is written to ``metrics.json``, with held-out losses.
+    """Save the mean of the models in ``config.out``; returns the contents of ``metrics.json``, with held-out losses.
 
     Raises:
         ConfigError: fewer than two models, or models of different sizes.
-        ModelError: a folder without a model.
+        ModelError: a folder holds no model.
     """
     if len(config.models) < 2:
-        raise ConfigError(f"{len(config.models)} model given to average; give --models two times or more")
+        raise ConfigError(f"number of models to average is {len(config.models)}; give --models two times or more")
     for path in config.models:
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} holds no config.json; give the folder of a saved model")
@@ -49,11 +49,11 @@ def average(config: AverageConfig) -> dict[str, Any]:
 @torch.no_grad()
 def _mean(folders: tuple[Path, ...]) -> Any:
     model, *others = (saved_model(path) for path in folders)
-    mean = dict(model.named_parameters())  # tied weights once
+    mean = dict(model.named_parameters())  # without duplicates of tied weights
     for path, other in zip(folders[1:], others, strict=True):
         weights = dict(other.named_parameters())
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in mean.items()}:
-            raise ConfigError(f"the models in {folders[0]} and {path} differ in size; give models of one training")
+            raise ConfigError(f"the models in {folders[0]} and {path} differ in size; give models from one training")
         for name, weight in mean.items():
             weight += weights[name]
     for weight in mean.values():

@@ -1,4 +1,4 @@
-"""Sentences cut into a committed prefix and a block to draft, and what a drafter of blocks is worth.
+"""Sentences cut into a committed prefix and a block to draft, and the evaluation of block drafters.
 
 Sources: Spec-Drafter, Xia et al. 2023, arXiv 2203.16487; glancing, Qian et al. 2021, arXiv 2008.07905.
 """
@@ -17,21 +17,21 @@ from draftwood.train.pairs import IGNORED, PairBatches, TokenPairs, held_out_bat
 
 Batch = dict[str, Tensor]
 Scores = Callable[[Batch], Tensor]
-"""A cut batch -> scores of its blocks, float [row, k, vocab]."""
+"""From a cut batch to scores of its blocks, float [row, k, vocab]."""
 
 
 def cut(batch: Batch, committed: Tensor, k: int, start: int) -> Batch:
-    """Cut every target sentence after its first tokens.
+    """Cut every target sentence after its first ``committed`` tokens.
 
     Args:
-        batch: ``input_ids``, ``attention_mask`` and ``labels``, as :func:`draftwood.train.pairs.batch_of` makes them.
-        committed: int64 [row], how many tokens of each sentence are kept.
-        k: length of the block.
-        start: the token that every target sentence starts with; it also fills up short prefixes.
+        batch: ``input_ids``, ``attention_mask`` and ``labels`` from :func:`draftwood.train.pairs.batch_of`.
+        committed: int64 [row], the number of kept tokens of each sentence.
+        k: length of the block in tokens.
+        start: the first token of every target sentence; it also pads short prefixes.
 
     Returns:
         The batch with ``prefix`` and ``prefix_mask`` int64 [row, 1 + most committed], the start token first, and ``labels``
-        int64 [row, k]: the tokens of the block, ``IGNORED`` beyond the end of the sentence.
+        int64 [row, k]: the tokens of the block, ``IGNORED`` after the end of the sentence.
     """
     labels, width = batch["labels"], int(committed.max())
     kept = torch.arange(1 + width, device=labels.device) <= committed[:, None]
@@ -42,10 +42,10 @@ def cut(batch: Batch, committed: Tensor, k: int, start: int) -> Batch:
 
 
 def cut_at_random(batch: Batch, rng: np.random.Generator, k: int, start: int, least: int) -> Batch:
-    """Cut every sentence of L tokens at a random place, at least ``least`` and at most L - 1 tokens being kept.
+    """Cut every sentence of L tokens at random; from ``least`` to L - 1 tokens are kept.
 
-    Of the places from ``least`` on, the share u (uniform) squared is kept: short prefixes are the more frequent ones, as in
-    use, where every sentence begins without any.
+    The kept share of the tokens after ``least`` is u squared, with u uniform. So short prefixes are more frequent, as in
+    decoding, where every sentence begins with none.
     """
     lengths = (batch["labels"] != IGNORED).sum(1).numpy()
     committed = least + np.floor((lengths - least) * rng.random(len(lengths)) ** 2).astype(np.int64)
@@ -53,7 +53,7 @@ def cut_at_random(batch: Batch, rng: np.random.Generator, k: int, start: int, le
 
 
 class BlockBatches(PairBatches):
-    """Batches of sentence pairs cut at random; what an item holds depends on its number and the seed only."""
+    """Batches of sentence pairs cut at random; an item depends on its number and the seed only."""
 
     def __init__(self, pairs: TokenPairs, config: SpecDrafterConfig, pad: int, start: int, least: int) -> None:
         super().__init__(pairs, config, pad)
@@ -67,27 +67,27 @@ class BlockBatches(PairBatches):
 
 
 def lengths_of(config: SpecDrafterConfig) -> tuple[int, int]:
-    """Shortest and longest block to train on.
+    """The shortest and the longest block to train on, in tokens.
 
     Raises:
-        ConfigError: lengths below 1, or the shortest above the longest.
+        ConfigError: a length below 1, or the shortest is above the longest.
     """
     shortest = config.block if config.block_from is None else config.block_from
     if not 1 <= shortest <= config.block:
         raise ConfigError(
-            f"blocks of {shortest} to {config.block} tokens were asked for; give 1 or more, and the shorter one first"
+            f"block lengths are {shortest} to {config.block} tokens; give 1 or more, and --block-from at most --block"
         )
     return shortest, config.block
 
 
 def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Which positions bool [row, k] to reveal: of a row's n wrongly predicted ones, ``share * n`` rounded down, at random.
+    """The positions to reveal, bool [row, k]: of a row's n wrong predictions, a random ``share * n``, rounded down.
 
     Args:
         guessed: int64 [row, k], the predicted tokens.
         labels: int64 [row, k]; ``IGNORED`` ones are never revealed.
-        share: from 0 to less than 1, so that something is left to learn from.
-        generator: decides which, on the CPU.
+        share: from 0 to less than 1, so that some positions stay masked.
+        generator: on the CPU; chooses the positions.
     """
     wrong = ((guessed != labels) & (labels != IGNORED)).cpu()
     order = torch.rand(wrong.shape, generator=generator).masked_fill(~wrong, 2.0).argsort(-1).argsort(-1)
@@ -95,10 +95,10 @@ def glance(guessed: Tensor, labels: Tensor, share: float, generator: torch.Gener
 
 
 def share_of(config: SpecDrafterConfig, progress: float) -> float:
-    """Share of wrong positions that is revealed when this share of the training is done.
+    """The share of wrong positions to reveal at this progress of the training, from 0 to 1.
 
     Raises:
-        ConfigError: a share that is not from 0 to less than 1.
+        ConfigError: a share of the settings is outside [0, 1).
     """
     for name, share in (("glance_start", config.glance_start), ("glance_end", config.glance_end)):
         if not 0 <= share < 1:
@@ -107,33 +107,33 @@ def share_of(config: SpecDrafterConfig, progress: float) -> float:
 
 
 def replay(scores: Scores, batch: Batch, k: int, start: int, least: int) -> tuple[int, int, int]:
-    """Draft and verify a batch at temperature 0, the target's output being known.
+    """Draft and verify a batch at temperature 0 against the target's known output.
 
-    Each pass drafts ``k`` tokens, keeps those up to the first that is not the target's, and adds one token of the target's,
-    until the sentence ends. A drafter that can draft only after ``least`` tokens leaves them to passes without a draft.
+    Each pass drafts ``k`` tokens, keeps them up to the first that is not the target's, and adds one token of the target.
+    Passes repeat until the sentence ends. A drafter that needs ``least`` tokens first leaves them to passes without a draft.
 
     Returns:
-        Tokens, passes of the target, and accepted tokens, summed over rows.
+        The numbers of tokens, of target passes, and of accepted tokens, summed over rows.
     """
     lengths = (batch["labels"] != IGNORED).sum(1)
     committed = torch.full_like(lengths, least)
     passes, accepted = least * len(lengths), 0
-    while (going := committed < lengths).any():
-        rows = cut({name: tensor[going] for name, tensor in batch.items()}, committed[going], k, start)
+    while (unfinished := committed < lengths).any():
+        rows = cut({name: tensor[unfinished] for name, tensor in batch.items()}, committed[unfinished], k, start)
         right = (scores(rows).argmax(-1) == rows["labels"]).long().cumprod(-1).sum(-1)
         passes, accepted = passes + len(right), accepted + int(right.sum())
-        committed[going] = torch.minimum(committed[going] + right + 1, lengths[going])
+        committed[unfinished] = torch.minimum(committed[unfinished] + right + 1, lengths[unfinished])
     return int(lengths.sum()), passes, accepted
 
 
-def worth(
+def evaluate(
     scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, least: int, device: torch.device
 ) -> dict[str, float]:
-    """What a drafter is worth on sentences and the target's outputs for them.
+    """Evaluate a drafter on sentences and the target's outputs for them.
 
     Returns:
-        ``loss`` in nats per drafted token at random cuts, ``accepted_per_pass``, and ``tokens_per_pass`` of the target, its
-        own extra tokens counted (the block efficiency of exact greedy decoding).
+        ``loss`` in nats per drafted token at random cuts; ``accepted_per_pass``, accepted tokens per target pass;
+        ``tokens_per_pass``, with the target's own token of each pass: the block efficiency of exact greedy decoding.
     """
     rng, loss, drafted, totals = np.random.default_rng(0), 0.0, 0, np.zeros(3, dtype=np.int64)
     for batch in held_out_batches(outputs, pad, device):

@@ -1,4 +1,4 @@
-"""User's turns of chats made from training text: tasks on passages, questions, sentences to translate."""
+"""User turns of chats, made from training text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents, read_lines
 
-_WORDS = 90  # of a passage
+_WORDS = 90  # most words of a passage
 _TASKS = (
     "Summarize the following text in two sentences.\n\n{}",
     "Continue this story.\n\n{}",
@@ -23,10 +23,10 @@ _TASKS = (
 
 
 def text_turns(folder: Path, count: int, seed: int) -> list[str]:
-    """User's turns made from the training text of a data folder: tasks on passages, questions, sentences to translate.
+    """User turns from the training text of a data folder: tasks on passages, questions, sentences to translate.
 
     Raises:
-        ConfigError: a folder without ``NAME.train.txt``, ``NAME.train.de`` or the same with ``.xz``.
+        ConfigError: the folder holds no ``NAME.train.txt`` or ``NAME.train.de``, with or without ``.xz``.
     """
     rng = random.Random(seed)
     files = sorted(p for kind in ("txt", "de") for p in folder.rglob(f"*.train.{kind}*"))

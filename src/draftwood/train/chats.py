@@ -1,10 +1,10 @@
-"""Chats that a chat model writes itself, both sides of them: what a drafter for it is trained on.
+"""Chats written by a chat model itself, user turns and answers, as training data for its drafter.
 
-The model is given the beginning of its own chat template and samples the user's turn, then the answer at temperature 1
-(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user's turns is made from training text instead.
+The model receives the beginning of its own chat template. It samples the user turn, then the answer at temperature 1
+(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user turns is made from training text instead.
 
-Rows of one batch are at different places of different chats: a finished chat makes room for the next one at once. Every step
-reads one token of every row, sampled or given by the template.
+The rows of a batch hold different chats at different positions. A finished chat is replaced by a new one at once. Every step
+reads one token of every row, sampled or from the template.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
 
 _MARKS = ("\x01", "\x02", "\x03")
-_MIN_P = 0.05  # of the likeliest token's probability: less likely tokens are left out of the user's turns
+_MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
 _USER_TEMPERATURE = 0.9
-_LONGEST_TURN = 64  # tokens of a sampled user's turn
+_LONGEST_TURN = 64  # most tokens of a sampled user turn
 _PART = 256  # chats in one file
-_GIVEN = 0.3  # share of chats whose first turn is made from training text
-_AGAIN = 0.3  # chance of another turn behind an answer
+_FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
+_ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 class Chat(NamedTuple):
-    """Token ids of a whole chat, and which of them the model wrote as an answer (its end-of-turn tokens among them)."""
+    """Token ids of a chat, and which of them the model wrote as an answer, end-of-turn tokens included."""
 
     tokens: list[int]
     answered: list[bool]
@@ -54,9 +54,9 @@ class Template:
     """The fixed parts of a model's chat template, as token ids.
 
     Attributes:
-        head: before the first user's turn.
-        to_answer: between a user's turn and the answer.
-        to_user: between an answer and the next user's turn.
+        head: before the first user turn.
+        to_answer: between a user turn and the answer.
+        to_user: between an answer and the next user turn.
         ends: tokens that end a turn.
     """
 
@@ -67,10 +67,10 @@ class Template:
 
     @staticmethod
     def of(tokenizer: Any, eos: Sequence[int]) -> Template:
-        """Taken apart from a chat of two turns.
+        """The template of a tokenizer, split from a chat with two user turns.
 
         Raises:
-            ConfigError: no chat template, or one that has no place for a message as it is.
+            ConfigError: no chat template, or one that does not hold each message exactly once and unchanged.
         """
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError("the target's tokenizer has no chat template: give a chat model")
@@ -88,7 +88,7 @@ class Template:
 
 @final
 class RowCache(Cache):  # type: ignore[misc]
-    """Keys and values ``[layer, row, head, slot, dim]`` of rows that are at different places.
+    """Keys and values ``[layer, row, head, slot, dim]`` of rows at different positions.
 
     Attributes:
         at: int64 [row], the slot of each row's next token.
@@ -122,7 +122,7 @@ class RowCache(Cache):  # type: ignore[misc]
 
 @final
 class _Row:
-    """One chat as it is written: the tokens so far, those that the template gives next, and whose turn it is."""
+    """A chat in progress: its tokens so far, the template's next tokens, and whether the model is answering."""
 
     def __init__(self, given: Sequence[int], *, answering: bool) -> None:
         self.tokens: list[int] = []
@@ -131,23 +131,18 @@ class _Row:
         self.answering = answering
         self.turn = 0  # tokens sampled in this turn
 
-    @property
-    def user(self) -> bool:
-        """It is the user's turn."""
-        return not self.answering
-
 
 @final
 class Writer:
-    """Samples chats, one token of every row a step.
+    """Samples chats, one token of every row per step.
 
     Args:
         model: a causal language model.
         template: its chat template.
-        turns: first turns made from text, as token ids; may be empty.
-        rows: chats that are written at the same time.
-        longest: tokens of a chat at most.
-        seed: of everything drawn.
+        turns: first user turns made from text, as token ids; may be empty.
+        rows: number of chats written at the same time.
+        longest: the largest number of tokens of a chat.
+        seed: of all random choices.
     """
 
     def __init__(
@@ -157,16 +152,16 @@ class Writer:
         self._rng = random.Random(seed)
         self._generator = torch.Generator(model.device).manual_seed(seed)
         self._cache = RowCache(model.config.num_hidden_layers, rows, longest)
-        self._rows = [self._begun() for _ in range(rows)]
+        self._rows = [self._new_chat() for _ in range(rows)]
 
-    def _begun(self) -> _Row:
+    def _new_chat(self) -> _Row:
         head, to_answer = self._template.head, self._template.to_answer
-        if self._turns and self._rng.random() < _GIVEN:
+        if self._turns and self._rng.random() < _FROM_TEXT:
             return _Row([*head, *self._rng.choice(self._turns), *to_answer], answering=True)
         return _Row(head, answering=False)
 
     def chats(self) -> Iterator[Chat]:
-        """Finished chats, without end."""
+        """Finished chats; an endless iterator."""
         following = [row.given.pop(0) for row in self._rows]
         while True:
             for at, (row, token) in enumerate(zip(self._rows, following, strict=True)):
@@ -174,28 +169,29 @@ class Writer:
                 row.answered.append(row.answering and row.turn > 0)
                 if self._over(row):
                     yield Chat(row.tokens, row.answered)
-                    self._rows[at] = self._begun()
+                    self._rows[at] = self._new_chat()
                     self._rows[at].tokens.append(self._rows[at].given.pop(0))
                     self._rows[at].answered.append(False)
             following = self._next(self._scores([row.tokens[-1] for row in self._rows]))
 
     def _over(self, row: _Row) -> bool:
-        """Whether a row is finished; turns to what follows where a turn has ended."""
+        """Whether a row is finished; at the end of a turn, start the next one."""
         if len(row.tokens) == self._longest:
             return True
         ended = row.turn > 0 and not row.given and row.tokens[-1] in self._template.ends
         if row.answering and ended:
-            if len(row.tokens) + len(self._template.to_user) + _LONGEST_TURN > self._longest or self._rng.random() > _AGAIN:
+            full = len(row.tokens) + len(self._template.to_user) + _LONGEST_TURN > self._longest
+            if full or self._rng.random() > _ANOTHER_TURN:
                 return True
             row.given, row.answering, row.turn = self._template.to_user[1:], False, 0
-        elif row.user and (ended or row.turn == _LONGEST_TURN):
+        elif not row.answering and (ended or row.turn == _LONGEST_TURN):
             row.given = self._template.to_answer[1 if ended else 0 :]
             row.answering, row.turn = True, 0
         return False
 
     @torch.inference_mode()
     def _scores(self, tokens: Sequence[int]) -> Float[Tensor, "row vocab"]:
-        """Scores behind the last token of every row."""
+        """Scores after the last token of every row."""
         self._cache.at = at = torch.tensor([len(row.tokens) - 1 for row in self._rows])
         unseen = torch.arange(int(at.max()) + 1) > at[:, None]
         mask = torch.zeros(unseen.shape, dtype=self._model.dtype).masked_fill_(unseen, torch.finfo(self._model.dtype).min)
@@ -211,14 +207,14 @@ class Writer:
 
     @torch.inference_mode()
     def _next(self, scores: Float[Tensor, "row vocab"]) -> list[int]:
-        """The token that follows in every row: the template's, or one that is drawn."""
+        """The next token of every row: the template's, or a sampled one."""
         for at, row in enumerate(self._rows):
-            if row.user:
+            if not row.answering:
                 likeliest = scores[at].max() + _USER_TEMPERATURE * math.log(_MIN_P)
                 scores[at] = scores[at].masked_fill(scores[at] < likeliest, -torch.inf) / _USER_TEMPERATURE
-        reached = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
-        points = torch.rand(len(reached), 1, generator=self._generator, dtype=torch.float64) * reached[:, -1:]
-        drawn = torch.searchsorted(reached, points, right=True).squeeze(1).tolist()
+        cumulative = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
+        points = torch.rand(len(cumulative), 1, generator=self._generator, dtype=torch.float64) * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, points, right=True).squeeze(1).tolist()
         out = []
         for row, token in zip(self._rows, drawn, strict=True):
             row.turn += not row.given
@@ -227,13 +223,13 @@ class Writer:
 
 
 def write_chats(config: ChatsConfig) -> None:
-    """Write chats of the target as files of 256 into a folder; a stopped run goes on behind the last file.
+    """Write chats of the target into a folder, 256 per file; a stopped run continues after the last file.
 
     A file ``00000.npz`` holds ``tokens`` (uint16 or int32 [token]), ``lengths`` (int32 [chat]) and ``answered``
     (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
 
     Raises:
-        ConfigError: a target without a usable chat template, a data folder without text.
+        ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
     """
     options = LoadOptions(dtype=config.dtype)
     device = choose_device("cpu")
@@ -278,7 +274,7 @@ def _save(path: Path, chats: Sequence[Chat], vocab: int) -> None:
 
 
 def read_chats(folder: Path) -> list[Chat]:
-    """All chats of a folder that :func:`write_chats` filled, in order."""
+    """All chats in a folder written by :func:`write_chats`, in order."""
     chats = []
     for path in sorted(folder.glob("[0-9]*.npz")):
         with np.load(path) as part:

@@ -1,4 +1,4 @@
-"""``draftwood train``: one subcommand per kind of training, its options taken from the settings' dataclass."""
+"""``draftwood train``: one subcommand per kind of training, with options from its dataclass of settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lm(**options: Any) -> None:
 @group.command(name="draft")
 @dataclass_options(DraftConfig)
 def draft(**options: Any) -> None:
-    """Distil a drafter from a target, on text and on what the target writes itself."""
+    """Distil a drafter from a target, on text and on the target's own samples."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train.draft import train_draft
 
@@ -40,7 +40,7 @@ def draft(**options: Any) -> None:
 @group.command(name="average")
 @dataclass_options(AverageConfig)
 def average(**options: Any) -> None:
-    """Average the weights of models of one training."""
+    """Average the weights of models from one training."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train import average
 
@@ -62,7 +62,7 @@ def translator(**options: Any) -> None:
 @group.command(name="spec-drafter")
 @dataclass_options(SpecDrafterConfig)
 def spec_drafter(**options: Any) -> None:
-    """Distil a drafter of whole blocks from a translation model, on what that model writes."""
+    """Distil a block drafter from a translation model, on that model's own translations."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train.spec_drafter import train_spec_drafter
 
@@ -73,7 +73,7 @@ def spec_drafter(**options: Any) -> None:
 @group.command(name="chats")
 @dataclass_options(ChatsConfig)
 def chats(**options: Any) -> None:
-    """Let a chat model write chats, user's turns and answers, to train a drafter for it on."""
+    """Let a chat model write chats, user turns and answers, as training data for its drafter."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train.chats import write_chats
 

@@ -1,4 +1,4 @@
-"""Settings of the training runs. Command-line options and records are derived from these; defaults exist only here."""
+"""Settings of training runs. Command-line options and records are derived from them; defaults exist only here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from draftwood.core.checks import whole
+from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
 
 Optimizer = Literal["muon", "adamw"]
@@ -20,17 +20,17 @@ class RunConfig:
 
     data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz]"})
     out: Path = field(metadata={"help": "folder for the model; a stopped run in it is resumed"})
-    steps: int | None = field(default=None, metadata={"help": "optimizer steps; without it, what the data gives"})
-    minutes: float | None = field(default=None, metadata={"help": "stop by then, the learning rate falling with the clock"})
+    steps: int | None = field(default=None, metadata={"help": "optimizer steps; by default, one pass over the data"})
+    minutes: float | None = field(default=None, metadata={"help": "time limit; the learning rate falls to zero by then"})
     batch: int = field(default=8, metadata={"help": "blocks per step"})
-    optimizer: Optimizer = field(default="muon", metadata={"help": "muon leaves embeddings and norms to AdamW"})
+    optimizer: Optimizer = field(default="muon", metadata={"help": "muon uses AdamW for embeddings and norms"})
     learning_rate: float = field(default=2e-3, metadata={"help": "peak learning rate; it falls linearly to zero"})
     warmup: int = field(default=100, metadata={"help": "steps until the peak learning rate"})
     weight_decay: float = field(default=0.1, metadata={"help": "decoupled weight decay"})
     beta2: float = field(default=0.95, metadata={"help": "beta2 of AdamW (beta1 is 0.9) and momentum of Muon"})
     clip: float = field(default=1.0, metadata={"help": "largest norm of the gradient"})
     compile: bool = field(default=False, metadata={"help": "fuse operations with torch.compile (needs a C++ compiler)"})
-    seed: int = field(default=0, metadata={"help": "seed of initial weights and of the order of the data"})
+    seed: int = field(default=0, metadata={"help": "seed of the initial weights and of the data's order"})
     save_every: int = field(default=250, metadata={"help": "steps between checkpoints (the last two are kept)"})
     report_every: int = field(default=250, metadata={"help": "steps between reports on held-out text"})
 
@@ -39,10 +39,10 @@ class RunConfig:
 class TextConfig(RunConfig):
     """Settings of a run on packed text."""
 
-    start: Path | None = field(default=None, metadata={"help": "model to start from; without it, random weights"})
-    mix: str = field(default="tinystories=1", metadata={"help": "how often each source is seen: NAME=EPOCHS,..."})
+    start: Path | None = field(default=None, metadata={"help": "model to start from; random weights by default"})
+    mix: str = field(default="tinystories=1", metadata={"help": "epochs of each source: NAME=EPOCHS,..."})
     context: int = field(default=512, metadata={"help": "tokens per block"})
-    report_blocks: int = field(default=8, metadata={"help": "held-out blocks per source in these reports"})
+    report_blocks: int = field(default=8, metadata={"help": "held-out blocks per source in reports"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,14 @@ class PairsConfig(RunConfig):
     """Settings of a run on sentence pairs."""
 
     data: Path = field(metadata={"help": "folder with NAME.train.LANGUAGE[.xz] and NAME.val.LANGUAGE[.xz], line by line"})
-    source_language: str = field(default="de", metadata={"help": "language to translate from, as the files call it"})
-    target_language: str = field(default="en", metadata={"help": "language to translate to, as the files call it"})
-    epochs: int = field(default=10, metadata={"help": "how often each pair is seen, where no --steps are given"})
+    source_language: str = field(default="de", metadata={"help": "language to translate from, as in file names"})
+    target_language: str = field(default="en", metadata={"help": "language to translate to, as in file names"})
+    epochs: int = field(default=10, metadata={"help": "passes over the pairs, unless --steps is given"})
     batch: int = field(default=6000, metadata={"help": "tokens per step, both languages and padding included"})
     warmup: int = field(default=300, metadata={"help": "steps until the peak learning rate"})
-    label_smoothing: float = field(default=0.1, metadata={"help": "share of the loss that goes to all tokens alike"})
+    label_smoothing: float = field(default=0.1, metadata={"help": "share of the loss spread over all tokens"})
     dropout: float = field(default=0.1, metadata={"help": "dropout in the residual stream"})
-    report_pairs: int = field(default=200, metadata={"help": "held-out pairs in these reports"})
+    report_pairs: int = field(default=200, metadata={"help": "held-out pairs in reports"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,11 @@ class TranslatorConfig(PairsConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LMConfig(TextConfig):
-    """Settings of a language model: from scratch, or trained on."""
+    """Settings of a language model, trained from scratch or further."""
 
-    vocab: int = field(default=4096, metadata={"help": "entries of the tokenizer, where one is trained"})
+    vocab: int = field(default=4096, metadata={"help": "entries of a new tokenizer"})
     tokenizer: Path | None = field(
-        default=None, metadata={"help": "folder of a tokenizer; else that of --start, or a new one"}
+        default=None, metadata={"help": "folder of a tokenizer; by default that of --start, or a new one"}
     )
     hidden: int = field(default=320, metadata={"help": "width of the residual stream"})
     layers: int = field(default=8, metadata={"help": "transformer layers"})
@@ -97,62 +97,60 @@ class DraftConfig(TextConfig):
     heads: int = field(default=4, metadata={"help": "attention heads"})
     intermediate: int = field(default=384, metadata={"help": "width of the feed-forward part"})
     loss: Loss = field(default="kl", metadata={"help": "distance to the target's next-token distribution"})
-    tvd_weight: float = field(default=2.0, metadata={"help": "weight of the total variation distance beside the loss"})
-    sampled: int = field(default=1024, metadata={"help": "blocks that the target writes itself, to train on"})
-    sampled_epochs: float = field(default=2.0, metadata={"help": "how often these blocks are seen"})
+    tvd_weight: float = field(default=2.0, metadata={"help": "weight of an added total variation distance"})
+    sampled: int = field(default=1024, metadata={"help": "training blocks that the target writes itself"})
+    sampled_epochs: float = field(default=2.0, metadata={"help": "epochs of these blocks"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
-    prefix: int = field(default=16, metadata={"help": "most tokens of a document that a written block starts with"})
+    prefix: int = field(default=16, metadata={"help": "most tokens of a document at the start of a written block"})
     parallel: int | None = field(
-        default=None, metadata={"help": "train it to draft so many tokens from one forward; without it, one from each"}
+        default=None, metadata={"help": "train to draft this many tokens in one forward; one by default"}
     )
     cuts: int | None = field(
-        default=None, metadata={"help": "blocks that are cut from a text in a step (--parallel); else context / parallel"}
+        default=None, metadata={"help": "blocks cut from a text in a step (--parallel); context / parallel by default"}
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatsConfig:
-    """Settings of the chats that a chat model writes for the training of its drafter."""
+    """Settings of chats that a chat model writes as training data for its drafter."""
 
     target: Path = field(metadata={"help": "folder of the chat model and its tokenizer"})
-    out: Path = field(metadata={"help": "folder for the chats; a stopped run in it goes on"})
-    data: Path | None = field(
-        default=None, metadata={"help": "folder with NAME.train.txt[.xz] that some of the user's turns are made from"}
-    )
+    out: Path = field(metadata={"help": "folder for the chats; a stopped run in it is resumed"})
+    data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
     tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
-    rows: int = field(default=96, metadata={"help": "chats that are written at the same time"})
-    longest: int = field(default=384, metadata={"help": "tokens of a chat at most"})
+    rows: int = field(default=96, metadata={"help": "chats written at the same time"})
+    longest: int = field(default=384, metadata={"help": "most tokens of a chat"})
     dtype: Literal["float32", "bfloat16"] = field(default="bfloat16", metadata={"help": "number format of the model"})
-    seed: int = field(default=0, metadata={"help": "of everything that is drawn"})
+    seed: int = field(default=0, metadata={"help": "seed of all random choices"})
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rows", "longest"):
-            if whole(name, getattr(self, name)) < 1:
+            if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDrafterConfig(PairsConfig):
-    """Settings of a drafter for a translation model that drafts a block of tokens in one pass."""
+    """Settings of a drafter that drafts a block of tokens for a translation model in one pass."""
 
     target: Path = field(metadata={"help": "folder of the translation model and its tokenizer"})
     outputs: int | None = field(
-        default=None, metadata={"help": "training sentences that the target translates; all if None"}
+        default=None, metadata={"help": "training sentences that the target translates; all by default"}
     )
     kind: Kind = field(default="masked-block", metadata={"help": "a model of its own, or heads on the target's states"})
     block: int = field(default=25, metadata={"help": "tokens drafted in one pass"})
-    block_from: int | None = field(default=None, metadata={"help": "train on blocks of this length to --block, not only it"})
+    block_from: int | None = field(default=None, metadata={"help": "shortest block to train on; --block by default"})
     decoder_layers: int = field(default=2, metadata={"help": "decoder layers of a masked-block drafter"})
-    intermediate: int = field(default=256, metadata={"help": "width of their feed-forward part"})
+    intermediate: int = field(default=256, metadata={"help": "width of these layers' feed-forward part"})
     glance_start: float = field(default=0.5, metadata={"help": "share of wrong positions revealed at first (masked-block)"})
-    glance_end: float = field(default=0.3, metadata={"help": "share of wrong positions revealed at last (masked-block)"})
+    glance_end: float = field(default=0.3, metadata={"help": "share of wrong positions revealed at the end (masked-block)"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AverageConfig:
     """Settings of the mean of several models."""
 
-    models: tuple[Path, ...] = field(default=(), metadata={"help": "folder of a saved model; give it several times"})
+    models: tuple[Path, ...] = field(default=(), metadata={"help": "folder of a saved model; repeatable"})
     data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz], for held-out losses"})
     out: Path = field(metadata={"help": "folder for the mean"})
     batch: int = field(default=8, metadata={"help": "held-out blocks at a time"})

@@ -15,7 +15,7 @@ def read_documents(path: Path) -> list[str]:
     """Documents of one text file, plain or xz-compressed, separated by lines ``<|endoftext|>``.
 
     Raises:
-        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed).
+        ConfigError: the file holds no text, is not UTF-8, or is a damaged xz file.
     """
     text = _text(path)
     found = [d.strip("\n") for d in re.split(rf"(?m)^{re.escape(SEPARATOR)}$", text) if d.strip()]
@@ -28,7 +28,7 @@ def read_lines(path: Path) -> list[str]:
     """Lines of one text file, plain or xz-compressed, without their ends and without surrounding blanks.
 
     Raises:
-        ConfigError: a file without text, or one that is not UTF-8 (or whole, if compressed); an empty line, by its number.
+        ConfigError: the file holds no text, is not UTF-8, is a damaged xz file, or has an empty line (named by its number).
     """
     lines = [line.strip() for line in _text(path).removesuffix("\n").split("\n")]
     if not any(lines):
@@ -41,10 +41,10 @@ def read_lines(path: Path) -> list[str]:
 def read_sentence_pairs(folder: Path, part: str, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
     """Source and target sentences of one part of every NAME in a data folder.
 
-    The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file translates the other.
+    The folder holds ``NAME.PART.LANGUAGE`` (or ``.xz``) for two languages. One file translates the other, line by line.
 
     Raises:
-        ConfigError: no folder, a missing file, one that :func:`read_lines` refuses, or files that differ in their number of
+        ConfigError: no folder, a missing file, a file that :func:`read_lines` refuses, or files with different numbers of
             lines.
     """
     wanted = f"NAME.{part}.{languages[0]}"
@@ -80,7 +80,7 @@ def _text(path: Path) -> str:
         return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8").replace("\r\n", "\n")
     except (lzma.LZMAError, EOFError) as error:
         raise ConfigError(
-            f"{path} is no whole xz file ({error}): copy it again, or unpack it and leave the .xz away"
+            f"{path} is not a complete xz file ({error}): copy it again, or unpack it and remove .xz from its name"
         ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1

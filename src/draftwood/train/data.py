@@ -1,9 +1,8 @@
-"""Text on disk -> blocks of tokens.
+"""Blocks of tokens from text on disk.
 
-A data folder holds ``NAME.train.txt`` and ``NAME.val.txt`` (or ``.txt.xz``), one pair per source; the documents of a
-file are separated by a line ``<|endoftext|>``. A mix such as ``tinystories=7,fairy_tales=1.5`` says how often each
-source is seen. Blocks are packed: documents, each closed by the end-of-text token, are joined and cut to equal lengths,
-so that no position is padding.
+A data folder holds ``NAME.train.txt`` and ``NAME.val.txt`` (or ``.txt.xz``), one pair per source. The documents of a file
+are separated by a line ``<|endoftext|>``. A mix such as ``tinystories=7,fairy_tales=1.5`` gives the epochs of each source.
+Blocks are packed: documents, each closed by the end-of-text token, are joined and cut to equal lengths without padding.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SUFFIXES = (".txt", ".txt.xz")
 
 
 class Encoder(Protocol):
-    """What packing needs of a tokenizer."""
+    """The part of a tokenizer that packing needs."""
 
     def __call__(self, documents: list[str]) -> list[list[int]]:
         """Token ids of each document, without special tokens."""
@@ -33,7 +32,11 @@ class Encoder(Protocol):
 
 
 def parse_mix(text: str) -> dict[str, float]:
-    """``"a=7,b=0.5"`` -> ``{"a": 7.0, "b": 0.5}``; a name alone counts once."""
+    """From ``"a=7,b=0.5"`` to ``{"a": 7.0, "b": 0.5}``; a name without a number means one epoch.
+
+    Raises:
+        ConfigError: the text is not a mix.
+    """
     mix: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, times = part.partition("=")
@@ -42,7 +45,7 @@ def parse_mix(text: str) -> dict[str, float]:
         except ValueError:
             raise ConfigError(f"mix: {part!r} should read NAME=EPOCHS, for example tinystories=2.5") from None
         if not 0 < epochs < float("inf"):
-            raise ConfigError(f"mix: {part!r} asks for {epochs} epochs; give a number above 0 or leave the source out")
+            raise ConfigError(f"mix: {part!r} gives {epochs} epochs; give a number above 0, or leave the source out")
         if name in mix:
             raise ConfigError(f"mix: {name!r} is named twice; add its epochs up")
         mix[name] = epochs
@@ -52,7 +55,11 @@ def parse_mix(text: str) -> dict[str, float]:
 
 
 def sources(folder: Path) -> list[str]:
-    """Names of the sources in a data folder that have a training part."""
+    """Names of the sources in a data folder that have a training part.
+
+    Raises:
+        ConfigError: no folder, or no source in it.
+    """
     if not folder.is_dir():
         raise ConfigError(f"data folder {folder} does not exist; give one with NAME.train.txt or NAME.train.txt.xz")
     names = {p.name.removesuffix(f".train{s}") for s in _SUFFIXES for p in folder.glob(f"*.train{s}")}
@@ -62,7 +69,11 @@ def sources(folder: Path) -> list[str]:
 
 
 def read_part(folder: Path, name: str, part: str) -> list[str]:
-    """Documents of one source's ``train`` or ``val`` part; an absent ``val`` part is an empty list."""
+    """Documents of one source's ``train`` or ``val`` part; a missing ``val`` part is an empty list.
+
+    Raises:
+        ConfigError: an unknown source.
+    """
     known = sources(folder)
     if name not in known:
         raise ConfigError(f"unknown source {name!r}; {folder} holds {', '.join(known)}")
@@ -74,7 +85,7 @@ def read_part(folder: Path, name: str, part: str) -> list[str]:
 
 
 def mixed(documents: dict[str, list[str]], mix: dict[str, float], seed: int) -> list[str]:
-    """Documents as often as the mix says, shuffled. A fraction is counted in characters, its last document cut."""
+    """Documents repeated by the mix, shuffled. A fraction is counted in characters, and its last document is cut."""
     rng = random.Random(seed)
     chosen: list[str] = []
     for name, epochs in mix.items():
@@ -111,7 +122,11 @@ def pack(stream: np.ndarray[tuple[int], np.dtype[np.int32]], length: int) -> Ten
 def train_blocks(
     documents: dict[str, list[str]], mix: dict[str, float], encoder: Encoder, eos: int, length: int, seed: int
 ) -> Tensor:
-    """Training blocks int64 [block, length] of a mix of documents."""
+    """Training blocks int64 [block, length] of a mix of documents.
+
+    Raises:
+        ConfigError: the mix has too little text for one block.
+    """
     blocks = pack(encode(mixed(documents, mix, seed), encoder, eos), length)
     if not len(blocks):
         raise ConfigError(f"the mix {mix} gives fewer than {length} tokens; give more text or a shorter context")
@@ -119,13 +134,13 @@ def train_blocks(
 
 
 def held_out_blocks(folder: Path, names: Iterable[str], encoder: Encoder, eos: int, length: int) -> dict[str, Tensor]:
-    """Blocks int64 [block, length] of the ``val`` part of each source that has enough held-out text for one."""
+    """Blocks int64 [block, length] of the ``val`` part of each source with enough held-out text for one block."""
     packed = {name: pack(encode(read_part(folder, name, "val"), encoder, eos), length) for name in names}
     return {name: blocks for name, blocks in packed.items() if len(blocks)}
 
 
 class Blocks(Dataset[dict[str, Tensor]]):
-    """Token blocks int64 [block, length] as the items a causal language model is trained on."""
+    """Token blocks int64 [block, length] as training items of a causal language model."""
 
     def __init__(self, *parts: Tensor) -> None:
         self.tokens = torch.cat(parts)
@@ -137,8 +152,8 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
-def counted(blocks: dict[str, Tensor]) -> dict[str, int]:
-    """Tokens of each source's blocks."""
+def token_counts(blocks: dict[str, Tensor]) -> dict[str, int]:
+    """The number of tokens of each source's blocks."""
     return {name: tensor.numel() for name, tensor in blocks.items()}
 
 

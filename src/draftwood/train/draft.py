@@ -1,7 +1,7 @@
 """A drafter distilled from its target: a much smaller Llama with the same tokenizer.
 
-It learns the target's next-token distribution, on training text and on text that the target wrote itself
-(DistillSpec, arXiv 2310.08461; the drafter's own samples, its third kind of data, are not used).
+It learns the target's next-token distribution, on training text and on text sampled from the target (DistillSpec, arXiv
+2310.08461). DistillSpec's third kind of data, the drafter's own samples, is not used.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from draftwood.train import data, loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
-from draftwood.train.parallel import Cutting, add_mask_token, place_agreement
+from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
 
 Evaluate = Callable[[Any, Any, Any], dict[str, Any]]
-"""(drafter, target, tokenizer) -> named figures, for example block efficiency measured with a real decoder."""
+"""From (drafter, target, tokenizer) to named figures, for example block efficiency measured with a real decoder."""
 
 _HELD_OUT_SEED = 1
 
 
 class Distillation(Trainer):  # type: ignore[misc]
-    """A Trainer whose loss is a distance to the distribution of a frozen target."""
+    """A Trainer whose loss is a distance to a frozen target's distribution."""
 
     def __init__(self, *, target: nn.Module, loss: str, tvd_weight: float, **settings: Any) -> None:
         super().__init__(**settings)
@@ -54,14 +54,14 @@ class Distillation(Trainer):  # type: ignore[misc]
 
 
 class BlockDistillation(Distillation):
-    """Distillation of whole blocks: the target's distributions are learnt at every token and at the masks of some cuts."""
+    """Distillation of whole blocks: it learns the target's distributions at every token and at the masks of cuts."""
 
     def __init__(self, *, cutting: Cutting, **settings: Any) -> None:
         super().__init__(**settings)
         self.cutting = cutting
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
-        """Mean distance over tokens and masks; where texts are cut depends on step and seed only; see Trainer."""
+        """Mean distance over tokens and masks; the cuts depend on step and seed only; see Trainer."""
         tokens = inputs["input_ids"]
         generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
         cut = self.cutting.random(tokens, generator)
@@ -73,10 +73,10 @@ class BlockDistillation(Distillation):
 
 
 def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[str, Any]:
-    """Distil a drafter into ``config.out``; returns what is written to ``metrics.json``.
+    """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``.
 
-    ``evaluate`` is called once with the finished drafter, the target and the tokenizer; its figures are added to the
-    metrics under ``"evaluate"``.
+    ``evaluate`` is called once with the finished drafter, the target and the tokenizer. Its figures are added to the metrics
+    under ``"evaluate"``.
     """
     loop.require_accelerate()
     mix = data.parse_mix(config.mix)
@@ -108,7 +108,7 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
     metrics = {
-        **loop.facts(config, model, data.counted(held_out)),
+        **loop.facts(config, model, data.token_counts(held_out)),
         "held_out": loop.measured(model, partial(report, held_out)),
         "sampled_tokens": written.numel(),
         **result,
@@ -126,16 +126,21 @@ def _trainer(cutting: Cutting | None, **settings: Any) -> Distillation:
 def _report(
     model: Any, target: Any, held_out: dict[str, Tensor], batch: int, cutting: Cutting | None
 ) -> dict[str, dict[str, Any]]:
-    """What is reported of a drafter: its agreement with the target, and that of its blocks if it drafts blocks."""
+    """A drafter's agreement with the target, and that of its blocks if it drafts blocks."""
     figures = agreement(model, target, held_out, batch)
     if cutting is None:
         return figures
-    blocks = place_agreement(model, target, held_out, batch, cutting)
+    blocks = block_agreement(model, target, held_out, batch, cutting)
     return {name: {**figures[name], **blocks[name]} for name in figures}
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
-    """The frozen target in bfloat16 and its tokenizer."""
+    """The frozen target in bfloat16, and its tokenizer.
+
+    Raises:
+        ConfigError: the context is longer than the target's.
+        ModelError: the folder holds no model.
+    """
     if not (config.target / "config.json").is_file():
         raise ModelError(f"{config.target} holds no config.json; give the folder of a saved target model")
     tokenizer = load_tokenizer(config.target)
@@ -154,7 +159,7 @@ def _blocks(
     text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
     held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
     chosen = data.mixed(documents, mix, config.seed)
-    # A few characters per token are plenty for the first tokens of a document; whole books need not be encoded again.
+    # 16 characters per token are more than enough for the first tokens; whole books need not be encoded again.
     starts = [ids[: config.prefix] for ids in encode([d[: 16 * config.prefix] for d in chosen])]
 
     def write(count: int, seed: int, folder: str) -> Tensor:
@@ -167,21 +172,21 @@ def _blocks(
 
 
 def _times(blocks: Tensor, epochs: float) -> list[Tensor]:
-    """The blocks as often as asked; a fraction takes the first of them."""
+    """The blocks repeated ``epochs`` times; a fraction takes the first of them."""
     whole, fraction = int(epochs), epochs - int(epochs)
     return [blocks] * whole + [blocks[: round(fraction * len(blocks))]]
 
 
 def log_distribution(logits: Tensor) -> Tensor:
-    """Log-probabilities float32 [row, position, vocab] of every token that has a successor in the block."""
+    """Log-probabilities float32 [row, position, vocab] after every token but the last of each block."""
     return logits[:, :-1].float().log_softmax(-1)
 
 
 def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) -> dict[str, dict[str, Any]]:
-    """How well a drafter foresees its target, for each kind of held-out blocks int64 [block, length].
+    """How well a drafter predicts its target, for each kind of held-out blocks int64 [block, length].
 
-    ``acceptance`` is at temperature 1, ``greedy`` the share of positions where both prefer the same token, ``ce`` the
-    drafter's loss on the text in nats per token, and ``chain`` the estimate of
+    ``acceptance`` is at temperature 1. ``greedy`` is the share of positions where both prefer the same token, ``ce`` the
+    drafter's loss on the text in nats per token. ``chain`` is the estimate of
     :func:`draftwood.train.losses.chain_efficiency` for chains of 2 to 5 tokens.
     """
     figures = {}

@@ -1,7 +1,7 @@
-"""A small Llama, from scratch or trained on: tokenizer, training, held-out losses, samples.
+"""A small Llama, trained from scratch or further: tokenizer, training, held-out losses, samples.
 
-The architecture is Llama's (Touvron et al. 2023, arXiv 2302.13971): RMSNorm, rotary positions, SwiGLU; embeddings are
-tied. Small models of this kind tell coherent stories when the text is simple (TinyStories, arXiv 2305.07759).
+The architecture is Llama's (Touvron et al. 2023, arXiv 2302.13971): RMSNorm, rotary positions, SwiGLU, with tied embeddings.
+Small models of this kind write coherent stories when the text is simple (TinyStories, arXiv 2305.07759).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from draftwood.train.tokenizer import encoder, train_tokenizer
 
 
 def train_lm(config: LMConfig) -> dict[str, Any]:
-    """Train a model and its tokenizer into ``config.out``; returns what is written to ``metrics.json``."""
+    """Train a model and its tokenizer into ``config.out``; returns the contents of ``metrics.json``."""
     loop.require_accelerate()
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
@@ -44,7 +44,7 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
     result = loop.run(trainer, lambda steps: steps * config.batch * config.context)
     loop.save(model, tokenizer, config.out)
     metrics = {
-        **loop.facts(config, model, data.counted(held_out)),
+        **loop.facts(config, model, data.token_counts(held_out)),
         "held_out_loss": loop.measured(model, lambda m: held_out_losses(m, held_out, config.batch)),
         "samples": samples(model, tokenizer, seed=config.seed),
         **result,
@@ -54,8 +54,8 @@ def train_lm(config: LMConfig) -> dict[str, Any]:
 
 
 def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
-    """The tokenizer of this run: the one asked for, or else one that is trained if the folder has none yet."""
-    given = config.tokenizer or config.start  # weights mean nothing without the tokenizer that they were trained with
+    """The tokenizer of this run: the given one, or one in the output folder, trained if there is none yet."""
+    given = config.tokenizer or config.start  # weights are useless without their own tokenizer
     if given is not None:
         return load_tokenizer(given)
     if not (config.out / "tokenizer.json").is_file():
@@ -64,7 +64,11 @@ def _tokenizer(config: LMConfig, documents: list[str]) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder, or a ModelError where there is none."""
+    """The tokenizer in a folder.
+
+    Raises:
+        ModelError: the folder holds none.
+    """
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(f"{folder} holds no tokenizer.json; give the folder of a saved model or tokenizer")
     return AutoTokenizer.from_pretrained(folder)
@@ -94,10 +98,13 @@ def new_llama(shape: Any, tokenizer: Any) -> LlamaForCausalLM:
 
 
 def saved_model(folder: Path, dtype: torch.dtype = torch.float32, cls: type[Any] | None = None) -> Any:
-    """A saved model in evaluation mode on the CPU; a causal one without a class.
+    """A saved model in evaluation mode on the CPU.
+
+    Args:
+        cls: its class; a causal language model by default.
 
     Raises:
-        ModelError: it cannot be loaded, or its files do not hold exactly its tensors.
+        ModelError: the model cannot be loaded, or its files do not hold exactly its tensors.
     """
     return load_model(folder, LoadOptions(), torch.device("cpu"), dtype, cls)
 
@@ -108,7 +115,7 @@ def _start_from(model: Any, folder: Path) -> None:
         raise ModelError(f"{folder} holds no config.json; give the folder of a saved model")
     found = saved_model(folder).state_dict()
     if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in model.state_dict().items()}:
-        raise ConfigError(f"the model in {folder} has other sizes than asked; give its vocab, hidden, layers, ...")
+        raise ConfigError(f"the model in {folder} has other sizes than these settings; give its vocab, hidden, layers, ...")
     model.load_state_dict(found)
 
 
@@ -125,7 +132,7 @@ def held_out_losses(model: Any, held_out: dict[str, Tensor], batch: int) -> dict
 
 
 def samples(model: Any, tokenizer: Any, seed: int, count: int = 4, tokens: int = 200) -> list[str]:
-    """Texts drawn from the model at temperature 1, from an empty prompt; reproducible on one machine."""
+    """Texts sampled from the model at temperature 1 after an empty prompt; reproducible on one machine."""
     torch.manual_seed(seed)
     model.eval()
     prompt = tokenizer([""] * count, return_tensors="pt").to(model.device)

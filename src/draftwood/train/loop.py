@@ -1,4 +1,4 @@
-"""What every training run shares: its settings, the Trainer, reports while it runs, and resuming after a stop."""
+"""Shared parts of all training runs: settings, the Trainer, reports during a run, and resumption after a stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from draftwood.train.config import ChatsConfig, RunConfig
 from draftwood.train.optim import MuonAdamW
 
 Report = Callable[[Any], dict[str, Any]]
-"""A model -> named figures."""
+"""From a model to named figures."""
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
@@ -31,27 +31,35 @@ _MAY_CHANGE = {
 
 
 def require_accelerate() -> None:
-    """Raise a ConfigError that names the extra where accelerate, which Trainer needs, is not installed."""
+    """Check that accelerate, which Trainer needs, is installed.
+
+    Raises:
+        ConfigError: it is not; names the extra to install.
+    """
     if importlib.util.find_spec("accelerate") is None:
         raise ConfigError('training needs the package accelerate; install it with: pip install "draftwood[train]"')
 
 
 def claim(config: RunConfig | ChatsConfig) -> None:
-    """Make the output folder and note the settings, or refuse to resume a run that had other settings."""
+    """Create the output folder and record the settings in it.
+
+    Raises:
+        ConfigError: the folder holds a run with other settings.
+    """
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
         differ = sorted(k for k in wanted.keys() - _MAY_CHANGE if found.get(k) != wanted[k])
         if differ:
-            what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} asked" for k in differ)
+            what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} here" for k in differ)
             raise ConfigError(f"{config.out} holds a run with other settings ({what}); give another folder")
     config.out.mkdir(parents=True, exist_ok=True)
     write_json(path, wanted)
 
 
 def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
-    """The settings as JSON values; folders by their last two names, so that a record names no machine."""
+    """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
     return {k: "/".join(v.parts[-2:]) if isinstance(v, Path) else v for k, v in asdict(config).items()}
 
 
@@ -63,7 +71,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]
-    """Adds held-out figures and seconds to the Trainer's history, which its checkpoints keep."""
+    """Adds held-out figures and seconds to the Trainer's history, which is part of its checkpoints."""
 
     def __init__(self, every: int, report: Report) -> None:
         self.every, self.report, self.start = every, report, 0.0
@@ -88,9 +96,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
 
 
 class Deadline(TrainerCallback):  # type: ignore[misc]
-    """Ends a run in time on a machine of unknown speed: the learning rate falls linearly with the clock at the latest.
+    """Ends a run after a given time; the learning rate falls to zero at least as fast as linearly in time.
 
-    Such a run cannot be repeated exactly; its metrics say how many steps it made.
+    Such a run cannot be repeated exactly. Its metrics hold the number of steps.
     """
 
     def __init__(self, minutes: float | None, learning_rate: float) -> None:
@@ -98,7 +106,7 @@ class Deadline(TrainerCallback):  # type: ignore[misc]
         self.learning_rate, self.start = learning_rate, time.monotonic()
 
     def left(self) -> float:
-        """Share of the time that is left."""
+        """The remaining share of the time, from 1 to 0."""
         return max(0.0, 1 - (time.monotonic() - self.start) / self.seconds)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
@@ -110,12 +118,12 @@ class Deadline(TrainerCallback):  # type: ignore[misc]
 
 
 def callbacks(config: RunConfig, report: Report) -> list[TrainerCallback]:
-    """What a Trainer calls back while a run with these settings goes on."""
+    """The Trainer callbacks of a run with these settings."""
     return [Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)]
 
 
 def measured(model: nn.Module, report: Report) -> dict[str, Any]:
-    """Figures of a model in evaluation mode; leaves it in the mode it had."""
+    """The figures of a model in evaluation mode; its mode is restored."""
     training = model.training
     model.eval()
     try:
@@ -126,9 +134,10 @@ def measured(model: nn.Module, report: Report) -> dict[str, Any]:
 
 
 def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> TrainingArguments:
-    """Trainer settings: bf16 autocast over float32 weights, on a GPU where there is one.
+    """Trainer settings: bf16 autocast over float32 weights, on a GPU if there is one.
 
-    ``whole_batches``: the items of the data are batches already, in the order in which they are to be seen.
+    Args:
+        whole_batches: each item of the data is a complete batch, and items are used in order.
     """
     return TrainingArguments(
         output_dir=str(config.out / "checkpoints"),
@@ -157,14 +166,18 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> Tra
 
 
 def optimizers(config: RunConfig, model: nn.Module) -> tuple[MuonAdamW | None, None]:
-    """What Trainer takes as ``optimizers``; None leaves AdamW to the Trainer."""
+    """The Trainer's argument ``optimizers``; None leaves AdamW to the Trainer."""
     if config.optimizer == "adamw":
         return None, None
     return MuonAdamW(model, config.learning_rate, config.weight_decay, (0.9, config.beta2)), None
 
 
 def steps_of(config: RunConfig, blocks: int) -> int:
-    """Optimizer steps: as asked, or one pass over the blocks."""
+    """The number of optimizer steps: from the settings, or one pass over the blocks.
+
+    Raises:
+        ConfigError: the blocks do not fill a batch.
+    """
     steps = blocks // config.batch if config.steps is None else config.steps
     if steps < 1 or blocks < config.batch:
         raise ConfigError(f"{blocks} blocks do not fill a batch of {config.batch}; give more text or a smaller batch")
@@ -174,7 +187,8 @@ def steps_of(config: RunConfig, blocks: int) -> int:
 def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
     """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
-    ``tokens_until(steps)`` says how many tokens so many steps see.
+    Args:
+        tokens_until: from a number of steps to the number of tokens in them.
     """
     last = get_last_checkpoint(trainer.args.output_dir) if Path(trainer.args.output_dir).is_dir() else None
     trainer.train(resume_from_checkpoint=last)
@@ -193,12 +207,12 @@ def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
 
 
 def facts(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int]) -> dict[str, Any]:
-    """What the metrics of every run begin with."""
+    """The first entries of every run's metrics."""
     return {"config": plain(config), "parameters": parameters(model), "held_out_tokens": held_out_tokens}
 
 
 def parameters(model: nn.Module) -> int:
-    """Number of trained parameters, tied ones once."""
+    """The number of trained parameters, without duplicates of tied ones."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
@@ -212,5 +226,5 @@ def save(model: Any, tokenizer: Any, out: Path) -> None:
 
 
 def batches(blocks: Tensor, size: int, device: torch.device) -> list[Tensor]:
-    """Blocks in pieces of at most ``size``, on a device."""
+    """Batches of at most ``size`` blocks, on a device."""
     return [blocks[i : i + size].to(device) for i in range(0, len(blocks), size)]

@@ -1,9 +1,9 @@
-"""Distances between the next-token distributions of a target and a drafter, and what they say about speculative decoding.
+"""Distances between the next-token distributions of target and drafter, and estimates of acceptance.
 
 Shapes: ``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab]; ``labels`` int64 [...].
 
-Sources: forward KL, Hinton et al. 2015 (arXiv 1503.02531); the other divergences and total variation as the one that is
-the rejection rate, DistillSpec (Zhou et al. 2024, arXiv 2310.08461, section 3 and table 1).
+Sources: forward KL, Hinton et al. 2015 (arXiv 1503.02531); the other divergences, and total variation as the rejection rate,
+DistillSpec (Zhou et al. 2024, arXiv 2310.08461, section 3 and table 1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Distance = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ce(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy with the next token of the text; does not look at the target."""
+    """Cross-entropy with the next token of the text; does not use the target."""
     return -draft_logp.gather(-1, labels[..., None]).mean()
 
 
@@ -39,7 +39,7 @@ def jsd(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
 
 
 def tvd(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
-    """Total variation distance: the chance that one drafted token is rejected."""
+    """Total variation distance: the probability that one drafted token is rejected."""
     return (target_logp.exp() - draft_logp.exp()).abs().sum(-1).mean() / 2
 
 
@@ -51,17 +51,17 @@ DISTANCES: dict[str, Distance] = {f.__name__: f for f in (ce, kl, reverse_kl, js
 
 
 def acceptance(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
-    """Chance float [...] that a token drawn from the drafter is accepted: sum over tokens of min(target, draft)."""
+    """Acceptance probability float [...] of a token sampled from the drafter: sum over tokens of min(target, draft)."""
     return torch.minimum(target_logp, draft_logp).exp().sum(-1)
 
 
 def chain_efficiency(accepted: Tensor, lengths: Iterable[int] = (2, 3, 4, 5)) -> dict[str, float]:
     """Estimated tokens per round of a drafted chain, from the acceptances float [row, position] along given texts.
 
-    For a chain of L tokens: the mean over starting positions of ``1 + sum_{i<=L} a_1 ... a_i``, with ``a_i`` the
-    acceptance i - 1 positions further on. It is an estimate, made for text that the target has sampled: a real chain
-    goes on with drafted tokens that were accepted, whose distribution is that of min(target, draft), not the target's. On
-    other text it is only a yardstick.
+    For a chain of L tokens it is the mean over starting positions of ``1 + sum_{i<=L} a_1 ... a_i``, where ``a_i`` is the
+    acceptance i - 1 positions later. It is an estimate for text sampled from the target. A real chain continues with
+    accepted drafted tokens, which follow min(target, draft), not the target. On other text the figure only compares
+    drafters.
     """
     figures = {}
     for length in lengths:

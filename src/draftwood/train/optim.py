@@ -1,4 +1,4 @@
-"""Muon for the weight matrices inside a network, AdamW for the rest: fewer tokens for the same loss than AdamW alone.
+"""Muon for a network's inner weight matrices, AdamW for the rest; it reaches a loss with fewer tokens than AdamW alone.
 
 Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks" (coefficients of the iteration);
 Liu et al. 2025, arXiv 2502.16982 (weight decay, and the scale by which both parts share one learning rate).
@@ -48,7 +48,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def _muon(state: dict[str, Any], grad: Tensor, betas: tuple[float, float]) -> Tensor:
-    """Nesterov momentum, made orthogonal, with the root mean square that an AdamW update has."""
+    """Orthogonalised Nesterov momentum, scaled to the root mean square of an AdamW update."""
     if not state:
         state["momentum"] = torch.zeros_like(grad)
     momentum: Tensor = state["momentum"]
@@ -71,7 +71,7 @@ def _adam(state: dict[str, Any], grad: Tensor, betas: tuple[float, float]) -> Te
 
 
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
-    """The singular vectors of ``matrix`` with singular values near 1, by a quintic Newton-Schulz iteration."""
+    """``matrix`` with its singular values replaced by values near 1, by a quintic Newton-Schulz iteration."""
     wide = matrix.shape[0] <= matrix.shape[1]
     x = (matrix if wide else matrix.T).bfloat16()
     x = x / (x.norm() + 1e-7)

@@ -1,8 +1,7 @@
-"""Sentence pairs on disk -> padded batches of tokens.
+"""Padded batches of tokens from sentence pairs on disk.
 
-A data folder holds ``NAME.train.LANGUAGE`` and ``NAME.val.LANGUAGE`` (or ``.xz``) for two languages; line by line, one file
-translates the other. A batch holds pairs of nearly equal lengths, as many as fit a number of tokens, so that little of it
-is padding.
+A data folder holds ``NAME.train.LANGUAGE`` and ``NAME.val.LANGUAGE`` (or ``.xz``) for two languages. One file translates the
+other, line by line. A batch holds pairs of nearly equal lengths, up to a number of tokens, so there is little padding.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ IGNORED = -100
 """The label of a position that is not in the loss."""
 
 HELD_OUT_TOKENS = 12_000
-"""Tokens of a batch that is only read, both languages and padding included."""
+"""Most tokens of a held-out batch, both languages and padding included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPairs:
-    """Sentence pairs as token ids, every sentence closed by the end-of-sentence token; ``too_long`` pairs were left out."""
+    """Sentence pairs as token ids, each sentence with its end-of-sentence token; ``too_long`` counts pairs left out."""
 
     sources: list[list[int]]
     targets: list[list[int]]
@@ -39,7 +38,7 @@ class TokenPairs:
         return len(self.sources)
 
     def lengths(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """int [pair, side]."""
+        """Tokens of each sentence, int64 [pair, side]."""
         return np.array([[len(s), len(t)] for s, t in zip(self.sources, self.targets, strict=True)])
 
     def spread(self, count: int) -> TokenPairs:
@@ -49,7 +48,7 @@ class TokenPairs:
             ConfigError: ``count`` is not positive.
         """
         if count < 1:
-            raise ConfigError(f"{count} sentence pairs were asked for; give 1 or more")
+            raise ConfigError(f"the number of sentence pairs is {count}; give 1 or more")
         chosen = [i * len(self) // count for i in range(count)] if count < len(self) else range(len(self))
         return TokenPairs(
             sources=[self.sources[i] for i in chosen], targets=[self.targets[i] for i in chosen], too_long=self.too_long
@@ -80,7 +79,7 @@ def encode_pairs(tokenizer: Any, sides: tuple[list[str], list[str]], longest: in
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """int64 [row, longest], filled up on the right."""
+    """The rows as int64 [row, longest], padded with ``fill`` on the right."""
     out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row
@@ -92,11 +91,11 @@ def batches_of(lengths: np.ndarray[tuple[int, int], np.dtype[np.int64]], tokens:
 
     Args:
         lengths: int [sentence, side].
-        tokens: the most that a batch may hold: its number of rows times the sum over sides of the longest sentence.
-        rng: decides the order of batches and which of the sentences of equal lengths come together.
+        tokens: the largest size of a batch: its number of rows times the sum over sides of the longest sentence.
+        rng: shuffles the batches, and sentences of equal lengths.
 
     Raises:
-        ConfigError: a sentence does not fit a batch alone.
+        ConfigError: one sentence alone does not fit a batch.
     """
     if lengths.sum(1).max() > tokens:
         raise ConfigError(f"a sentence pair of {lengths.sum(1).max()} tokens does not fit a batch of {tokens}; give more")
@@ -113,15 +112,15 @@ def batches_of(lengths: np.ndarray[tuple[int, int], np.dtype[np.int64]], tokens:
 
 
 def batch_of(pairs: TokenPairs, chosen: Sequence[int], pad: int) -> dict[str, Tensor]:
-    """The pairs with these numbers as one batch.
+    """The pairs with these indices as one batch.
 
-    It holds ``input_ids`` and ``attention_mask`` int64 [row, source token], filled up with ``pad`` and 0, and ``labels``
-    int64 [row, target token], filled up with ``IGNORED``.
+    It holds ``input_ids`` and ``attention_mask`` int64 [row, source token], padded with ``pad`` and 0, and ``labels`` int64
+    [row, target token], padded with ``IGNORED``.
     """
     sources = padded([pairs.sources[i] for i in chosen], IGNORED)
     labels = padded([pairs.targets[i] for i in chosen], IGNORED)
-    there = sources != IGNORED
-    return {"input_ids": sources.masked_fill(~there, pad), "attention_mask": there.long(), "labels": labels}
+    real = sources != IGNORED
+    return {"input_ids": sources.masked_fill(~real, pad), "attention_mask": real.long(), "labels": labels}
 
 
 def held_out_batches(pairs: TokenPairs, pad: int, device: torch.device) -> list[dict[str, Tensor]]:
@@ -133,7 +132,7 @@ def held_out_batches(pairs: TokenPairs, pad: int, device: torch.device) -> list[
 class PairBatches(Dataset[dict[str, Tensor]]):
     """Batches of sentence pairs, one item per optimizer step, epoch after epoch.
 
-    An item is what ``batch_of`` makes; it depends on its number and the seed only.
+    An item comes from :func:`batch_of`; it depends on its number and the seed only.
     """
 
     def __init__(self, pairs: TokenPairs, config: PairsConfig, pad: int) -> None:
@@ -142,7 +141,7 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         self.epoch, self.batches = 0, self._batches(0)
         self.steps = config.epochs * len(self.batches) if config.steps is None else config.steps
         if self.steps < 1:
-            raise ConfigError(f"{self.steps} steps asked; give at least 1 step or epoch")
+            raise ConfigError(f"the number of steps is {self.steps}; give at least 1 step or epoch")
 
     def _batches(self, epoch: int) -> list[Any]:
         return batches_of(self.lengths, self.tokens, np.random.default_rng((self.seed, epoch)))
@@ -151,17 +150,17 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         return self.steps
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        epoch, number = divmod(index, len(self.batches))  # equal lengths are interchangeable, so every epoch has as many
+        epoch, number = divmod(index, len(self.batches))  # every epoch has as many batches
         if epoch != self.epoch:
             self.epoch, self.batches = epoch, self._batches(epoch)
         return batch_of(self.pairs, self.batches[number], self.pad)
 
     def tokens_until(self, steps: int) -> int:
-        """Tokens of both languages in so many steps, padding left out (a part of an epoch in proportion)."""
+        """Tokens of both languages in ``steps`` steps, without padding; parts of epochs count in proportion."""
         return round(int(self.lengths.sum()) * steps / len(self.batches))
 
 
 def the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The one item that a data loader was asked for, which is a whole batch already."""
+    """The single item of a data loader's batch, which is a complete batch itself."""
     (item,) = items
     return item

@@ -1,4 +1,4 @@
-"""Text that the target writes itself: what a drafter meets when it is used (on-policy data, arXiv 2310.08461)."""
+"""Text sampled from the target, which a drafter meets in decoding (on-policy data, arXiv 2310.08461)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ def sample(target: Any, prompts: Tensor, length: int, generator: torch.Generator
 def sampled_blocks(
     target: Any, starts: Sequence[Sequence[int]], bos: int, count: int, length: int, rows: int, seed: int, cache: Path
 ) -> Tensor:
-    """``count`` blocks int64 [block, length], each begun with ``bos`` and some of the tokens in ``starts``.
+    """``count`` blocks int64 [block, length]; each starts with ``bos`` and the first tokens of a document in ``starts``.
 
-    Every batch of ``rows`` blocks is a file in the folder ``cache`` and depends on its number and the seed only, so a
-    stopped run goes on where it was.
+    Every batch of ``rows`` blocks is a file in the folder ``cache``. It depends on its number and the seed only, so a
+    stopped run continues with the next file.
+
+    Raises:
+        ConfigError: ``cache`` holds blocks of another length.
     """
     cache.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -54,7 +57,7 @@ def sampled_blocks(
 
 
 def _prompts(starts: Sequence[Sequence[int]], bos: int, rows: int, rng: random.Random) -> Tensor:
-    """int64 [row, 1 + n]: one number n of tokens for all rows, so that no row is padded."""
+    """Prompts int64 [row, 1 + n], with one random n for all rows, so that no row is padded."""
     longest = max(map(len, starts))
     n = rng.randint(0, longest)
     chosen = rng.choices([s for s in starts if len(s) >= n], k=rows)

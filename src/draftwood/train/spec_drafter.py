@@ -1,7 +1,7 @@
-"""A drafter of whole blocks for a translation model: a masked-block model of its own, or heads on the target's states.
+"""Training of block drafters for translation models: a separate masked-block model, or heads on the target's states.
 
-It learns from what the target writes (sequence-level distillation, Kim & Rush 2016, arXiv 1606.07947), as in Xia et al.
-2023, arXiv 2203.16487; the masked-block drafter also glances at some of the tokens that it gets wrong (Qian et al. 2021,
+A drafter learns from the target's outputs (sequence-level distillation, Kim & Rush 2016, arXiv 1606.07947), as in Xia et al.
+2023, arXiv 2203.16487. The masked-block drafter also glances at some tokens that it predicts wrongly (Qian et al. 2021,
 arXiv 2008.07905).
 """
 
@@ -22,20 +22,20 @@ from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
-from draftwood.train.blocks import Batch, BlockBatches, glance, lengths_of, share_of, worth
+from draftwood.train.blocks import Batch, BlockBatches, evaluate, glance, lengths_of, share_of
 from draftwood.train.config import SpecDrafterConfig
 from draftwood.train.lm import load_tokenizer, saved_model
 from draftwood.train.pairs import IGNORED, TokenPairs, encode_pairs, read_pairs, the_batch
 from draftwood.train.translator import cross_entropy, translate
 
 Loss = Callable[[Any, Batch, float, torch.Generator], Tensor]
-"""(drafter, cut batch, share of the training that is done, randomness) -> what is made small."""
+"""From (drafter, cut batch, progress of the training from 0 to 1, random generator) to the loss."""
 
-_WRITTEN_AT_ONCE = 2_000
+_OUTPUTS_PER_FILE = 2_000
 
 
 class BlockTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer of cut sentences whose loss is told how far the training is."""
+    """A Trainer of cut sentences whose loss depends on the progress of the training."""
 
     def __init__(self, *, loss: Loss, **settings: Any) -> None:
         super().__init__(data_collator=the_batch, **settings)
@@ -50,10 +50,10 @@ class BlockTrainer(Trainer):  # type: ignore[misc]
 
 
 def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
-    """Distil a drafter into ``config.out``; returns what is written to ``metrics.json``.
+    """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``.
 
     Raises:
-        ConfigError: settings or data that cannot be honoured.
+        ConfigError: invalid settings or data.
         ModelError: the target folder holds no Marian model, or a tokenizer without a mask token.
     """
     loop.require_accelerate()
@@ -71,7 +71,7 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
     model, loss, scores = _drafter(config, target, tokenizer)
 
     def report(pairs: TokenPairs, model: Any) -> dict[str, float]:
-        return worth(partial(scores, model), pairs, config.block, pad, start, least, model.device)
+        return evaluate(partial(scores, model), pairs, config.block, pad, start, least, model.device)
 
     trainer = BlockTrainer(
         loss=loss,
@@ -99,10 +99,10 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
 
 
 def load_translator(folder: Path) -> tuple[Any, Any]:
-    """The frozen target in float32 and its tokenizer.
+    """The frozen target in float32, and its tokenizer.
 
     Raises:
-        ModelError: no Marian model there, or a tokenizer without a mask token.
+        ModelError: the folder holds no Marian model, or a tokenizer without a mask token.
     """
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} holds no config.json; give the folder of a saved translation model")
@@ -117,7 +117,7 @@ def load_translator(folder: Path) -> tuple[Any, Any]:
 
 
 def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> tuple[Any, Loss, Callable[[Any, Batch], Tensor]]:
-    """A new drafter, its loss, and how its blocks are scored."""
+    """A new drafter, its loss, and the function that scores its blocks."""
     torch.manual_seed(config.seed)
     if config.kind == "heads":
         heads = HeadsDrafter.for_target(target, block=config.block)
@@ -143,17 +143,17 @@ def masked_block_scores(model: Any, batch: Batch) -> Tensor:
 def masked_block_loss(
     config: SpecDrafterConfig, model: Any, batch: Batch, progress: float, generator: torch.Generator
 ) -> Tensor:
-    """Cross-entropy of the tokens that stay masked after a glance at some that a first pass gets wrong."""
+    """Cross-entropy of the tokens that stay masked, after a glance at some that a first pass predicts wrongly."""
     labels = batch["labels"]
-    asked = labels != IGNORED  # the output embedding is most of the work, and most of a block lies beyond the end
+    real = labels != IGNORED  # only these are scored: the output layer costs most, and most of a block lies beyond the end
     source = model.encode(batch["input_ids"], batch["attention_mask"])
     states = partial(model.states, source, batch["prefix"], batch["prefix_mask"], labels.shape[1])
     with torch.no_grad():
-        guessed = labels.masked_scatter(asked, model.scores(states()[asked]).argmax(-1))
+        guessed = labels.masked_scatter(real, model.scores(states()[real]).argmax(-1))
         revealed = glance(guessed, labels, share_of(config, progress), generator)
     known = torch.where(revealed, labels, model.config.mask_token_id)
-    left = asked & ~revealed
-    return cross_entropy(model.scores(states(known)[left]), labels[left], config.label_smoothing)
+    masked = real & ~revealed
+    return cross_entropy(model.scores(states(known)[masked]), labels[masked], config.label_smoothing)
 
 
 def heads_scores(target: Any, model: Any, batch: Batch) -> Tensor:
@@ -174,12 +174,16 @@ def heads_scores(target: Any, model: Any, batch: Batch) -> Tensor:
 def heads_loss(
     config: SpecDrafterConfig, target: nn.Module, model: Any, batch: Batch, progress: float, generator: torch.Generator
 ) -> Tensor:
-    """Cross-entropy of the whole block; heads do not see one another, so there is nothing to glance at."""
+    """Cross-entropy of the whole block; heads are independent of one another, so there is nothing to glance at."""
     return cross_entropy(heads_scores(target, model, batch), batch["labels"], config.label_smoothing)
 
 
 def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: str, least: int) -> TokenPairs:
-    """Different source sentences and what the target writes for them; outputs of ``least`` tokens or fewer are left out."""
+    """Distinct source sentences and the target's outputs, without outputs of ``least`` tokens or fewer.
+
+    Raises:
+        ConfigError: no output is left.
+    """
     sources = [list(s) for s in dict.fromkeys(map(tuple, pairs.sources))]
     written = written_outputs(target, sources, config.out / "outputs", part)
     kept = [pair for pair in zip(sources, written, strict=True) if len(pair[1]) > least]
@@ -190,10 +194,10 @@ def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: st
 
 @torch.no_grad()
 def written_outputs(target: Any, sources: list[list[int]], cache: Path, part: str) -> list[list[int]]:
-    """Greedy translations, in the order given.
+    """Greedy translations, in the order of ``sources``.
 
-    A few thousand sentences of nearly equal lengths at a time become a file in the folder ``cache``, so that a stopped run
-    goes on where it was.
+    Outputs of 2,000 sentences of nearly equal lengths at a time become a file in the folder ``cache``, so that a stopped run
+    continues with the next file.
 
     Raises:
         ConfigError: ``cache`` holds outputs of another target.
@@ -205,8 +209,8 @@ def written_outputs(target: Any, sources: list[list[int]], cache: Path, part: st
     claim.write_text(mine)
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     outputs: list[list[int]] = [[] for _ in sources]
-    for number, begin in enumerate(range(0, len(order), _WRITTEN_AT_ONCE)):
-        chosen, path = order[begin : begin + _WRITTEN_AT_ONCE], cache / f"{part}-{number:05d}.json"
+    for number, begin in enumerate(range(0, len(order), _OUTPUTS_PER_FILE)):
+        chosen, path = order[begin : begin + _OUTPUTS_PER_FILE], cache / f"{part}-{number:05d}.json"
         if not path.is_file():
             loop.write_json(path, [" ".join(map(str, row)) for row in translate(target, [sources[i] for i in chosen])])
             print(f"the target has written {begin + len(chosen):,} of {len(order):,} outputs ({part})", flush=True)

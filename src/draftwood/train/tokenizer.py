@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer for a small model (Sennrich et al. 2016, arXiv 1508.07909; bytes as in GPT-2)."""
+"""Byte-level BPE tokenizers for small models (Sennrich et al. 2016, arXiv 1508.07909; bytes as in GPT-2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftwood.train.data import Encoder
 
 
 def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with single digits. ``<|endoftext|>`` is bos, eos and pad, and a prompt gets it in front."""
+    """Byte-level BPE with single digits. ``<|endoftext|>`` is bos, eos and pad, and is put before every prompt."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -26,7 +26,7 @@ def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTr
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
-    # Documents follow an end-of-text token in training, so a prompt has to start with one as well.
+    # In training every document follows an end-of-text token, so a prompt has to start with one as well.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{SEPARATOR} $A",
         pair=f"{SEPARATOR} $A $B",
@@ -45,8 +45,8 @@ def train_tokenizer(documents: Iterable[str], vocab: int, context: int) -> PreTr
 def train_pair_tokenizer(sentences: Iterable[str], vocab: int, context: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with single digits for both languages of a translation model.
 
-    ``<pad>`` fills up and starts a translation, ``</s>`` ends every sentence, ``[MASK]`` stands for a token that a drafter
-    fills in. Every sentence gets a blank in front, so that a word has the same tokens there as inside a sentence.
+    ``<pad>`` is padding and the start of a translation, ``</s>`` ends every sentence, and ``[MASK]`` stands for a token that
+    a drafter fills in. Every sentence gets a leading space, so that its first word has the same tokens as inside a sentence.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Prepend(" ")])
@@ -74,7 +74,7 @@ def train_pair_tokenizer(sentences: Iterable[str], vocab: int, context: int) -> 
 
 
 def encoder(tokenizer: Any) -> Encoder:
-    """Documents -> token ids without special tokens."""
+    """A function from documents to token ids without special tokens."""
 
     def encode(documents: list[str]) -> list[list[int]]:
         backend = tokenizer.backend_tokenizer

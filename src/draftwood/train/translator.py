@@ -1,8 +1,8 @@
-"""A small translation model from sentence pairs: tokenizer, training, held-out loss, BLEU.
+"""A small translation model trained on sentence pairs: tokenizer, training, held-out loss, BLEU.
 
 The architecture is Marian's (Junczys-Dowmunt et al. 2018, arXiv 1804.00344), the Transformer of Vaswani et al. 2017 (arXiv
-1706.03762): encoder and decoder, sinusoidal positions, one embedding for both languages and the output. Quality is
-measured by sacreBLEU (Post 2018, arXiv 1804.08771) on greedy translations.
+1706.03762): encoder and decoder, sinusoidal positions, one embedding for both languages and the output. sacreBLEU (Post
+2018, arXiv 1804.08771) measures the quality of greedy translations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from draftwood.train.pairs import (
 from draftwood.train.tokenizer import train_pair_tokenizer
 
 _TRANSLATED_TOKENS = 3_000
-"""Source tokens of a batch that is translated, padding included."""
+"""Most source tokens of a batch to translate, padding included."""
 
 
 class Smoothed(Trainer):  # type: ignore[misc]
@@ -51,16 +51,16 @@ class Smoothed(Trainer):  # type: ignore[misc]
 
 
 def shifted(labels: Tensor, config: Any) -> Tensor:
-    """What the decoder reads to predict labels int64 [row, token]: the start token, then the labels without their last."""
+    """Decoder inputs for labels int64 [row, token]: the start token, then the labels without the last one."""
     tokens = labels.masked_fill(labels == IGNORED, config.pad_token_id)
     return nn.functional.pad(tokens[:, :-1], (1, 0), value=config.decoder_start_token_id)
 
 
 def train_translator(config: TranslatorConfig) -> dict[str, Any]:
-    """Train a model and its tokenizer into ``config.out``; returns what is written to ``metrics.json``.
+    """Train a model and its tokenizer into ``config.out``; returns the contents of ``metrics.json``.
 
     Raises:
-        ConfigError: missing packages, or data that cannot be read as sentence pairs.
+        ConfigError: a missing package, or data that are not sentence pairs.
     """
     loop.require_accelerate()
     require_sacrebleu()
@@ -94,7 +94,11 @@ def train_translator(config: TranslatorConfig) -> dict[str, Any]:
 
 
 def require_sacrebleu() -> None:
-    """Raise a ConfigError that names the extra where sacrebleu is not installed."""
+    """Check that sacrebleu is installed.
+
+    Raises:
+        ConfigError: it is not; names the extra to install.
+    """
     if importlib.util.find_spec("sacrebleu") is None:
         raise ConfigError('this training needs the package sacrebleu; install it with: pip install "draftwood[train]"')
 
@@ -132,7 +136,7 @@ def new_marian(config: TranslatorConfig, tokenizer: Any) -> MarianMTModel:
 
 
 def quality(model: Any, tokenizer: Any, pairs: TokenPairs) -> dict[str, float]:
-    """Loss in nats per target token, and BLEU and chrF of greedy translations."""
+    """The loss in nats per target token, and BLEU and chrF of greedy translations."""
     import sacrebleu
 
     written, wanted = (
@@ -156,15 +160,15 @@ def held_out_loss(model: Any, pairs: TokenPairs) -> float:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
-    """Loss in nats of logits [..., vocab], over the labels int64 [...] that are not ``IGNORED``."""
+    """The loss in nats of logits [..., vocab] over labels int64 [...], without ``IGNORED`` ones."""
     flat = logits.flatten(0, -2).float(), labels.flatten()
     return nn.functional.cross_entropy(*flat, ignore_index=IGNORED, label_smoothing=smoothing, reduction=reduction)
 
 
 def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
-    """Greedy translations of token ids, in the order given: up to and with the end of sentence, without the start.
+    """Greedy translations of token ids, in order, with the end-of-sentence token and without the start token.
 
-    A translation that repeats itself without end is cut at three times the longest source of its batch and ten tokens.
+    A translation that repeats itself endlessly is cut at three times the longest source of its batch plus ten tokens.
     """
     eos = model.config.eos_token_id
     out: list[list[int]] = [[] for _ in sources]
@@ -181,7 +185,7 @@ def translate(model: Any, sources: list[list[int]]) -> list[list[int]]:
 
 
 def examples(model: Any, tokenizer: Any, pairs: TokenPairs) -> dict[str, Any]:
-    """A few sources, translations and references to look at."""
+    """A few sources, translations and references for inspection; also printed."""
     sides = {"source": pairs.sources, "written": translate(model, pairs.sources), "reference": pairs.targets}
     texts = {name: tokenizer.batch_decode(rows, skip_special_tokens=True) for name, rows in sides.items()}
     for row in zip(*texts.values(), strict=True):

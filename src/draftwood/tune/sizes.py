@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from draftwood.core.checks import number, whole
+from draftwood.core.checks import integer, number
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Sampling
 
@@ -29,7 +29,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens"):
-            if whole(name, getattr(self, name)) < 1:
+            if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
         if number("minutes", self.minutes) <= 0:
             raise ConfigError(f"minutes is {self.minutes}: give a number above 0")

@@ -1,8 +1,8 @@
 """Matching verifiers: follow the child that equals the target's own choice at each node.
 
-``Coupled`` makes the choice with shared noise, ``argmax(log p + G_t)``: exact sampling (Gumbel-max) that depends neither on
-the drafter nor on the tree, so the same seed gives the same text with and without a draft (Daliri et al. 2024 for one
-draft; here for any tree). ``Greedy`` is the case ``G = 0``: Draft & Verify of the survey (arXiv 2401.07851).
+``Coupled`` makes the choice with shared noise: ``argmax(log p + G_t)``. This is exact sampling (Gumbel-max). It depends on
+neither the drafter nor the tree, so one seed gives the same text with and without a draft (Daliri et al. 2024 for one draft;
+here for any tree). ``Greedy`` is the case ``G = 0``: Draft & Verify of the survey (arXiv 2401.07851).
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from draftwood.core.tree import DraftTree
 from draftwood.core.verifiers import Reads
 
 Choose: TypeAlias = Callable[[int, int, int], int]
-"""The target's choice below a node, asked with the row, the node and its depth."""
+"""The target's choice of a token, given the row, the node and the node's depth."""
 
 
 def follow(tree: DraftTree, choose: Choose) -> Verdict:
-    """The longest path whose every token is its parent's choice, then the choice at its end; no other node is asked."""
+    """Keep the longest path on which every token is the choice at its parent; the next token is the choice at its end.
+
+    ``choose`` is called for the nodes on matching paths only.
+    """
     if tree.size == 1:
         return Verdict(paths=[[] for _ in range(tree.rows)], next_tokens=[choose(row, 0, 0) for row in range(tree.rows)])
     rows = enumerate(zip(tree.lists[0], tree.children, strict=True))
     walks = [_walk(tokens, children, partial(choose, row), 0, 0) for row, (tokens, children) in rows]
-    paths, last = zip(*walks, strict=True)
-    return Verdict(paths=list(paths), next_tokens=list(last))
+    paths, next_tokens = zip(*walks, strict=True)
+    return Verdict(paths=list(paths), next_tokens=list(next_tokens))
 
 
 def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
-    """:func:`follow` with the choices at all nodes (one host sync)."""
+    """:func:`follow` with the choices at all nodes given as a table (one host sync)."""
     picks = choice.tolist()
     return follow(tree, lambda row, node, _depth: int(picks[row][node]))
 
@@ -45,18 +48,20 @@ def follow_table(tree: DraftTree, choice: Int[Tensor, "row node"]) -> Verdict:
 def _walk(
     tokens: list[int], children: list[list[int]], choose: Callable[[int, int], int], node: int, depth: int
 ) -> tuple[list[int], int]:
-    """The longest matching path below a node, and the choice at its end. Equal siblings (independent draws) may both match:
-    the first of equals."""
+    """The longest matching path below a node, and the choice at its end.
+
+    Siblings drawn independently may hold the same token. Then the one with the longest path is taken, the first if several.
+    """
     path: list[int] = []
     while True:
-        wanted = choose(node, depth + len(path))
-        matching = [child for child in children[node] if tokens[child] == wanted]
+        chosen = choose(node, depth + len(path))
+        matching = [child for child in children[node] if tokens[child] == chosen]
         if not matching:
-            return path, wanted
+            return path, chosen
         if len(matching) > 1:
             walks = [(child, *_walk(tokens, children, choose, child, depth + len(path) + 1)) for child in matching]
-            child, rest, wanted = max(walks, key=lambda walk: len(walk[1]))
-            return [*path, child, *rest], wanted
+            child, rest, chosen = max(walks, key=lambda walk: len(walk[1]))
+            return [*path, child, *rest], chosen
         node = matching[0]
         path.append(node)
 
@@ -64,24 +69,27 @@ def _walk(
 def matched(
     tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
 ) -> Verdict:
-    """Follow the best token by scores and the noise of a node's depth."""
+    """Follow the token with the best sum of its score and the noise of the node's depth.
+
+    On the host only the nodes of the path are read.
+    """
     if not scores.is_cpu:
         return matched_at_once(tree, scores, noise)
-    table, extra = scores.detach().numpy(), None if noise is None else noise.detach().numpy()
+    table, gumbel = scores.detach().numpy(), None if noise is None else noise.detach().numpy()
 
     def choose(row: int, node: int, depth: int) -> int:
         own = table[row, node]
-        if extra is None:
+        if gumbel is None:
             return int(own.argmax())
-        return int((own - own.max() + extra[row, depth]).argmax())  # beside large scores noise would lose its digits
+        return int((own - own.max() + gumbel[row, depth]).argmax())  # noise added to large scores would lose its digits
 
-    return follow(tree, choose)  # looks at the nodes of the path only
+    return follow(tree, choose)
 
 
 def matched_at_once(
     tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
 ) -> Verdict:
-    """The same for an accelerator: all nodes, and one host sync."""
+    """:func:`matched` for an accelerator: the choices at all nodes in one pass, and one host sync."""
     if noise is not None:
         rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
         scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, tree.depths]
@@ -99,15 +107,17 @@ class Coupled:
     greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
-        """Choices at the nodes of the path; on an accelerator at all nodes in one pass. Scores do as well as
-        distributions."""
+        """Follow the best token under the noise of each text position.
+
+        ``target_logp`` may be known up to a constant of each node.
+        """
         noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         return matched(tree, target_logp, noise)
 
 
 @final
 class Greedy:
-    """Match the target's most likely token: exact at temperature 0 only, where it is the distribution itself."""
+    """Match the target's most likely token: exact at temperature 0 only, where all probability is on that token."""
 
     name: ClassVar[str] = "greedy"
     lossless: ClassVar[bool] = True
@@ -116,5 +126,5 @@ class Greedy:
     greedy_only: ClassVar[bool] = True
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
-        """As :class:`Coupled` without noise; ``rng`` is not asked."""
+        """As :meth:`Coupled.verify` without noise; ``rng`` is not used."""
         return matched(tree, target_logp, None)

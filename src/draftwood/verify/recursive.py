@@ -1,8 +1,8 @@
 """Recursive rejection sampling over a tree (RSD, arXiv 2402.14160, algorithm 2; SpecInfer's rule for independent draws).
 
-One rule for every mix of per-child distributions: child ``j`` is accepted with probability ``min(1, r[x_j] / Q_j[x_j])``,
-else ``r = norm(relu(r - Q_j))``. Exact because each sibling is a draw from its own distribution ``Q_j`` given the earlier
-ones.
+One rule covers every mix of per-child distributions. Child ``j`` is accepted with probability ``min(1, r[x_j] / Q_j[x_j])``;
+after a rejection the residual becomes ``r = norm(relu(r - Q_j))``. The rule is exact because each sibling is a draw from its
+own distribution ``Q_j`` given the earlier siblings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.core.verifiers import Reads
-from draftwood.verify.siblings import SiblingProbs, log_probs_at
+from draftwood.verify.siblings import SiblingProbs, probs_at
 
 
 @final
@@ -33,72 +33,74 @@ class Recursive:
     greedy_only: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
-        """At most ``depth x branching`` batched steps, each with one host sync; the walk itself is kept on the host."""
+        """Walk down from the root on the host; at most ``depth x branching`` batched steps, each with one host sync."""
         node, paths = [0] * tree.rows, list[list[int]]([] for _ in range(tree.rows))
-        left = _Left(log_probs_at(target_logp, range(tree.rows), node))
+        residual = _Residual(probs_at(target_logp, range(tree.rows), node))
         walking = [bool(children[0]) for children in tree.children]
         while any(walking):
-            chosen = _try_children(tree, node, walking, left, rng)
-            for row, child in enumerate(chosen):
+            accepted = _try_children(tree, node, walking, residual, rng)
+            for row, child in enumerate(accepted):
                 if child:
                     node[row] = child
                     paths[row].append(child)
-            if any(chosen):
-                left.replace(log_probs_at(target_logp, range(tree.rows), node), [child > 0 for child in chosen])
-            walking = [child > 0 and bool(tree.children[row][child]) for row, child in enumerate(chosen)]
-        spent = [total <= 0 for total in left.total.squeeze(1).tolist()]  # host sync
-        if any(spent):  # by rounding only: the target's distribution stands for what is left of it
-            left.replace(log_probs_at(target_logp, range(tree.rows), node), spent)
-        return Verdict(paths=paths, next_tokens=rng.token(left.distribution).tolist())
+            if any(accepted):
+                residual.replace(probs_at(target_logp, range(tree.rows), node), [child > 0 for child in accepted])
+            walking = [child > 0 and bool(tree.children[row][child]) for row, child in enumerate(accepted)]
+        empty = [total <= 0 for total in residual.total.squeeze(1).tolist()]  # host sync
+        if any(empty):  # by rounding only: the target's own distribution takes the residual's place
+            residual.replace(probs_at(target_logp, range(tree.rows), node), empty)
+        return Verdict(paths=paths, next_tokens=rng.token(residual.probs).tolist())
 
 
 @final
-class _Left:
-    """What is left of the target's distributions: ``distribution`` up to the factor ``total``, its sum."""
+class _Residual:
+    """The target's distributions minus what rejected siblings took: ``probs`` up to the factor ``total``, their sum."""
 
-    def __init__(self, distribution: Float[Tensor, "row vocab"]) -> None:
-        self.distribution = distribution
-        self.total = distribution.new_ones(len(distribution), 1)
+    def __init__(self, probs: Float[Tensor, "row vocab"]) -> None:
+        self.probs = probs
+        self.total = probs.new_ones(len(probs), 1)
 
-    def replace(self, distribution: Float[Tensor, "row vocab"], rows: Sequence[bool]) -> None:
-        """Take the lines of ``distribution`` in these rows."""
+    def replace(self, probs: Float[Tensor, "row vocab"], rows: Sequence[bool]) -> None:
+        """Start again from the lines of ``probs`` in these rows."""
         if all(rows):
-            self.distribution, self.total = distribution, torch.ones_like(self.total)
+            self.probs, self.total = probs, torch.ones_like(self.total)
         elif any(rows):
-            column = torch.tensor(rows, device=distribution.device).unsqueeze(1)
-            self.distribution = torch.where(column, distribution, self.distribution)
+            column = torch.tensor(rows, device=probs.device).unsqueeze(1)
+            self.probs = torch.where(column, probs, self.probs)
             self.total = self.total.masked_fill(column, 1.0)
 
-    def reject(self, siblings: SiblingProbs, share: Sequence[float]) -> None:
-        """``relu(r - share Q_j)``; a share of 0 leaves a row as it is."""
-        less = torch.tensor(share, dtype=self.distribution.dtype, device=self.distribution.device).unsqueeze(1)
-        self.distribution.addcmul_(siblings.left, less, value=-1).relu_()
-        self.total = self.distribution.sum(-1, keepdim=True)
+    def subtract(self, siblings: SiblingProbs, factors: Sequence[float]) -> None:
+        """``relu(r - factor Q_j)``, in place; a factor of 0 leaves a row as it is."""
+        column = torch.tensor(factors, dtype=self.probs.dtype, device=self.probs.device).unsqueeze(1)
+        self.probs.addcmul_(siblings.probs, column, value=-1).relu_()
+        self.total = self.probs.sum(-1, keepdim=True)
 
 
-def _try_children(tree: DraftTree, node: Sequence[int], walking: Sequence[bool], left: _Left, rng: RoundRng) -> list[int]:
-    """The accepted child per row, or 0; ``left`` becomes what rejections leave.
+def _try_children(
+    tree: DraftTree, node: Sequence[int], walking: Sequence[bool], residual: _Residual, rng: RoundRng
+) -> list[int]:
+    """The accepted child of each row's node, or 0; rejections are subtracted from ``residual``.
 
-    Both distributions are kept with their sums instead of being normalised at every step.
+    Neither distribution is normalised at each step: both are kept with their sums.
     """
-    chosen = [0] * tree.rows
-    siblings = SiblingProbs(tree, range(tree.rows), node, left.distribution)
+    accepted = [0] * tree.rows
+    siblings = SiblingProbs(tree, range(tree.rows), node, residual.probs)
     waiting = [tree.children[row][v] if walking[row] else [] for row, v in enumerate(node)]
     for j in range(max(map(len, waiting))):
-        child = [w[j] if j < len(w) and not chosen[row] else 0 for row, w in enumerate(waiting)]  # 0 asks nothing
+        child = [w[j] if j < len(w) and not accepted[row] else 0 for row, w in enumerate(waiting)]  # 0: no trial
         if not any(child):
             break
-        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=left.distribution.device)
-        siblings.child(token)
-        numbers = [left.distribution.gather(1, token), left.total, siblings.left.gather(1, token), siblings.total]
-        p, p_sum, q, q_sum = torch.cat(numbers, dim=1).T.tolist()  # host sync
+        token = torch.tensor([[tree.lists[0][row][c]] for row, c in enumerate(child)], device=residual.probs.device)
+        siblings.before_trial(token)
+        columns = [residual.probs.gather(1, token), residual.total, siblings.probs.gather(1, token), siblings.total]
+        p, p_sum, q, q_sum = torch.cat(columns, dim=1).T.tolist()  # host sync
         target = [a * total for a, total in zip(p, q_sum, strict=True)]
         draft = [a * total for a, total in zip(q, p_sum, strict=True)]
-        for row, accepted in enumerate(rng.accept(target, draft, child)):
-            if child[row] and accepted:
-                chosen[row] = child[row]
-        share = [a / b if c and not yes else 0.0 for a, b, c, yes in zip(p_sum, q_sum, child, chosen, strict=True)]
-        if any(share):
-            left.reject(siblings, share)
-            siblings.seen(token)
-    return chosen
+        for row, accept in enumerate(rng.accept(target, draft, child)):
+            if child[row] and accept:
+                accepted[row] = child[row]
+        factors = [a / b if c and not kept else 0.0 for a, b, c, kept in zip(p_sum, q_sum, child, accepted, strict=True)]
+        if any(factors):
+            residual.subtract(siblings, factors)
+            siblings.after_trial(token)
+    return accepted

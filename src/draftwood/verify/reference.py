@@ -1,7 +1,7 @@
 """The slow twins: each verifier written out for one row with Python numbers, in the line order of its paper.
 
-They work on any numbers (floats, or fractions for exact enumeration) and are what the batched verifiers are tested
-against. Single letters are allowed here only, each under a line that says whose letters they are.
+They work on any numbers: floats, or fractions for exact enumeration. The batched verifiers are tested against them. Single
+letters are allowed here only; each function names the paper whose letters it uses.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from draftwood.core.tree import DraftTree
 Number: TypeAlias = Any
 """int, float or Fraction."""
 Coin: TypeAlias = Callable[["PlainNode", Number, Number], bool]
-"""True with probability ``min(1, second / third)`` for the node in question."""
+"""Of a node, ``p`` and ``q``: True with probability ``min(1, p / q)``."""
 Die: TypeAlias = Callable[[Sequence[Number]], int]
-"""A token from probabilities."""
+"""From probabilities, the index of one of them."""
 
 
 @dataclass
@@ -77,10 +77,10 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
 def traversal(root: PlainNode, draw: Draw, pick: Die, die: Die) -> tuple[list[int], int]:
     """Traversal verification (arXiv 2505.12398): accepted nodes and the next token.
 
-    ``pick`` gets the probabilities to stop at each node, children before their parents. Letters of ``docs/papers.md``: ``w``
-    is a node's weight, ``r`` what is left of the target's distribution.
+    ``pick`` receives the probabilities to stop at each node, children before their parents. Letters of ``docs/papers.md``:
+    ``w`` is a node's weight, ``r`` the residual of the target's distribution.
     """
-    own, left, parents = traversal_weights(root, draw)
+    weights, residuals, parents = traversal_weights(root, draw)
     order: list[int] = []
 
     def visit(node: PlainNode) -> None:
@@ -91,22 +91,24 @@ def traversal(root: PlainNode, draw: Draw, pick: Die, die: Die) -> tuple[list[in
     visit(root)
     stops, going = [], 1
     for index in order:
-        stops.append(own[index] * going)
-        going = going * (1 - own[index])
+        stops.append(weights[index] * going)
+        going = going * (1 - weights[index])
     end = order[pick(stops)]
     path: list[int] = []
     node = end
     while node != root.index:
         path.append(node)
         node = parents[node]
-    return path[::-1], die(left[end])
+    return path[::-1], die(residuals[end])
 
 
 def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], dict[int, list[Number]], dict[int, int]]:
-    """Per node: the probability to stop there if no node before it was taken, the distribution of the token then, its
-    parent."""
-    own: dict[int, Number] = {}
-    left: dict[int, list[Number]] = {}
+    """Per node: its weight, the residual, its parent.
+
+    The weight is the probability to stop at the node if no earlier one was taken. The next token then follows the residual.
+    """
+    weights: dict[int, Number] = {}
+    residuals: dict[int, list[Number]] = {}
     parents: dict[int, int] = {}
 
     def descend(node: PlainNode, w: Number) -> None:
@@ -122,18 +124,20 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
             r = _norm(d) or r
             if q is not None and draw is Draw.WITHOUT_REPLACEMENT:
                 q[x] = q[x] * 0
-        own[node.index], left[node.index] = w, r
+        weights[node.index], residuals[node.index] = w, r
 
     descend(root, 1)
-    own[root.index] = 1
-    return own, left, parents
+    weights[root.index] = 1
+    return weights, residuals, parents
 
 
 def _distribution_of_first(node: PlainNode, draw: Draw) -> list[Number] | None:
-    """What the first drawn child was drawn from, up to a factor: the draft's distribution, in a hybrid tree off the certain
-    ones."""
-    taken = {child.token for child in node.children if draw is Draw.HYBRID and not child.drawn}
-    return None if node.draft is None else [a * 0 if x in taken else a for x, a in enumerate(node.draft)]
+    """The distribution of the first drawn child, up to a factor.
+
+    It is the draft's distribution; in a hybrid tree without the certain children.
+    """
+    certain = {child.token for child in node.children if draw is Draw.HYBRID and not child.drawn}
+    return None if node.draft is None else [a * 0 if x in certain else a for x, a in enumerate(node.draft)]
 
 
 def _distribution_of_child(p: list[Number] | None, child: PlainNode, draw: Draw, vocab: int) -> list[Number]:
@@ -160,7 +164,7 @@ def match(root: PlainNode, choose: Callable[[PlainNode], int]) -> tuple[list[int
         y_hat = [child for child in node.children if child.token == y]
         if not y_hat:
             return path, y
-        # Equal siblings exist only among independent draws; the longest continuation is kept, the first one of equals.
+        # Siblings are equal only among independent draws. The longest path is kept, the first if several.
         ends = [match(child, choose) for child in y_hat]
         best = max(range(len(ends)), key=lambda i: len(ends[i][0]))
         return [*path, y_hat[best].index, *ends[best][0]], ends[best][1]
@@ -169,8 +173,8 @@ def match(root: PlainNode, choose: Callable[[PlainNode], int]) -> tuple[list[int
 def tolerance(root: PlainNode, beta: int, tau: float) -> tuple[list[int], int]:
     """Spec-Verification: accepted nodes and the next token.
 
-    Letters of SpecDec (arXiv 2203.16487, section 3.2): ``S`` holds the ``beta`` best tokens of a place whose log-probability
-    is within ``tau`` of the best. There a draft is a chain; of several children in ``S`` the likeliest is followed.
+    Letters of SpecDec (arXiv 2203.16487, section 3.2): ``S`` holds those of the ``beta`` best tokens whose log-probability
+    is within ``tau`` of the best. The paper drafts a chain; here the likeliest of several children in ``S`` is followed.
     """
     node = root
     path: list[int] = []

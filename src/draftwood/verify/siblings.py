@@ -13,10 +13,10 @@ from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 
 
-def log_probs_at(
+def probs_at(
     logp: Float[Tensor, "row node vocab"], rows: Sequence[int], nodes: Sequence[int]
-) -> Float[Tensor, "asked vocab"]:
-    """Probabilities at some nodes, one line each, in memory of their own."""
+) -> Float[Tensor, "parent vocab"]:
+    """The probabilities at some nodes, one line each, in memory of their own."""
     if len(rows) == 1:
         return logp[rows[0], nodes[0]].unsqueeze(0).exp()
     index = torch.tensor([row * logp.shape[1] + node for row, node in zip(rows, nodes, strict=True)], device=logp.device)
@@ -25,64 +25,67 @@ def log_probs_at(
 
 @final
 class SiblingProbs:
-    """The distributions of the children of some nodes, in draw order, each up to a factor.
+    """The distributions of the children of some nodes, sibling by sibling in draw order, each up to a factor.
+
+    The caller steps through the siblings: :meth:`before_trial`, then read ``probs`` and ``total``, then :meth:`after_trial`.
 
     Attributes:
-        left: ``Q_j`` times ``total``.
-        total: its sum.
+        probs: ``Q_j`` times ``total``.
+        total: the sum of ``probs``.
     """
 
-    left: Float[Tensor, "asked vocab"]
-    total: Float[Tensor, "asked 1"]
+    probs: Float[Tensor, "parent vocab"]
+    total: Float[Tensor, "parent 1"]
 
     def __init__(
-        self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int], like: Float[Tensor, "asked vocab"]
+        self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int], like: Float[Tensor, "parent vocab"]
     ) -> None:
         self._draw = tree.draw
         self._certain = tree.draw is Draw.POINT_MASS or tree.draft_logp is None
         self.total = like.new_ones(len(like), 1)
         if self._certain or tree.draft_logp is None:
-            self.left = torch.zeros_like(like)
+            self.probs = torch.zeros_like(like)
         else:
             inner = tree.draft_logp.shape[1] - 1
-            self.left = log_probs_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
+            self.probs = probs_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
             if tree.draw is Draw.HYBRID:
-                self._take_certain(tree, rows, nodes)
+                self._exclude_certain(tree, rows, nodes)
 
-    def _take_certain(self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int]) -> None:
-        """The distributions of hybrid first children: ``q`` without the certain siblings, or certainty where none was drawn.
+    def _exclude_certain(self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int]) -> None:
+        """Set ``probs`` for the first children of a hybrid tree: ``q`` without the certain siblings.
 
-        The sum is taken anew, for the reason given in :meth:`seen`.
+        Where no sibling was drawn, the first child is certain itself. The total is summed again, for the reason given in
+        :meth:`after_trial`.
         """
         certain = [
             [tree.lists[0][row][child] for child in tree.children[row][node] if tree.certain[row][child]]
             for row, node in zip(rows, nodes, strict=True)
         ]
         if lines := [line for line, tokens in enumerate(certain) for _ in tokens]:
-            self.left[lines, [token for tokens in certain for token in tokens]] = 0.0
-        if sure := [
+            self.probs[lines, [token for tokens in certain for token in tokens]] = 0.0
+        if undrawn := [
             line
             for line, (row, node) in enumerate(zip(rows, nodes, strict=True))
             if certain[line] and tree.certain[row][tree.children[row][node][0]]
         ]:
-            self.left[sure] = 0.0
-            self.left[sure, [certain[line][0] for line in sure]] = 1.0
-        self.total = self.left.sum(-1, keepdim=True)
+            self.probs[undrawn] = 0.0
+            self.probs[undrawn, [certain[line][0] for line in undrawn]] = 1.0
+        self.total = self.probs.sum(-1, keepdim=True)
 
     def narrow(self, count: int) -> None:
-        """Go on with the first ``count`` nodes only."""
-        self.left, self.total = self.left[:count], self.total[:count]
+        """Keep the first ``count`` nodes only."""
+        self.probs, self.total = self.probs[:count], self.total[:count]
 
-    def child(self, token: Int[Tensor, "asked 1"]) -> None:
-        """The next child of each node is about to be tried."""
+    def before_trial(self, token: Int[Tensor, "parent 1"]) -> None:
+        """Set the distributions of the next siblings, which hold these tokens."""
         if self._certain:
-            self.left.zero_().scatter_(1, token, 1.0)
+            self.probs.zero_().scatter_(1, token, 1.0)
 
-    def seen(self, token: Int[Tensor, "asked 1"]) -> None:
-        """It was tried, and there may be another one."""
+    def after_trial(self, token: Int[Tensor, "parent 1"]) -> None:
+        """Set the distributions for the siblings that follow those with these tokens."""
         if self._draw is Draw.HYBRID and not self._certain:
             self._certain, self.total = True, torch.ones_like(self.total)  # only the first child of a node is drawn
         if self._draw is Draw.WITHOUT_REPLACEMENT and not self._certain:
-            self.left.scatter_(1, token, 0.0)
-            # Summed anew: one less the drawn probability would lose every digit where the draft was almost sure.
-            self.total = self.left.sum(-1, keepdim=True)
+            self.probs.scatter_(1, token, 0.0)
+            # Summed again: subtracting the drawn probability would lose every digit where the draft was almost sure.
+            self.total = self.probs.sum(-1, keepdim=True)

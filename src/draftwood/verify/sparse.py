@@ -1,7 +1,7 @@
-"""Verifying on the union of supports: where top-k, top-p or min-p make most tokens impossible, the rest is left out.
+"""Verification on the union of supports: where top-k, top-p or min-p make most tokens impossible, these are left out.
 
-A token that neither the target nor the draft can say at any node of the round changes no distribution. Leaving such tokens
-out keeps the order of the others, so that the draws from cumulative distributions give the same tokens.
+A token that is impossible for target and draft at every node of the round changes no distribution. Without such tokens the
+others keep their order, so draws from cumulative distributions give the same tokens.
 """
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.verify import Verifier
-from draftwood.verify.coupled import Coupled, Greedy, follow_table
+from draftwood.verify.coupled import follow_table
 
 
 def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng) -> Verdict:
-    """As ``verifier.verify``; where the target's distributions name their tokens, only on the tokens that are possible for
-    the target or the draft, or drafted (one host sync), and not at all where they leave a matching verifier no choice."""
-    matches = isinstance(verifier, Coupled | Greedy)
-    if matches and target.certain is not None:
+    """``verifier.verify``, on fewer tokens where that is possible.
+
+    Where the target's distributions list their tokens, the verifier sees only tokens that are drafted, or possible for
+    target or draft (one host sync). A verifier that reads the best token only is not called where only one is possible.
+    """
+    reads_argmax = verifier.reads == "argmax"
+    if reads_argmax and target.certain is not None:
         return follow_table(tree, target.certain)
-    smaller, target_logp, tokens = reduced(tree, target, scores=matches)
+    smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
         return verifier.verify(smaller, target_logp, rng)
-    verdict = verifier.verify(smaller, target_logp, OnUnion(rng, tokens, target.vocab))
+    verdict = verifier.verify(smaller, target_logp, UnionRng(rng, tokens, target.vocab))
     return replace(verdict, next_tokens=tokens[list(verdict.next_tokens)].tolist())
 
 
 def reduced(
     tree: DraftTree, target: LogProbs, *, scores: bool = False
 ) -> tuple[DraftTree, Float[Tensor, "row node n"], Int[Tensor, "n"] | None]:
-    """The tree and the target's log-probabilities on the tokens that are possible, and these tokens in rising order; all of
-    them, and None, where the target's distributions do not name theirs. Then ``scores`` do, where asked for."""
+    """The tree and the target's log-probabilities on the union of supports, and the tokens of the union in rising order.
+
+    Where the target's distributions cover the whole vocabulary, the tree comes back as it is, and None for the tokens.
+
+    Args:
+        scores: in that case, log-probabilities up to a constant of each node are enough.
+    """
     if target.tokens is None:
         return tree, target.scores if scores else target.logp, None
     draft = tree.draft_log_probs
@@ -53,8 +61,11 @@ def reduced(
 
 
 @final
-class OnUnion:
-    """:class:`RoundRng` of a verifier that numbers only some tokens; of all noise only the shared one belongs to a token."""
+class UnionRng:
+    """:class:`RoundRng` for a verifier that numbers the tokens of a union only.
+
+    The shared noise alone belongs to tokens, so it alone is translated.
+    """
 
     def __init__(self, rng: RoundRng, tokens: Int[Tensor, "n"], vocab: int) -> None:
         self._rng, self._tokens, self._vocab = rng, tokens, vocab
@@ -64,5 +75,5 @@ class OnUnion:
     def shared(
         self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"] | None:
-        """The noise of these tokens."""
+        """The noise of these tokens, given by their numbers in the union; of all its tokens without them."""
         return self._rng.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])

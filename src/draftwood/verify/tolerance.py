@@ -1,7 +1,7 @@
-"""Spec-Verification: drafted tokens are kept that the target likes nearly as well as its best one.
+"""Spec-Verification: drafted tokens are kept if they are nearly as likely as the target's best token.
 
 Source: "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation", Xia et al. 2023, arXiv
-2203.16487, section 3.2. Lossy by design; with ``beta`` 1 (or ``tau`` 0) it is greedy decoding, token for token.
+2203.16487, section 3.2. Lossy by design. With ``beta`` 1 or ``tau`` 0 it is greedy decoding, token for token.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from draftwood.verify.coupled import follow_table
 
 @final
 class Tolerance:
-    """Keeps a drafted token that is among the target's ``beta`` best ones and whose log-probability is within ``tau`` of the
-    best; of several such children the one that the target likes most. After the last one comes the target's best token.
+    """Keeps a drafted token that is among the target's ``beta`` best, with a log-probability within ``tau`` of the best one.
+
+    Of several such children it keeps the likeliest. After the last one comes the target's best token.
 
     Args:
-        beta: 1 or more.
+        beta: number of tokens, 1 or more.
         tau: in nats, 0 or more.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    name = "tolerance"
+    name: ClassVar[str] = "tolerance"
     draws: ClassVar[frozenset[Draw]] = ALL_DRAWS
     greedy_only: ClassVar[bool] = True
 
@@ -54,24 +55,27 @@ class Tolerance:
         return "argmax" if self.lossless else "probabilities"
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
-        """One pass over all nodes, one host sync; ``rng`` is not asked. ``target_logp`` are unsharpened distributions."""
+        """One pass over all nodes, one host sync; ``rng`` is not used.
+
+        ``target_logp`` holds the distributions as they are at temperature 0, not point masses.
+        """
         best = target_logp.argmax(dim=-1)
         if self.lossless:
             return follow_table(tree, best)
         top = target_logp.topk(min(self.beta, target_logp.shape[-1]), dim=-1).values
         least = torch.maximum(top[..., -1], top[..., 0] - self.tau)
         row = torch.arange(tree.rows, device=best.device).unsqueeze(1)
-        told = target_logp[row, tree.parents, tree.tokens]
-        worth = told.masked_fill(told < least.gather(1, tree.parents), -torch.inf).tolist()
-        paths = [_walk(kids, liked) for kids, liked in zip(tree.children, worth, strict=True)]
+        drafted = target_logp[row, tree.parents, tree.tokens]
+        tolerated = drafted.masked_fill(drafted < least.gather(1, tree.parents), -torch.inf).tolist()
+        paths = [_walk(children, logp) for children, logp in zip(tree.children, tolerated, strict=True)]
         last = [picks[path[-1] if path else 0] for path, picks in zip(paths, best.tolist(), strict=True)]
         return Verdict(paths=paths, next_tokens=last)
 
 
-def _walk(children: list[list[int]], worth: list[float]) -> list[int]:
-    """From the root to the child that is liked most, as long as there is one."""
+def _walk(children: list[list[int]], logp: list[float]) -> list[int]:
+    """The path from the root along the likeliest tolerated child; ``logp`` is -inf for nodes that are not tolerated."""
     path, node = [], 0
-    while liked := [child for child in children[node] if worth[child] > -math.inf]:
-        node = max(liked, key=worth.__getitem__)
+    while tolerated := [child for child in children[node] if logp[child] > -math.inf]:
+        node = max(tolerated, key=logp.__getitem__)
         path.append(node)
     return path

@@ -1,4 +1,4 @@
-"""Logits processors asked about the nodes of a tree, and about tokens that are guessed to follow a text."""
+"""Logits processors applied at the nodes of a tree, and to guessed continuations of a text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from draftwood.core.errors import NumericsError
 
 Nodes: TypeAlias = list[tuple[int, list[int]]]
-"""Nodes, each with the tokens after the root up to it."""
-_NOTHING_LEFT: Final = "the logits processors leave no token possible behind this text: check them"
-_CERTAIN: Final = 50.0  # the score of a guessed token among scores of 0
+"""Nodes, each with its path: the tokens after the root up to it."""
+_NOTHING_LEFT: Final = "the logits processors leave no token possible after this text: check them"
+_CERTAIN: Final = 50.0  # the score of a guessed token; all others have 0
 
 
-def answer(
+def apply(
     processors: Sequence[Any], ids: Int[Tensor, "n length"], scores: Float[Tensor, "n vocab"]
 ) -> Float[Tensor, "n vocab"]:
-    """What one row's processors make of scores, one behind the other."""
+    """The scores after all processors of one row, in order."""
     for processor in processors:
         scores = processor(ids, scores)
     return scores
@@ -34,14 +34,20 @@ def processed(
     scores: Float[Tensor, "node vocab"],
     bias: Mapping[int, float],
 ) -> tuple[Float[Tensor, "node vocab"], dict[int, Exception]]:
-    """What one row's processors make of the scores at its nodes, level by level, and the nodes where they have no answer.
+    """Apply one row's processors to the scores at its nodes, level by level.
 
-    Below a token that they, the model or the bias forbid nothing is asked: no text gets there. Below the root a processor
-    may also raise, or leave no token possible: an error only if the text gets there, which it may never do. In both cases
-    the scores stay as they are.
+    Processors are not called below a token that they, the model or the bias forbid, since no text gets there. Below the root
+    a processor may raise, or leave no token possible. That is an error only if the text gets there, which it may never do.
+    In both cases the scores stay as they are.
+
+    Returns:
+        The processed scores, and the errors of nodes below the root.
+
+    Raises:
+        Exception: whatever a processor raises at the root.
     """
     dead: dict[int, Exception] = {}
-    out, above = scores.clone(), dict[tuple[int, ...], int]()  # the nodes one level up, by their paths
+    out, above = scores.clone(), dict[tuple[int, ...], int]()  # above: the nodes one level up, by path
     by_length: dict[int, Nodes] = {}
     for node, path in enumerate(paths):
         if path is not None:
@@ -52,42 +58,42 @@ def processed(
         above = {tuple(path): node for node, path in group}
         if group:
             nodes = [node for node, _ in group]
-            found, errors = _answers(processors, text, group, scores[nodes])
-            out[nodes] = found.to(out.dtype)
+            new_scores, errors = _apply_to_level(processors, text, group, scores[nodes])
+            out[nodes] = new_scores.to(out.dtype)
             dead |= errors
             above = {path: node for path, node in above.items() if node not in errors}
     return out, dead
 
 
-def _answers(
+def _apply_to_level(
     processors: Sequence[Any], text: Sequence[int], group: Nodes, scores: Float[Tensor, "n vocab"]
 ) -> tuple[Float[Tensor, "n vocab"], dict[int, Exception]]:
-    """The answers at nodes of one level, and the errors of those where there is none; that of the root is raised."""
+    """The processed scores at nodes of one level, and the errors of nodes that have none; an error at the root is raised."""
     ids: Int[Tensor, "n length"] = torch.tensor([[*text, *path] for _, path in group], device=scores.device)
     if not group[0][1]:
-        return answer(processors, ids, scores), {}
+        return apply(processors, ids, scores), {}
     errors: dict[int, Exception] = {}
     try:
-        found = answer(processors, ids, scores)
+        new_scores = apply(processors, ids, scores)
     except Exception:
         parts = []
         for i, (node, _) in enumerate(group):
             try:
-                parts.append(answer(processors, ids[i : i + 1], scores[i : i + 1]))
+                parts.append(apply(processors, ids[i : i + 1], scores[i : i + 1]))
             except Exception as error:
                 errors[node] = error
                 parts.append(scores[i : i + 1])
-        found = torch.cat(parts)
-    impossible = (found == -torch.inf).all(dim=-1)
+        new_scores = torch.cat(parts)
+    impossible = (new_scores == -torch.inf).all(dim=-1)
     for i in impossible.nonzero().flatten().tolist():
         errors[group[i][0]] = NumericsError(_NOTHING_LEFT)
-    return torch.where(impossible.unsqueeze(1), scores, found), errors
+    return torch.where(impossible.unsqueeze(1), scores, new_scores), errors
 
 
 def _reached(
     scores: Float[Tensor, "node vocab"], level: Nodes, above: Mapping[tuple[int, ...], int], bias: Mapping[int, float]
 ) -> Nodes:
-    """The nodes of a level whose own token the node above it does not forbid (one host sync)."""
+    """The nodes of a level whose token is possible at the node above (one host sync)."""
     held = [(node, path) for node, path in level if tuple(path[:-1]) in above and bias.get(path[-1]) != -math.inf]
     parents, tokens = [above[tuple(path[:-1])] for _, path in held], [path[-1] for _, path in held]
     impossible = (scores[parents, tokens] == -torch.inf).tolist()
@@ -95,11 +101,11 @@ def _reached(
 
 
 def permits(processors: Sequence[Any], text: Sequence[int], token: int, vocab: int, device: torch.device) -> bool:
-    """Whether a token is possible behind a text where the model is all but certain of it."""
+    """Whether the processors allow a token after a text where the model is almost certain of it."""
     scores = torch.zeros(1, vocab, device=device)
     scores[0, token] = _CERTAIN
     try:
-        found = answer(processors, torch.tensor([list(text)], device=device), scores)
-    except Exception:  # a text that is only guessed; where it is the true one, the target asks again
+        new_scores = apply(processors, torch.tensor([list(text)], device=device), scores)
+    except Exception:  # the text is only a guess; if it is the true one, the processors are called there again
         return False
-    return float(found[0, token]) != -math.inf
+    return float(new_scores[0, token]) != -math.inf
