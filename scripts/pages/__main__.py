@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import draftwood
 from scripts.pages import one_round, results, speeds
+
+import draftwood
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: python -m scripts.pages -->\n", "<!-- end of table -->"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import draftwood
 from scripts.pages.svg import box, line, picture, text
+
+import draftwood
 
 PROMPT, SEED, SHAPE = "Once upon a time", 3, "3x3"
 ROUND = 5  # counted from 0: one that rejects a sibling, accepts the next one and ends with a token of the target's own
@@ -125,7 +126,7 @@ def draw(made: Shown) -> str:
         line([(989, bottom + 8), (989, bottom + 30), (55, bottom + 30), (55, bottom + 10)], arrow=True),
         text(520, bottom + 50, f"feedback: {new[-1].strip()!r} is the next root", "small quiet middle"),
     ]
-    words = f"A tree of {len(made.nodes) - 1} drafted tokens; the target scores it in one forward pass; {len(new)} tokens are kept."
+    words = f"The target scores {len(made.nodes) - 1} drafted tokens in one forward pass; {len(new)} tokens are kept."
     return picture(1084, bottom + 66, "One round of speculative decoding with a draft tree", words, parts)
 
 

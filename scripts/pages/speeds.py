@@ -59,7 +59,8 @@ def _inexact(system: str, temperature: str) -> bool:
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for one size of the target, at temperatures 0 and 1."""
     found = ratios(root)
-    parts = [text(24, 34, "Speed over transformers' generate (1.0), target inflated to 110 M parameters, 2 CPU cores", "title")]
+    title = "Speed over transformers' generate (1.0), target inflated to 110 M parameters, 2 CPU cores"
+    parts = [text(24, 34, title, "title")]
     for temperature, left in (("0", 24), ("1", 548)):
         parts += _panel(found[CHARTED, temperature], temperature, left)
     parts.append(text(24, 318, "* samples from another distribution than the target's. Source: " + STORED, "small quiet"))
