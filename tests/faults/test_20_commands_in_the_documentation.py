@@ -55,7 +55,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
 
 def commands(page: Path) -> list[str]:
     """Lines of its blocks that begin with a program's name, in order, without comments."""
-    blocks = re.findall(r"```(?:\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
     return [re.sub(r"\s+#.*", "", line) for line in lines if line.startswith(tuple(PROGRAMS))]
 

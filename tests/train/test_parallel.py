@@ -19,6 +19,7 @@ from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
 from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
+from tests.helpers import tiny_gpt
 
 Make = Callable[..., DraftConfig]
 BLOCK, VOCAB, TEXT = 4, 11, 20

@@ -65,7 +65,7 @@ def command(**options: Any) -> None:
     """Measure plain decoding, --method auto, the best of a few fixed trees and, with --transformers, model.generate.
 
     All continue the same prompts in turn, in shuffled order. Figures are medians over repeats with their extremes; ratios
-    are taken inside each repeat. The tree is chosen on texts of its own. Time is that of the integer call, tokens per pass are
+    are taken inside each repeat. The tree is chosen on texts of its own. Time is that of the whole call, tokens per pass are
     new tokens per forward of the target.
     """
     models, loading, amount = pick(Models, options), pick(LoadOptions, options), pick(Amount, options)

@@ -1,0 +1,1 @@
+"""Draws the figures and writes the result pages of the documentation: ``python -m scripts.pages``."""

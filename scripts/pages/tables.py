@@ -1,0 +1,45 @@
+"""Tables of stored reports, read from their Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table: the names of its columns and its rows, all as written."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+    def markdown(self, columns: list[str]) -> str:
+        """The table with some of its columns."""
+        chosen = [self.columns.index(name) for name in columns]
+        lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+        return "\n".join([*lines, *("| " + " | ".join(row[i] for i in chosen) + " |" for row in self.rows)])
+
+
+def sections(report: str) -> list[str]:
+    """The runs of a file that holds several: each begins with what it is and its command."""
+    starts = [found.start() for found in re.finditer(r"^(?:The bundled pair|Inflated to).*:$", report, re.MULTILINE)]
+    float32 = [report[start:stop] for start, stop in zip(starts, [*starts[1:], len(report)], strict=True)]
+    return [section for section in float32 if "bfloat16" not in section.split("\n", 1)[0]]
+
+
+def tables(report: str, heading: str) -> Iterator[tuple[str, Table]]:
+    """Below every heading that begins so: the temperature that it stands under, and the first table."""
+    for part in re.split(r"^## Temperature ", report, flags=re.MULTILINE)[1:]:
+        temperature, rest = part.split("\n", 1)
+        if heading in rest:
+            yield temperature.strip(), first_table(rest.split(heading, 1)[1])
+
+
+def first_table(report: str) -> Table:
+    """The first table of a text."""
+    found = re.search(r"(?:^\|.*\n)+", report, re.MULTILINE)
+    if found is None:
+        raise ValueError("the report holds no table where one was expected")
+    lines = [[cell.strip() for cell in row.strip().strip("|").split(" | ")] for row in found[0].splitlines()]
+    return Table(columns=lines[0], rows=lines[2:])

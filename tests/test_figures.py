@@ -1,0 +1,82 @@
+"""The figures and tables of the documentation are those that the round and the stored results give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import draftwood
+from scripts.pages import one_round, results, speeds
+from scripts.pages.__main__ import BEGIN, END
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+
+
+def texts(svg: str, kind: str) -> list[str]:
+    return re.findall(rf'<text [^>]*class="{kind}"[^>]*>([^<]*)<', svg)
+
+
+def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
+    shown = one_round.shown(draftwood.load(options={"backend": "torch"}))
+    svg = (IMAGES / "one-round.svg").read_text(encoding="utf-8")
+    assert svg == one_round.draw(shown), "run python -m scripts.pages"
+    words = [node.token.strip() for node in shown.nodes]
+    assert texts(svg, "code middle") == [*words, *words, *(token.strip() for token in shown.committed)]
+    assert texts(svg, "code") == words
+    kept = [node.token for node in shown.nodes[1:] if node.fate == "accepted"]
+    assert shown.committed[:-1] == kept
+    assert [svg.count(sign) for sign in ("✓", "✗")] == [len(kept), sum(node.fate == "rejected" for node in shown.nodes)]
+
+
+def test_the_drawn_round_shows_a_rejected_sibling_and_a_token_of_the_target():
+    shown = one_round.shown(draftwood.load(options={"backend": "torch"}))
+    rejected = [node for node in shown.nodes if node.fate == "rejected"]
+    assert rejected
+    for node in rejected:  # the next sibling was tried
+        assert any(other.parent == node.parent and other.fate == "accepted" for other in shown.nodes[1:])
+        assert node.target is not None
+        assert node.draft is not None
+        assert node.target < node.draft
+
+
+def test_siblings_are_tried_until_one_is_accepted():
+    children = [[1, 2, 3], [4, 5], [], [], [], [6, 7], [], []]
+    fates = one_round._fates(children, [1, 5])
+    assert fates == {0: "accepted", 1: "accepted", 4: "rejected", 5: "accepted", 6: "rejected", 7: "rejected"}
+
+
+def test_the_chart_and_the_table_are_those_of_the_stored_run():
+    svg = (IMAGES / "speeds.svg").read_text(encoding="utf-8")
+    assert svg == speeds.draw(ROOT), "run python -m scripts.pages"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.split(BEGIN)[1].split(END)[0].strip() == speeds.readme_table(ROOT)
+
+
+def test_the_table_holds_the_figures_of_the_stored_run():
+    found = speeds.ratios(ROOT)
+    assert set(found) == {(run, temperature) for run in speeds.RUNS for temperature in ("0", "1")}
+    stored = (ROOT / speeds.STORED).read_text(encoding="utf-8")
+    for case in found.values():
+        assert set(speeds.NAMES) <= set(case)
+        for system in speeds.NAMES:
+            assert re.search(rf"^\| {re.escape(system)}(?: \d)? \|.* {case[system]} \(", stored, re.MULTILINE)
+
+
+def test_result_pages_are_those_of_the_stored_reports():
+    made = results.pages(ROOT)
+    assert set(made) == {path.name for path in (ROOT / "docs" / "results").glob("*.md")}
+    for name, page in made.items():
+        assert (ROOT / "docs" / "results" / name).read_text(encoding="utf-8") == page, "run python -m scripts.pages"
+        assert "draftwood bench" in page or "python -m benchmarks" in page, "a table stands with its command"
+
+
+@pytest.mark.parametrize("name", ["one-round.svg", "speeds.svg"])
+def test_a_figure_needs_no_network_and_knows_dark_mode(name):
+    svg = (IMAGES / name).read_text(encoding="utf-8")
+    assert re.findall(r"https?://[^\"]+", svg) == ["http://www.w3.org/2000/svg"]
+    assert "prefers-color-scheme: dark" in svg
+    assert "@import" not in svg
+    assert "<title" in svg

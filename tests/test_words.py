@@ -1,0 +1,115 @@
+"""The words of the field in code, options, fields and prose: a list of private words that must not come back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from draftwood.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = sorted(path for path in (ROOT / "src" / "draftwood").iterdir() if path.name != "__pycache__")
+REWRITTEN_ELSEWHERE = {"benchmarks.md", "extending.md"}  # pages whose English pass is still to come
+
+# Words, in any form of a name: `_law`, `TargetLaw` and "law" are one word.
+WORDS = [
+    *("law", "laws", "lawful", "lawfully", "judge", "judges", "judged", "judging", "whoever", "beside", "besides", "told"),
+    *("foresight", "outlook", "pace", "paced", "pool", "pools", "fan", "fans", "planes", "lineage", "ledger", "movable"),
+    *("endings", "subject", "essence", "fingerprint", "fingerprints", "graft", "grafts", "grafted", "lean", "places"),
+    "asked",
+    *("at hand", "in the mean", "of no use"),
+]
+# Names as they are written, where the word itself is an ordinary one.
+NAMES = r"\b(?:Tell|Looks|Growth|Choices|RoundNoise|Grown)\b|--least\b|\bleast=|\bahead\(|\.chain\("
+# Ordinary or technical uses of a listed word, in the normal form of `plain`.
+ALLOWED = ["decimal places", "thread pool executor", "process pool executor", "max pool", "significant places"]
+
+
+def plain(text: str) -> str:
+    """Lower case, one blank between words; names are taken apart at underscores, hyphens and capitals."""
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    return " ".join(re.sub(r"[_\W]+", " ", text).lower().split())
+
+
+def found_in(text: str) -> list[str]:
+    """The listed words that a text holds, each once."""
+    normal = plain(text)
+    for phrase in ALLOWED:
+        normal = normal.replace(phrase, "")
+    words = [word for word in WORDS if re.search(rf"\b{word}\b", normal)]
+    return words + sorted(set(re.findall(NAMES, text)))
+
+
+def keys(value: object) -> Iterator[str]:
+    """The fields of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys(inner)
+
+
+def options(command: click.Command) -> Iterator[str]:
+    """The options of a command and of all commands below it."""
+    for parameter in command.params:
+        yield from parameter.opts
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from options(inner)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["its own law", "class TargetLaw:", "self._fan = 3", "what is at\nhand", "--least 0.4", "def told(x):", "Tell(x)"],
+)
+def test_control_a_listed_word_is_found_in_any_form(text):
+    assert len(found_in(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["learn", "flaw", "two decimal places", "space", "at least 3", "ThreadPoolExecutor"])
+def test_control_words_that_only_contain_one_are_not(text):
+    assert not found_in(text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.xfail(strict=False)] if page.name in REWRITTEN_ELSEWHERE else [])
+        for page in PAGES
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_page_uses_the_words_of_the_field(page):
+    assert not found_in(page.read_text(encoding="utf-8"))
+
+
+def test_options_use_the_words_of_the_field():
+    names = set(options(main))
+    assert len(names) > 100
+    assert not [name for name in names if found_in(name)]
+
+
+@pytest.mark.xfail(strict=False)  # until the English pass over the rooms
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_uses_the_words_of_the_field(room):
+    paths = [room] if room.is_file() else sorted([*room.rglob("*.py"), *room.rglob("*.md")])
+    found = {str(path.relative_to(ROOT)): found_in(path.read_text(encoding="utf-8")) for path in paths}
+    assert not {name: words for name, words in found.items() if words}
+
+
+@pytest.mark.xfail(strict=False)  # until the stored results are written anew
+def test_fields_of_stored_results_use_the_words_of_the_field():
+    names = {key for path in (ROOT / "benchmarks" / "results").glob("*.json") for key in keys(json.loads(path.read_text()))}
+    assert len(names) > 20
+    assert not [name for name in names if found_in(name)]
