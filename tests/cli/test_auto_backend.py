@@ -12,12 +12,15 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Pair, Sampling, profile
+from draftwood import Limits, LoadOptions, Method, Pair, Sampling
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import available_memory
+from draftwood.load import profile
 from draftwood.load.models import choose_dtype
+from draftwood.runners import auto
+from draftwood.runners import factory as backend
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
-from draftwood.runners.protocols import auto, backend, openvino_store
+from draftwood.runners.openvino import store as openvino_store
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -211,7 +214,7 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
     here = available_memory()
     if here is not None:
         assert 0 < here < 1 << 50
-    monkeypatch.setattr(machine, "_GROUP", tmp_path)
+    monkeypatch.setattr(machine.cores, "CONTROL_GROUP", tmp_path)
     system = available_memory()
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("300000\n")

@@ -79,7 +79,7 @@ def test_a_second_run_while_the_first_one_writes_adds_nothing(
     path = tmp_path / "many.jsonl"
     path.write_text('{"prompt": "the fox"}\n' * 200, encoding="utf-8")
     command = ["generate", *pair, "--input", str(path), "--output", str(out), "--batch-size", "1", "--seed", "5"]
-    with subprocess.Popen([sys.executable, "-m", "draftwood.cli", *command], env=environment) as first:
+    with subprocess.Popen([sys.executable, "-m", "draftwood", *command], env=environment) as first:
         try:
             while not (out.exists() and out.stat().st_size) and first.poll() is None:
                 time.sleep(0.05)

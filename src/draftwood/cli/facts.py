@@ -14,8 +14,7 @@ from typing import Any, get_args
 
 import torch
 
-from draftwood import profile
-from draftwood._version import __version__
+from draftwood import __version__, profile
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
 from draftwood.core.errors import ConfigError, ModelError, PairingError

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError, named
 
 
@@ -89,11 +90,7 @@ class Journal:
 def line_of(found: dict[str, Any]) -> str:
     """An object as a line; half a surrogate pair, which UTF-8 cannot say, is escaped."""
     text = json.dumps(found, ensure_ascii=False)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(found)
-    return text + "\n"
+    return (text if is_unicode(text) else json.dumps(found)) + "\n"
 
 
 def check_output(path: Path) -> None:

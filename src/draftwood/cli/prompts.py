@@ -10,14 +10,14 @@ from typing import Any, NoReturn, TypeAlias, final
 
 from draftwood.api import Pair
 from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, report_error
-from draftwood.cli.settings import NO_OPTIONS
+from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import MAX_SEED, Method, Sampling
+from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
 from draftwood.engine.decode import Decoder, Request
 
 _LEVELS = 100  # of an id, at most
-_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(NO_OPTIONS)
+_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(ONLY_PYTHON)
 
 
 @final
@@ -118,7 +118,7 @@ def _prompt(found: Any, source: str) -> str:
     if not isinstance(prompt, str):
         came = f"prompt is {json.dumps(prompt)[:40]}, not text" if "prompt" in found else "there is no prompt"
         raise ConfigError(f'{came}; write {{"prompt": "..."}}')
-    if any("\ud800" <= c <= "\udfff" for c in prompt):
+    if not is_unicode(prompt):
         raise ConfigError("the prompt holds half of a surrogate pair, no character; write \\ud83d\\ude00 or 😀 in full")
     if refused := sorted(_PER_RUN & found.keys()):
         option = "--" + refused[0].replace("_", "-")

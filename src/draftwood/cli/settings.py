@@ -15,7 +15,7 @@ from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_NODES, MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.core.settings import MAX_NODES, MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
@@ -101,8 +101,6 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (DisplayOptions,),
 }
-NO_OPTIONS = ("processors", "warpers")  # settings of a Sampling that only the library takes
-_BY_HAND = ("logit_bias", *NO_OPTIONS)
 
 
 @final
@@ -218,7 +216,7 @@ def generate_options(function: F) -> F:
     )
     function = bias(function)
     for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
-        function = dataclass_options(cls, leave_out=_BY_HAND)(function)
+        function = dataclass_options(cls, leave_out=NO_PLAIN_OPTION)(function)
     return function
 
 
