@@ -13,6 +13,7 @@ from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, report_erro
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.seeds import counted
 from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
 from draftwood.engine.decode import Decoder, Request
 
@@ -171,7 +172,7 @@ def seed_of(line: Line, first_seed: int) -> int:
     Raises:
         ConfigError: the sum is out of range.
     """
-    seed = line.seed if line.seed is not None else first_seed + line.index
+    seed = line.seed if line.seed is not None else counted(first_seed, line.index)
     if seed > MAX_SEED:
         raise ConfigError(f"seed {first_seed} plus line number {line.index} is above {MAX_SEED}: give a smaller --seed")
     return seed

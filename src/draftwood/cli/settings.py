@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
+from draftwood.core.seeds import drawn
 from draftwood.core.settings import MAX_NODES, MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Settings:
     @property
     def drawn_seed(self) -> int:
         """The seed, or a new one, short enough to be typed again."""
-        return secrets.randbits(32) if self.seed is None else self.seed
+        return drawn(self.seed)
 
     def open(self) -> tuple[Pair, Decoder, Sampling]:
         """Load the models and build the decoder; what was not given of the sampling is the target's own setting.
