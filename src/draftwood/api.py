@@ -122,7 +122,7 @@ class Pair(Session):
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        super().__init__(self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile)
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile)
         self.limits = Limits()
         self.remarks = remarks(model)
 

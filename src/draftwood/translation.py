@@ -161,7 +161,7 @@ class Translator(Session):
         check_parts(model, draft_model, tokenizer)
         self.model = model
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        super().__init__(self.target, self.draft, tokenizer, profile_key=profile_key)
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key)
         own = asked(model, self.eos, self.target.max_length)
         self.prompt, self.limits, self.remarks, self._greedy = own.prompt, own.limits, own.remarks, own.sampling
         self.max_source: int | None = self.target.max_source

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
 from tests.cli.conftest import Run
 
@@ -21,7 +21,7 @@ SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
 HOLD = """
 import sys, time
 from pathlib import Path
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_lock_is_left_alone(out: Path, tmp_path: Path) -> None
 CONTEND = """
 import os, sys, time
 from pathlib import Path
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
 out, alone, end = Path(sys.argv[1]), Path(sys.argv[2]), time.monotonic() + 2
 held = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftwood.bench.document import replace_file
-from draftwood.cli import sentences
+from draftwood.cli.job import translations as sentences
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]

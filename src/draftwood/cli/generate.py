@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.lines import typed
+from draftwood.cli.console import typed
 from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, generate_options
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
@@ -38,7 +38,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     settings = Settings.of(options, given)
     _check_together(ctx, settings, prompt)
     if prompt is None:
-        from draftwood.cli.file import run_file
+        from draftwood.cli.generate_lines import run_file
 
         if run_file(settings):
             ctx.exit(1)

@@ -9,8 +9,8 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.lines import standard_output
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.lines import typed
+from draftwood.cli.console import typed
 from draftwood.cli.settings import Sectioned, check_display
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
 from draftwood.core.errors import ConfigError

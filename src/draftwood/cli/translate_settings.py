@@ -109,7 +109,7 @@ class Opened:
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
-        from draftwood.cli.resume import end_facts, model_facts, text_facts
+        from draftwood.cli.job.resume import end_facts, model_facts, text_facts
         from draftwood.load.models import named_or_bundled
 
         models = settings.models

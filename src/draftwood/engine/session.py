@@ -29,13 +29,14 @@ from draftwood.engine.decoders import Decoders
 from draftwood.load.generation import final_token
 from draftwood.load.models import eos_of
 from draftwood.load.profile import Profile, ProfileKey
-from draftwood.runners.protocols import ModelRunner, Runner
+from draftwood.runners.protocols import Runner
 
 
 class Session(ABC):
     """Methods, decoders, requests and the arguments of a call. Subclasses encode inputs and know the defaults.
 
     Args:
+        model: the target, a model of ``transformers``.
         target, draft: runners of both models.
         tokenizer: the tokenizer of both.
         profile_key: what a profile has to be measured for, where the models' files are known.
@@ -55,7 +56,8 @@ class Session(ABC):
 
     def __init__(
         self,
-        target: ModelRunner,
+        model: Any,
+        target: Runner,
         draft: Runner | None,
         tokenizer: Any,
         *,
@@ -67,8 +69,8 @@ class Session(ABC):
         self.tokenizer = tokenizer
         self.profile_key = profile_key
         self.profile = profile
-        self.eos = eos_of(target.model, tokenizer, target.vocab_size)
-        self.final_token = final_token(target.model)
+        self.eos = eos_of(model, tokenizer, target.vocab_size)
+        self.final_token = final_token(model)
         self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos)
 
     @abstractmethod

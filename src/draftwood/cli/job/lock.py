@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from draftwood.cli.journal import check_output
+from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError, named
 
 _OURS = "draftwood, process "
