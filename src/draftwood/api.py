@@ -46,8 +46,8 @@ def load(
 
     Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
     used, unless ``options.profile`` says otherwise. Models that OpenVINO runs
-    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: whoever trains ``pair.target.model`` on
-    wants ``options.backend`` ``torch``.
+    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: to train ``pair.target.model`` further,
+    take ``options.backend`` ``torch``.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a profile that was named and does not fit.

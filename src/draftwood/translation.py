@@ -16,7 +16,7 @@ from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.engine.decode import Request
 from draftwood.engine.session import Session, check_parts
 from draftwood.load.checkpoint import check_path
-from draftwood.load.generation import asked, refuse_idle
+from draftwood.load.generation import defaults_of, refuse_idle
 from draftwood.load.models import (
     check_tokenizers,
     choose_device,
@@ -57,7 +57,7 @@ def load_translator(
 
     Raises:
         ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only, a
-            backend that is not installed or does not do what is asked.
+            backend that is not installed or cannot do it.
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: a drafter that was trained for another target, or has another tokenizer.
     """
@@ -162,7 +162,7 @@ class Translator(Session):
         self.model = model
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
         super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key)
-        own = asked(model, self.eos, self.target.max_length)
+        own = defaults_of(model, self.eos, self.target.max_length)
         self.prompt, self.limits, self.remarks, self._greedy = own.prompt, own.limits, own.remarks, own.sampling
         self.max_source: int | None = self.target.max_source
 

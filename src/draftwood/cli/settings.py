@@ -106,7 +106,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that ``draftwood generate`` was told, checked as far as possible without the models.
+    """All settings of ``draftwood generate``, checked as far as possible without the models.
 
     Raises:
         ConfigError: options out of range, or that do not fit together.

@@ -55,7 +55,7 @@ def run_one(settings: Settings, text: str) -> None:
             sampling=translator.sampling,
             display=settings.display,
             shown_before="",
-            told={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
+            head={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
             method=opened.method,
             dtype=str(translator.model.dtype),
         )

@@ -126,7 +126,7 @@ class Opened:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that ``draftwood translate`` was told, checked as far as possible without the models.
+    """All settings of ``draftwood translate``, checked as far as possible without the models.
 
     Raises:
         ConfigError: options out of range, or that do not fit together.

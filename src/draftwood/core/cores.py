@@ -57,7 +57,7 @@ class CoreMeter:
         self._busy, self._own = _busy_seconds(), _own_seconds()
 
     def taken(self) -> float:
-        """Cores that other processes took on average so far; 0 where that cannot be told, or not yet."""
+        """Cores that other processes took on average so far; 0 where that is unknown, or not yet known."""
         seconds, busy = perf_counter() - self._began, _busy_seconds()
         if busy is None or self._busy is None or seconds < _SETTLED:
             return 0.0

@@ -50,7 +50,7 @@ class LogProbs:
     Args:
         logp: log-probabilities; NaN where no token is possible.
         scores: instead of them, log-probabilities up to a constant of each node, over the whole vocabulary: the distribution
-            itself is then made when it is asked for.
+            itself is then made when it is needed.
         certain: instead of both, the only possible token of each node.
         tokens: whose log-probabilities they are; None for all tokens of the vocabulary in order. What is not named is
             impossible.

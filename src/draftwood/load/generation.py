@@ -1,7 +1,7 @@
-"""What the generation config of a model asks of its texts, honoured as ``model.generate`` of ``transformers`` does.
+"""The generation config of a model, honoured as ``model.generate`` of ``transformers`` does.
 
-Of an encoder-decoder model that is the text of ``num_beams=1, do_sample=False``, and what draft trees cannot honour is said
-in words. Of a causal language model it is the distribution of ``generate``, and what cannot be honoured is refused by name.
+For an encoder-decoder model that is the text of ``num_beams=1, do_sample=False``; settings that draft trees do not honour
+become remarks. For a causal language model it is the distribution of ``generate``, and such settings are refused by name.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``gen
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a model asks of its texts.
+class Defaults:
+    """What a generation config says of an encoder-decoder model's texts.
 
     Attributes:
         prompt: what the decoder begins with: the start token, and the one that is forced to come first (a language).
         sampling: greedy decoding under everything that changes the scores.
         limits: how long a text may become, counted as ``max_new_tokens`` of ``generate``: all tokens after the start token.
         final: the token that a text ends with where the limits end it.
-        remarks: what is asked and not honoured, in sentences.
+        remarks: what the config says and is not honoured, in sentences.
     """
 
     prompt: tuple[int, ...]
@@ -52,8 +52,8 @@ class Asked:
     remarks: tuple[str, ...]
 
 
-def asked(model: Any, eos: list[int], longest: int | None) -> Asked:
-    """What an encoder-decoder model asks of its texts.
+def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
+    """The defaults of an encoder-decoder model.
 
     Args:
         eos: its end-of-text tokens.
@@ -66,7 +66,7 @@ def asked(model: Any, eos: list[int], longest: int | None) -> Asked:
     forced = settings.pop("forced_bos_token_id", None)
     prompt = (_start_token(model), *(() if forced is None else (int(forced),)))
     text = _Text(eos=eos, start=_START, begin=len(prompt), device=model.device)
-    return Asked(
+    return Defaults(
         prompt=prompt,
         sampling=Sampling(
             temperature=0.0,

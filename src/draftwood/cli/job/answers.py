@@ -80,9 +80,9 @@ class Answers:
         Raises:
             ConfigError: the file answers other prompts, or was made with other seeds.
         """
-        asked = {line.index: line for line in lines}
+        by_index = {line.index: line for line in lines}
         for i, answer in enumerate(self.found):
-            line = asked.get(answer["index"])
+            line = by_index.get(answer["index"])
             if "error" in answer and line is not None and line.source != answer["source"]:
                 raise self._wrong(
                     i,

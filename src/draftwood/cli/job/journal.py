@@ -94,7 +94,7 @@ def line_of(found: Mapping[str, Any]) -> str:
 
 
 def check_output(path: Path) -> None:
-    """Whether a file can be written; asked before there is anything to write.
+    """Check that a file can be written, before there is anything to write.
 
     Raises:
         ConfigError: it cannot.
