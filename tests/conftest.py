@@ -16,10 +16,21 @@ from jaxtyping import install_import_hook
 
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-# Sessions check what callers write themselves, with errors of their own, as the other ways in do.
-ENGINE = [path.stem for path in (Path(__file__).parents[1] / "src/draftwood/engine").glob("*.py") if path.stem != "session"]
 install_import_hook(
-    [f"draftwood.{part}" for part in ("core", "draft", "verify", "runners", "tune", *(f"engine.{name}" for name in ENGINE))],
+    [
+        f"draftwood.{part}"
+        for part in (
+            "core.rng",
+            "core.tree",
+            "core.sampling",
+            "core.rounds",
+            "engine.target",
+            "draft",
+            "verify",
+            "runners",
+            "tune",
+        )
+    ],
     "beartype.beartype",
 )
 

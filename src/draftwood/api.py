@@ -16,9 +16,9 @@ from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.engine.decode import Request
 from draftwood.engine.session import Session, check_parts
-from draftwood.load.checkpoint import check_path
-from draftwood.load.generation import own_sampling, remarks
-from draftwood.load.models import (
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.generation import own_sampling, remarks
+from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -28,7 +28,7 @@ from draftwood.load.models import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.load.profile import Profile, ProfileKey, find, profile_key_of
+from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_window

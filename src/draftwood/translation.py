@@ -15,9 +15,9 @@ from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.engine.decode import Request
 from draftwood.engine.session import Session, check_parts
-from draftwood.load.checkpoint import check_path
-from draftwood.load.generation import defaults_of, refuse_idle
-from draftwood.load.models import (
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.generation import defaults_of, refuse_idle
+from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -28,7 +28,7 @@ from draftwood.load.models import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.load.profile import ProfileKey, profile_key_of
+from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners

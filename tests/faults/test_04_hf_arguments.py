@@ -10,7 +10,7 @@ from transformers import GenerationConfig, StopStringCriteria
 
 from draftwood.core.errors import ConfigError
 from draftwood.hf import recipe
-from draftwood.load.unsupported import UNSUPPORTED
+from draftwood.loading.unsupported import UNSUPPORTED
 from tests.test_hf import NEW, ours, plain, plain_text, ragged, target, tokenizer
 
 HONOURED = {  # by processors, criteria, the limits of the text, or the recipe itself

@@ -22,7 +22,7 @@ from draftwood.core.machine import cache_folder, free_threads, torch_threads, ve
 from draftwood.core.settings import MAX_NODES, Method, MethodName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
-from draftwood.load.models import bundled_pairs, choose_device, choose_dtype
+from draftwood.loading.models import bundled_pairs, choose_device, choose_dtype
 from draftwood.runners.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig

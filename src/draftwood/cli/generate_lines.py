@@ -16,7 +16,7 @@ from draftwood.cli.job.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.job.run import Job, run
 from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
-from draftwood.load.models import named_or_bundled
+from draftwood.loading.models import named_or_bundled
 
 
 def run_file(settings: Settings) -> int:

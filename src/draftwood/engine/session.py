@@ -26,9 +26,9 @@ from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Piece, Request, Result
 from draftwood.engine.decoders import Decoders
-from draftwood.load.generation import final_token
-from draftwood.load.models import eos_of
-from draftwood.load.profile import Profile, ProfileKey
+from draftwood.loading.generation import final_token
+from draftwood.loading.models import eos_of
+from draftwood.loading.profile import Profile, ProfileKey
 from draftwood.runners.protocols import Runner
 
 
@@ -64,7 +64,7 @@ class Session(ABC):
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
     ) -> None:
-        _check("profile", profile, Profile, "a profile of draftwood.load.profile")
+        _check("profile", profile, Profile, "a profile of draftwood.loading.profile")
         _check("profile_key", profile_key, Mapping, "what profile_key_of returns")
         self.tokenizer = tokenizer
         self.profile_key = profile_key

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
-from draftwood.load.unsupported import found_in
+from draftwood.loading.unsupported import found_in
 
 _HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # the text does not depend on them
 

@@ -18,8 +18,8 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
 from draftwood.core.settings import Sampling
-from draftwood.load.checkpoint import naming_the_config
-from draftwood.load.unsupported import found_in
+from draftwood.loading.checkpoint import naming_the_config
+from draftwood.loading.unsupported import found_in
 
 _START = 1  # tokens that the decoder reads before anything is written
 _SAYS = "the model's generation config says"
