@@ -229,5 +229,5 @@ def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         written.write([json.loads(answer())])
-    assert written.written == len(objects(tmp_path / "out.jsonl")) == 1
+    assert written.count == len(objects(tmp_path / "out.jsonl")) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
