@@ -214,13 +214,13 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
         monkeypatch.setattr("draftwood.core.log_probs._by_numpy", lambda scores: False)
     scores = scores_of()
     scores[0, 2, 7] = bad
-    bound = distribution(Sampling(**options))
+    bound = distribution(Sampling(**options)).for_round()
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
         bound.target(scores, lambda: [PATHS])
     bound.draft(scores, lambda: [PATHS])
     with pytest.raises(NumericsError, match="the draft model's scores"):  # asked together with the target
         bound.target(scores_of(), lambda: [PATHS])
-    bound.target(scores_of(), lambda: [PATHS])  # and only once
+    bound.for_round().target(scores_of(), lambda: [PATHS])  # another round has checks of its own
 
 
 def test_a_distribution_without_any_possible_token_is_refused():

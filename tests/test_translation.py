@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 import draftwood
 from draftwood import ConfigError, Limits, LoadOptions, Method, ModelError, PairingError, Translator, load_translator
 from draftwood.core.errors import CacheError
-from draftwood.loading.generation import asked
+from draftwood.loading.generation import defaults_of
 from tests.tiny_translation import sentences
 
 DRAFTS = [None, "block", "heads", "causal", "other", "target:0", "target:0,1"]
@@ -211,11 +211,11 @@ def test_a_forced_first_token_leaves_room_for_another(fresh: Callable[..., Trans
 def test_nothing_says_how_to_begin() -> None:
     model = SimpleNamespace(generation_config=GenerationConfig(), config=SimpleNamespace(), device="cpu")
     with pytest.raises(ModelError, match="no decoder_start_token_id"):
-        asked(model, [1], None)
+        defaults_of(model, [1], None)
     model.generation_config.bos_token_id = 5
-    assert asked(model, [1], None).prompt == (5,)
-    assert asked(model, [1], 30).limits == Limits(max_new_tokens=29)
-    assert asked(model, [1], None).limits == Limits()
+    assert defaults_of(model, [1], None).prompt == (5,)
+    assert defaults_of(model, [1], 30).limits == Limits(max_new_tokens=29)
+    assert defaults_of(model, [1], None).limits == Limits()
 
 
 def test_sentences_that_cannot_be_read(translation: Path) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from draftwood._version import __version__
-
 if TYPE_CHECKING:
     from draftwood.api import Pair, load
     from draftwood.core.errors import (
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder, Piece, Request, Result
     from draftwood.translation import Translator, load_translator
 
+__version__ = "0.1.0"
 _HOME = {
     "load": "api",
     "Pair": "api",

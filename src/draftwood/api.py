@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, final, overload
+from typing import Any, final
 
-from draftwood.core.arguments import (
-    Array,
-    LimitsLike,
-    MethodLike,
-    Prompt,
-    SamplingLike,
-    Singles,
-    method_of,
-    prompt_of,
-    prompts_of,
-    tokenized,
-)
+from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of, tokenized
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
-from draftwood.core.settings import LoadOptions, Method, Sampling
-from draftwood.engine.decode import Decoder, Piece, Request, Result
-from draftwood.engine.decoders import Decoders, drawn, seeds_for
+from draftwood.core.seeds import drawn
+from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.engine.decode import Request
+from draftwood.engine.session import Session, check_parts
 from draftwood.loading.checkpoint import check_path
-from draftwood.loading.generation import final_token, own_sampling, remarks
+from draftwood.loading.generation import own_sampling, remarks
 from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
-    eos_of,
     is_encoder_decoder,
     load_model,
     load_tokenizer,
@@ -58,8 +46,8 @@ def load(
 
     Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
     used, unless ``options.profile`` says otherwise. Models that OpenVINO runs
-    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: whoever trains ``pair.target.model`` on
-    wants ``options.backend`` ``torch``.
+    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: to train ``pair.target.model`` further,
+    take ``options.backend`` ``torch``.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a profile that was named and does not fit.
@@ -95,7 +83,7 @@ def load(
 
 
 @final
-class Pair:
+class Pair(Session):
     """A target model, its draft model and their tokenizer, ready to generate.
 
     Without a ``sampling`` of its own a call uses ``self.sampling``: its distribution is that of ``model.generate`` under the
@@ -113,12 +101,14 @@ class Pair:
     Attributes:
         target, draft: their runners.
         fallback: why backend ``auto`` is PyTorch for this pair; None where it is OpenVINO, or a backend was named.
-        final_token: what a text ends with where the limits end it (``forced_eos_token_id``), None if any may.
-        remarks: what the target's generation config asks and no sampling can say (such as stop strings), in sentences.
+        remarks: what the target's generation config sets and no sampling can say (such as stop strings), in sentences.
 
     Raises:
+        ConfigError: something else in the place of a model, a tokenizer or a profile.
         ModelError: a model that cannot score a tree.
     """
+
+    _argument = _item = "prompt"
 
     def __init__(
         self,
@@ -130,58 +120,21 @@ class Pair:
         profile: Profile | None = None,
         runners: Runners | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
-        self.profile_key = profile_key
-        self.profile = profile
+        check_parts(model, draft_model, tokenizer)
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
-        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile)
+        self.limits = Limits()
         self.remarks = remarks(model)
-        self.final_token = final_token(model)
-
-    @cached_property
-    def sampling(self) -> Sampling:
-        """What the target's generation config asks for; raises what :meth:`own_sampling` raises."""
-        return own_sampling(self.target.model, self.eos)
-
-    def own_sampling(self, given: Mapping[str, Any] | None = None) -> Sampling:
-        """What the target's generation config asks for, where settings of a :class:`Sampling` are not given by name.
-
-        Raises:
-            ConfigError: a setting of the config that cannot be honoured, such as beam search without a given temperature; or
-                a given truncation without effect.
-        """
-        return own_sampling(self.target.model, self.eos, given) if given else self.sampling
 
     def __repr__(self) -> str:
-        def told(runner: ModelRunner | None) -> str:
+        def described(runner: ModelRunner | None) -> str:
             if runner is None:
                 return "None"
             size = sum(p.numel() for p in runner.model.parameters()) / 1e6
             kind, dtype = type(runner.model).__name__, str(runner.model.dtype)[6:]
             return f"<{kind}, {size:.1f} M, {dtype} on {runner.device} by {runner.engine}>"
 
-        return f"Pair(target={told(self.target)}, draft={told(self.draft)})"
-
-    def method(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Method:
-        """What is drafted and how it is verified at a temperature (without one, that of :attr:`sampling`), every ``auto``
-        replaced.
-
-        Where nothing at all is asked for, the profile decides, if there is one, for the whole text.
-        """
-        wanted = method_of(method)
-        temperature = self.sampling.temperature if temperature is None else temperature
-        if wanted == Method() and self.profile is not None:
-            wanted = self.profile.choose(temperature)
-        return self._decoders.resolve(wanted, greedy=temperature == 0)
-
-    def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
-        """A decoder for token ids, for texts of this temperature (as :meth:`method`); the models serve one stream at a time.
-
-        Decoders of the same method share what their drafter has learnt about the pair and the machine.
-        """
-        temperature = self.sampling.temperature if temperature is None else temperature
-        return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
+        return f"Pair(target={described(self.target)}, draft={described(self.draft)})"
 
     def encode(self, prompt: Prompt | Array) -> list[int]:
         """Token ids of a prompt, those of token ids as they are; an empty prompt becomes the beginning-of-text token.
@@ -199,102 +152,15 @@ class Pair:
             raise ConfigError("the prompt is empty and the tokenizer has no beginning-of-text token: give some text")
         return ids
 
-    def requests(
-        self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
-    ) -> list[Request]:
-        """Encoded requests; a seed that is None is drawn.
+    def request(self, ids: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
+        """A request for a prompt that is encoded already; a seed that is None is drawn.
 
         Raises:
-            ConfigError: an empty prompt.
             CacheError: prompt and ``max_new_tokens`` do not fit the target's sliding window.
         """
-        wanted = Singles().limits(limits, Limits())
-        encoded = [self.encode(prompt) for prompt in prompts]
-        for prompt in encoded:
-            check_window(self.target.model, len(prompt) + wanted.max_new_tokens)
-        return [
-            Request(prompt=prompt, seed=drawn(seed), limits=wanted, final=self.final_token)
-            for prompt, seed in zip(encoded, seeds, strict=True)
-        ]
+        wanted = Singles().limits(limits, self.limits)
+        check_window(self.target.model, len(ids) + wanted.max_new_tokens)
+        return Request(prompt=ids, seed=drawn(seed), limits=wanted, final=self.final_token)
 
-    def stream(
-        self, prompt: Prompt | Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Iterator[Piece]:  # fmt: skip
-        """One prompt, round by round; arguments as for :meth:`generate`.
-
-        Raises:
-            ConfigError: what :meth:`generate` refuses; the errors of :meth:`Decoder.stream` come with the first piece.
-        """
-        singles = Singles(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
-        )  # fmt: skip
-        sampling, limits = singles.sampling(sampling, self.own_sampling), singles.limits(limits, Limits())
-        requests = self.requests([prompt], limits, [seed])
-        rounds = self.decoder(method, temperature=sampling.temperature).stream(requests, sampling)
-        return (piece for pieces in rounds for piece in pieces)
-
-    @overload
-    def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
-        self, prompt: str | Sequence[int], *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Result: ...  # fmt: skip
-
-    @overload
-    def generate(
-        self, prompt: Sequence[str] | Sequence[Sequence[int]], *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> list[Result]: ...  # fmt: skip
-
-    @overload
-    def generate(
-        self, prompt: Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Result | list[Result]: ...  # fmt: skip
-
-    def generate(
-        self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Result | list[Result]:  # fmt: skip
-        """One prompt, or several at once.
-
-        Args:
-            prompt: a text or its token ids, or a list of these; an array or tensor of one dimension is one prompt, of two
-                several. Token ids are taken as they are, without padding.
-            method: what is drafted and how it is verified, or the name of a method; ``auto`` without it.
-            sampling: how tokens are drawn, as a whole.
-            limits: when a text ends, as a whole.
-            seed: the same seed gives the same text; with several prompts, one seed counts up from row to row. Drawn without
-                it.
-            max_new_tokens, stop: replace these fields of the default limits; ``stop`` may be one text.
-            temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
-
-        Raises:
-            ConfigError: values that are refused, a setting given both singly and as a part of a whole, as many seeds as
-                prompts are wanted; else what :meth:`Decoder.stream` raises.
-        """
-        singles = Singles(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
-        )  # fmt: skip
-        sampling, limits = singles.sampling(sampling, self.own_sampling), singles.limits(limits, Limits())
-        prompts, alone = prompts_of("prompt", prompt)
-        requests = self.requests(prompts, limits, seeds_for(len(prompts), seed, "prompts"))
-        results = self.decoder(method, temperature=sampling.temperature).generate(requests, sampling)
-        return results[0] if alone else results
+    def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
+        return own_sampling(self.target.model, self.eos, given)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final, overload
+from typing import Any, final
 
-from draftwood.core.arguments import (
-    Array,
-    LimitsLike,
-    MethodLike,
-    Prompt,
-    SamplingLike,
-    Singles,
-    method_of,
-    prompt_of,
-    prompts_of,
-)
+from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
 from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.machine import set_threads
-from draftwood.core.settings import LoadOptions, Method
-from draftwood.engine.decode import Decoder, Piece, Request, Result
-from draftwood.engine.decoders import Decoders, drawn, seeds_for
+from draftwood.core.seeds import drawn
+from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.engine.decode import Request
+from draftwood.engine.session import Session, check_parts
 from draftwood.loading.checkpoint import check_path
-from draftwood.loading.generation import asked, refuse_idle
+from draftwood.loading.generation import defaults_of, refuse_idle
 from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
-    eos_of,
     is_encoder_decoder,
     load_model,
     load_tokenizer,
@@ -67,7 +57,7 @@ def load_translator(
 
     Raises:
         ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only, a
-            backend that is not installed or does not do what is asked.
+            backend that is not installed or cannot do it.
         ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
         PairingError: a drafter that was trained for another target, or has another tokenizer.
     """
@@ -130,11 +120,12 @@ def _layers(draft: str) -> list[int]:
 
 
 @final
-class Translator:
+class Translator(Session):
     """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
 
     Without a ``sampling`` of its own a call uses ``self.sampling``: greedy decoding, under everything that the model's
-    generation config asks for. Then a text is that of ``model.generate(num_beams=1, do_sample=False)``, token for token.
+    generation config sets. Then a text is that of ``model.generate(num_beams=1, do_sample=False)``, token for token.
+    A text is translated in one piece; single sentences work best.
 
     Args:
         model: the target, a ``transformers`` text-to-text model.
@@ -146,15 +137,17 @@ class Translator:
     Attributes:
         target, draft: their runners.
         fallback: why backend ``auto`` is PyTorch for these models; None where it is OpenVINO, or a backend was named.
-        prompt, final_token: what the decoder begins with (start token, forced first token), and ends with at its limits.
-        sampling, limits: what a call without its own uses.
+        prompt: what the decoder begins with: the start token, and a forced first token if there is one.
         max_source: the longest sentence in tokens, None if unlimited.
-        remarks: what the model's generation config asks and is not honoured (such as beams), in sentences.
+        remarks: what the model's generation config sets and is not honoured (such as beams), in sentences.
 
     Raises:
+        ConfigError: something else in the place of a model or a tokenizer.
         ModelError: a model that cannot score a tree.
         PairingError: a drafter that was trained for another target.
     """
+
+    _argument, _item = "text", "sentence"
 
     def __init__(
         self,
@@ -165,17 +158,13 @@ class Translator:
         profile_key: ProfileKey | None = None,
         runners: TranslationRunners | None = None,
     ) -> None:
+        check_parts(model, draft_model, tokenizer)
         self.model = model
-        self.tokenizer = tokenizer
-        self.profile_key = profile_key
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
-        wanted = asked(model, self.eos, self.target.max_length)
-        self.prompt, self.sampling, self.limits = wanted.prompt, wanted.sampling, wanted.limits
-        self.remarks = wanted.remarks
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key)
+        own = defaults_of(model, self.eos, self.target.max_length)
+        self.prompt, self.limits, self.remarks, self._greedy = own.prompt, own.limits, own.remarks, own.sampling
         self.max_source: int | None = self.target.max_source
-        self.final_token = wanted.final
-        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos)
 
     def __repr__(self) -> str:
         size = sum(p.numel() for p in self.model.parameters()) / 1e6
@@ -183,20 +172,11 @@ class Translator:
         where = f"{str(self.model.dtype)[6:]} on {self.model.device} by {self.target.engine}"
         return f"Translator(target=<{type(self.model).__name__}, {size:.1f} M, {where}>, draft={draft})"
 
-    def _own(self, given: Mapping[str, Any]) -> Sampling:
-        refuse_idle(given if self.sampling.greedy else {}, "translations are greedy unless a temperature is given")
-        return replace(self.sampling, **given)
+    translate = Session.generate
 
-    def method(self, method: MethodLike | None = None, *, temperature: float = 0.0) -> Method:
-        """What is drafted and how it is verified at a temperature, every ``auto`` replaced."""
-        return self._decoders.resolve(method_of(method), greedy=temperature == 0)
-
-    def decoder(self, method: MethodLike | None = None, *, temperature: float = 0.0) -> Decoder:
-        """A decoder for token ids, for texts of this temperature; the models serve one stream at a time.
-
-        Decoders of the same method share what their drafter has learnt about the pair and the machine.
-        """
-        return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
+    def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
+        refuse_idle(given, "translations are greedy unless a temperature is given")
+        return replace(self._greedy, **given)
 
     def encode(self, sentence: Prompt | Array) -> list[int]:
         """Token ids of a sentence, as the encoder reads them; token ids stay as they are.
@@ -219,20 +199,7 @@ class Translator:
             )
         return ids
 
-    def requests(
-        self, sentences: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
-    ) -> list[Request]:
-        """Encoded requests; a seed that is None is drawn.
-
-        Raises:
-            ConfigError, CacheError: a sentence that cannot be read, by its number where there are several.
-        """
-        return [
-            self.request(self._encode(sentences, i), limits, seed)
-            for i, seed in zip(range(len(sentences)), seeds, strict=True)
-        ]
-
-    def request(self, source: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
+    def request(self, ids: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
         """A request for a sentence that is encoded already; a seed that is None is drawn.
 
         Raises:
@@ -247,84 +214,8 @@ class Translator:
             )
         return Request(
             prompt=self.prompt,
-            source=source,
+            source=ids,
             seed=drawn(seed),
             limits=replace(limits, max_new_tokens=limits.max_new_tokens - forced),
             final=self.final_token,
         )
-
-    def _encode(self, sentences: Sequence[Prompt | Array], index: int) -> list[int]:
-        try:
-            return self.encode(sentences[index])
-        except (ConfigError, CacheError) as error:
-            if len(sentences) == 1:
-                raise
-            raise type(error)(f"sentence {index}: {error}") from error
-
-    def stream(
-        self, text: Prompt | Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Iterator[Piece]:  # fmt: skip
-        """One text, round by round; arguments as for :meth:`translate`.
-
-        Raises:
-            ConfigError, CacheError: what :meth:`translate` refuses; others come with the first piece.
-        """
-        singles = Singles(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
-        )  # fmt: skip
-        sampling, limits = singles.sampling(sampling, self._own), singles.limits(limits, self.limits)
-        requests = self.requests([text], limits, [seed])
-        rounds = self.decoder(method, temperature=sampling.temperature).stream(requests, sampling)
-        return (piece for pieces in rounds for piece in pieces)
-
-    @overload
-    def translate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
-        self, text: str | Sequence[int], *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Result: ...  # fmt: skip
-
-    @overload
-    def translate(
-        self, text: Sequence[str] | Sequence[Sequence[int]], *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> list[Result]: ...  # fmt: skip
-
-    def translate(
-        self, text: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Result | list[Result]:  # fmt: skip
-        """One text, or several at once; each is translated in one piece, and sentences work best.
-
-        Args:
-            text: a text or the token ids that the encoder reads, or a list of these.
-            method, sampling, limits, seed: as for :meth:`draftwood.Pair.generate`.
-            max_new_tokens, stop, temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of
-                ``self.limits`` and ``self.sampling``; ``stop`` may be one text.
-
-        Raises:
-            ConfigError: values that are refused, a setting given both singly and as a part of a whole, as many seeds as
-                texts are wanted; else what :meth:`requests` and :meth:`Decoder.stream` raise.
-        """
-        singles = Singles(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
-        )  # fmt: skip
-        sampling, limits = singles.sampling(sampling, self._own), singles.limits(limits, self.limits)
-        texts, alone = prompts_of("text", text)
-        requests = self.requests(texts, limits, seeds_for(len(texts), seed, "texts"))
-        results = self.decoder(method, temperature=sampling.temperature).generate(requests, sampling)
-        return results[0] if alone else results

@@ -213,7 +213,7 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
     here = available_memory()
     if here is not None:
         assert 0 < here < 1 << 50
-    monkeypatch.setattr(machine, "_GROUP", tmp_path)
+    monkeypatch.setattr(machine.cores, "CONTROL_GROUP", tmp_path)
     system = available_memory()
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("300000\n")

@@ -166,7 +166,7 @@ def _options() -> list[click.Parameter]:
 @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
 def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "draftwood.cli", "--help"],
+        [sys.executable, "-m", "draftwood", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
@@ -176,3 +176,33 @@ def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> Non
     child.stdout.close()
     assert child.stderr.read() == b""
     child.wait(timeout=60)
+
+
+INTERRUPTED = """
+import runpy, sys
+class CtrlC:
+    def find_spec(self, name, *rest):
+        if name == MODULE:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+runpy.run_module("draftwood", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["draftwood.cli", "click", "draftwood.cli.group", "draftwood.cli.generate", "torch"])
+def test_ctrl_c_during_the_imports_ends_without_a_traceback(name: str, environment: dict[str, str]) -> None:
+    code = INTERRUPTED.replace("MODULE", repr(name))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "generate", "Once"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 130
+    assert done.stderr.strip() in ("", "Stopped.")
+
+
+def test_ctrl_c_before_a_command_is_known_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(click.Group, "parse_args", stop)
+    done = run("info")
+    assert (done.exit_code, done.stderr.strip()) == (130, "Stopped.")

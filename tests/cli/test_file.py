@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli import file
-from draftwood.cli.answers import Answers
+from draftwood.cli.job import run as job
+from draftwood.cli.job.answers import Answers
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
@@ -42,8 +42,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 seen += 1
                 yield found
 
-        real = file.results
-        monkeypatch.setattr(file, "results", results)
+        real = job.results
+        monkeypatch.setattr(job, "results", results)
 
     return stop
 
@@ -123,13 +123,13 @@ def test_a_finished_file_is_left_as_it_is_without_loading_models(
 def test_an_error_in_the_middle_keeps_what_is_finished(
     run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, real = tmp_path / "out.jsonl", file.results
+    out, real = tmp_path / "out.jsonl", job.results
 
     def results(*args: Any) -> Iterator[Any]:
         yield next(real(*args))
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(file, "results", results)
+    monkeypatch.setattr(job, "results", results)
     result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
     assert result.exit_code == 1
     assert result.stderr == "Error: Input/output error\n"
@@ -229,5 +229,5 @@ def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         written.write([json.loads(answer())])
-    assert written.written == len(objects(tmp_path / "out.jsonl")) == 1
+    assert written.count == len(objects(tmp_path / "out.jsonl")) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

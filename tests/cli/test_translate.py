@@ -13,8 +13,9 @@ from click.testing import Result
 
 import draftwood
 from draftwood import Method, load_translator
-from draftwood.cli import sentences as files
-from draftwood.cli import translate_lines, translate_settings
+from draftwood.cli import translate_settings
+from draftwood.cli.job import run as job
+from draftwood.cli.job import translations as files
 from tests.cli.conftest import Run
 from tests.tiny_translation import sentences
 
@@ -58,8 +59,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 seen += 1
                 yield found
 
-        real = translate_lines.results
-        monkeypatch.setattr(translate_lines, "results", results)
+        real = job.results
+        monkeypatch.setattr(job, "results", results)
 
     return stop
 
@@ -226,8 +227,8 @@ def test_a_stopped_run_goes_on_to_the_same_file(
         answered.append(len(requests))
         return real(decoder, requests, *more)
 
-    real = translate_lines.results
-    monkeypatch.setattr(translate_lines, "results", results)
+    real = job.results
+    monkeypatch.setattr(job, "results", results)
     resumed = told(run(*command))
     assert f"4 of 8 lines are translated in {partial} already." in resumed.stderr
     assert sum(answered) == 4
@@ -323,8 +324,8 @@ def test_a_file_that_is_there_is_never_overwritten(
         out.write_text("my diary\n", encoding="utf-8")
         return real(*args)
 
-    real = translate_lines.results
-    monkeypatch.setattr(translate_lines, "results", meanwhile)
+    real = job.results
+    monkeypatch.setattr(job, "results", meanwhile)
     late = run(*command)
     assert late.exit_code == 2
     assert f"output {out} has come into being meanwhile" in late.stderr

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, StopStringCriteria
 
 from draftwood.core.errors import ConfigError
 from draftwood.hf import recipe
-from draftwood.hf.refusals import REFUSED
+from draftwood.loading.unsupported import UNSUPPORTED
 from tests.test_hf import NEW, ours, plain, plain_text, ragged, target, tokenizer
 
 HONOURED = {  # by processors, criteria, the limits of the text, or the recipe itself
@@ -35,7 +35,8 @@ WITHOUT_EFFECT_ON_THE_TEXT = {
 
 
 def test_every_field_of_a_generation_config_is_honoured_refused_or_without_effect():
-    known = HONOURED | REFUSED_AS_PROCESSORS | WITHOUT_EFFECT_ON_THE_TEXT | set(REFUSED) | {"cache_implementation"}
+    refused = {name for name, row in UNSUPPORTED.items() if row.recipe} | {"cache_implementation"}
+    known = HONOURED | REFUSED_AS_PROCESSORS | WITHOUT_EFFECT_ON_THE_TEXT | refused
     fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
     assert fields - known == set()
 

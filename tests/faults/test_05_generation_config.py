@@ -19,7 +19,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import LoadOptions, Method, Sampling
-from draftwood.loading.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
+from draftwood.loading.unsupported import UNSUPPORTED
 from tests.faults.folders import save_tiny
 from tests.helpers import tiny_gpt
 
@@ -171,6 +171,15 @@ def test_without_do_sample_the_text_is_that_of_generate(name):
         assert pair_of().generate(TEXT, limits=LIMITS).token_ids != wanted(pair), "the setting changes nothing here"
 
 
+@pytest.mark.parametrize("words", [[[9]], [[9], [7], [8, 9]]], ids=str)
+def test_a_forced_first_token_comes_even_if_it_is_a_bad_word(words):
+    pair = pair_of(forced_bos_token_id=9, bad_words_ids=words)
+    for prompt in ([5], [5, 6, 7]):
+        [result] = pair.generate([prompt], limits=LIMITS)
+        assert result.token_ids == generated(pair, prompt).sequences[0, len(prompt) :].tolist()
+        assert (result.token_ids[0] == 9) == (len(prompt) == 1), "else nothing was forced"
+
+
 def test_counting_settings_count_from_each_prompts_own_end():
     pair = pair_of(min_new_tokens=4, begin_suppress_tokens=SOME, eos_token_id=list(range(40)), forced_bos_token_id=9)
     prompts = [[5], [5, 6, 7], [8, 9, 10, 11, 12, 13]]
@@ -236,7 +245,7 @@ def test_every_field_of_a_generation_config_is_honoured_refused_said_or_without_
     }
     elsewhere = {"decoder_start_token_id", "transformers_version"}
     known = honoured | of_limits | of_outputs | of_beams | of_speed | of_assistants | elsewhere
-    known |= {*_REFUSED, *_BY_GIVEN_TEMPERATURE, *_REMARKS}
+    known |= {name for name, row in UNSUPPORTED.items() if row.pair}
     assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} - known == set()
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from draftwood import Limits, Method, Sampling
-from draftwood.cli import file
-from draftwood.cli.resume import difference, text_facts
+from draftwood.cli.job import run as job
+from draftwood.cli.job.resume import difference, text_facts
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
@@ -139,7 +139,7 @@ def test_an_output_of_an_earlier_version_is_not_completed(run: Run, pair: list[s
 def test_a_translation_killed_at_the_very_end_is_not_taken_for_another(
     run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftwood.cli import sentences
+    from draftwood.cli.job import translations as sentences
 
     path, out = tmp_path / "german.txt", tmp_path / "english.txt"
     path.write_text("ein Haus\nein Boot\n", encoding="utf-8")
@@ -178,15 +178,15 @@ def test_control_a_stopped_run_goes_on_with_the_seed_that_was_drawn(
 ) -> None:
     out = tmp_path / "out.jsonl"
     command = ["generate", *pair, *SHORT, "--input", few, "--output", out]
-    real = file.results
+    real = job.results
 
     def stopped(*args: Any) -> Iterator[Any]:
         yield next(real(*args))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(file, "results", stopped)
+    monkeypatch.setattr(job, "results", stopped)
     assert run(*command).exit_code == 130
-    monkeypatch.setattr(file, "results", real)
+    monkeypatch.setattr(job, "results", real)
     assert run(*command).exit_code == 0
     assert [found["index"] for found in sorted(objects(out), key=lambda found: found["index"])] == [0, 1, 2, 3]
     assert len({found["seed"] - found["index"] for found in objects(out)}) == 1
@@ -289,7 +289,7 @@ def test_another_tokenizer_is_noticed_when_all_is_answered(run: Run, models: Pat
 def test_edited_files_of_a_translating_target_are_noticed(
     run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: dict[str, Any], said: str
 ) -> None:
-    from draftwood.cli import sentences
+    from draftwood.cli.job import translations as sentences
 
     def killed(*args: Any) -> None:
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
 from tests.cli.conftest import Run
 
@@ -21,7 +21,7 @@ SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
 HOLD = """
 import sys, time
 from pathlib import Path
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -79,7 +79,7 @@ def test_a_second_run_while_the_first_one_writes_adds_nothing(
     path = tmp_path / "many.jsonl"
     path.write_text('{"prompt": "the fox"}\n' * 200, encoding="utf-8")
     command = ["generate", *pair, "--input", str(path), "--output", str(out), "--batch-size", "1", "--seed", "5"]
-    with subprocess.Popen([sys.executable, "-m", "draftwood.cli", *command], env=environment) as first:
+    with subprocess.Popen([sys.executable, "-m", "draftwood", *command], env=environment) as first:
         try:
             while not (out.exists() and out.stat().st_size) and first.poll() is None:
                 time.sleep(0.05)
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_lock_is_left_alone(out: Path, tmp_path: Path) -> None
 CONTEND = """
 import os, sys, time
 from pathlib import Path
-from draftwood.cli.lock import locked
+from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
 out, alone, end = Path(sys.argv[1]), Path(sys.argv[2]), time.monotonic() + 2
 held = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli import file
+from draftwood.cli.job import run as job
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
@@ -100,7 +100,7 @@ def test_an_error_is_kept_and_counted_when_the_run_is_completed(
     path = written(tmp_path / "prompts.jsonl", "bad", *['{"prompt": "the"}'] * 3, LONG)
     out = tmp_path / "out.jsonl"
     command = ["generate", *pair, *SHORT, "--input", path, "--output", out, "--batch-size", "1"]
-    real, seen = file.results, 0
+    real, seen = job.results, 0
 
     def stopped(*args: Any) -> Iterator[Any]:
         nonlocal seen
@@ -109,10 +109,10 @@ def test_an_error_is_kept_and_counted_when_the_run_is_completed(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(file, "results", stopped)
+    monkeypatch.setattr(job, "results", stopped)
     stop = run(*command)
     assert (stop.exit_code, "3 of 5 prompts are answered" in stop.stderr) == (130, True), stop.output
-    monkeypatch.setattr(file, "results", real)
+    monkeypatch.setattr(job, "results", real)
     resumed = run(*command)
     assert resumed.exit_code == 1
     assert "Line 1: " not in resumed.stderr  # it was named before

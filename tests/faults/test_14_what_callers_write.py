@@ -27,6 +27,7 @@ from draftwood import (
     load,
     load_translator,
 )
+from draftwood.core.seeds import counted, drawn, seeds_for
 from draftwood.hf import recipe
 from tests.cli.conftest import environment as environment
 from tests.faults.folders import save_tiny
@@ -307,3 +308,72 @@ def test_no_public_call_takes_any_keyword() -> None:
 def test_a_draft_of_a_recipe_that_is_no_model_is_refused(draft: Any) -> None:
     with pytest.raises(ConfigError, match=r"the draft of a recipe is .*: give a model of transformers, or leave it out"):
         recipe(draft)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": "gpt2"}, "model is 'gpt2': give a model of transformers; names and folders are for load"),
+        ({"model": None}, "model is None: give a model"),
+        ({"draft_model": "gpt2"}, "draft_model is 'gpt2': give a model"),
+        ({"tokenizer": "gpt2"}, "tokenizer is 'gpt2': give a tokenizer of transformers"),
+        ({"tokenizer": {}}, "tokenizer is {}: give a tokenizer"),
+        ({"profile_key": "auto"}, "profile_key is 'auto': give"),
+        ({"profile": "auto"}, "profile is 'auto': give"),
+    ],
+    ids=str,
+)
+def test_wrong_parts_of_a_pair_or_a_translator_are_refused(
+    pair: Pair, translator: Translator, wrong: dict[str, Any], said: str
+) -> None:
+    parts: dict[str, Any] = {"model": pair.target.model, "draft_model": None, "tokenizer": pair.tokenizer}
+    with pytest.raises(ConfigError) as caught:
+        Pair(**{**parts, **wrong})
+    assert said in str(caught.value)
+    if "profile" not in wrong:
+        parts |= {"model": translator.model, "tokenizer": translator.tokenizer}
+        with pytest.raises(ConfigError) as caught:
+            Translator(**{**parts, **wrong})
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("the fox", None, [1]), "s is 'the fox': give a list"),
+        ((None, None, [1]), "s is None: give a list"),
+        ((["the fox"], None, 1), "seeds is 1: give a list"),
+        ((["the fox"], None, [1, 2]), "2 seeds came for 1 "),
+        ((["the fox"], None, ["x"]), "seed is 'x': give a whole number"),
+        ((["the fox"], 7, [1]), "limits is 7: give a Limits"),
+        (([7], None, [1]), "is 7: give a text, its token ids"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_of_requests_are_refused(pair: Pair, translator: Translator, arguments: Any, said: str) -> None:
+    for session in (pair, translator):
+        with pytest.raises(ConfigError) as caught:
+            session.requests(*arguments)
+        assert said in str(caught.value)
+
+
+def test_an_input_that_cannot_be_read_is_named_among_several(pair: Pair, translator: Translator) -> None:
+    for session, name in ((pair, "prompt"), (translator, "sentence")):
+        with pytest.raises(ConfigError, match=f"^{name} 1: "):
+            session.requests(["the fox", 7], None, [1, 2])
+
+
+@pytest.mark.parametrize("streamer", ["stdout", 7, print, object()], ids=str)
+def test_a_streamer_that_takes_no_tokens_is_refused(streamer: Any) -> None:
+    with pytest.raises(ConfigError, match=r"streamer is .*: give an object with put and end"):
+        hf.recipe(streamer=streamer)
+
+
+def test_seeds_are_drawn_counted_up_or_taken_as_they_come() -> None:
+    assert seeds_for(3, 5, "texts") == [5, 6, 7] == [counted(5, i) for i in range(3)]
+    assert seeds_for(2, [9, 4], "texts") == [9, 4]
+    some = seeds_for(64, None, "texts")
+    assert len(set(some)) > 60
+    assert all(0 <= seed < 1 << 32 for seed in some)
+    assert drawn(7) == 7
+    assert drawn(None) != drawn(None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli import sentences
+from draftwood.cli.job import translations as sentences
 from draftwood.tune.documents import replace_file
 from tests.cli.conftest import Run
 
@@ -82,7 +82,7 @@ def test_a_full_standard_output_is_named(
 ) -> None:
     with open("/dev/full", "wb") as out:
         done = subprocess.run(
-            [sys.executable, "-m", "draftwood.cli", "generate", *pair, *SHORT, *options],
+            [sys.executable, "-m", "draftwood", "generate", *pair, *SHORT, *options],
             cwd=prompts.parent, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
             env={**environment, "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
@@ -103,10 +103,10 @@ def test_utf8_is_read_under_a_locale_that_knows_none(
         ["translate", "--target", str(translation / "target"), "--json", "Wörld"],
     )
     for command in commands:
-        done = subprocess.run([sys.executable, "-m", "draftwood.cli", *command], capture_output=True, env=plain, check=False)
+        done = subprocess.run([sys.executable, "-m", "draftwood", *command], capture_output=True, env=plain, check=False)
         assert done.returncode == 0, done.stderr
         assert "Wörld".encode() in done.stdout
-    broken = [sys.executable, "-m", "draftwood.cli", "generate", *pair, b"W\xff"]
+    broken = [sys.executable, "-m", "draftwood", "generate", *pair, b"W\xff"]
     done = subprocess.run(broken, capture_output=True, env=plain, check=False)
     assert done.returncode == 2
     assert b"the prompt given is not UTF-8 text" in done.stderr

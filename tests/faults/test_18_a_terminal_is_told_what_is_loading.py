@@ -12,7 +12,7 @@ from tests.faults.folders import save_tiny
 
 
 def arguments(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "draftwood.cli", "generate", "ab", "--target", str(folder), "--max-new-tokens", "2"]
+    return [sys.executable, "-m", "draftwood", "generate", "ab", "--target", str(folder), "--max-new-tokens", "2"]
 
 
 def on_a_terminal(command: list[str]) -> str:

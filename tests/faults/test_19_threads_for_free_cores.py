@@ -30,7 +30,7 @@ class Machine:
         self.busy = {number: 0.0 for number in range(4)}
         self.nice = 0.0
         monkeypatch.setattr(cores, "_STAT", self.stat)
-        monkeypatch.setattr(cores, "_GROUP", folder)
+        monkeypatch.setattr(cores, "CONTROL_GROUP", folder)
         monkeypatch.setattr(cores, "_cpus", lambda: [0, 1])
         monkeypatch.setattr(cores, "perf_counter", lambda: self.now)
         times = lambda: SimpleNamespace(user=self.own, system=0.0, children_user=0.0, children_system=0.0)  # noqa: E731
@@ -134,19 +134,19 @@ def test_pytorch_gets_a_thread_for_every_free_core_and_never_more_than_it_had(
     box: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(machine, "SINCE_START", CoreMeter())
+    monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
     box.passes(2.0, others=1.0)
     with threads(2):
         machine.set_threads(None)
         assert torch.get_num_threads() == 1
-        monkeypatch.setattr(machine, "SINCE_START", CoreMeter())
+        monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
         machine.set_threads(None)
         assert torch.get_num_threads() == 1
 
 
 def test_what_the_user_says_counts(box: Machine, monkeypatch: pytest.MonkeyPatch, models: Path) -> None:  # noqa: F811
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr(machine, "SINCE_START", CoreMeter())
+    monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
     box.passes(2.0, others=2.0)
     with threads(2):
         machine.set_threads(None)
@@ -168,8 +168,8 @@ def test_generate_and_info_use_and_tell_the_free_cores(
     pair: list[str],  # noqa: F811
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(machine, "SINCE_START", CoreMeter())
-    monkeypatch.setattr("draftwood.cli.facts.SINCE_START", machine.SINCE_START)
+    monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
+    monkeypatch.setattr("draftwood.cli.facts.SINCE_START", cores.SINCE_START)
     box.passes(2.0, others=1.0)
     seen: list[int] = []
     real: Any = load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import draftwood.core.cores  # noqa: F401  # it measures from here on
-from draftwood._version import __version__
+from draftwood import __version__
 from draftwood.cli.group import Commands
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from draftwood._version import __version__
+from draftwood import __version__
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
 from draftwood.core.errors import ConfigError, ModelError

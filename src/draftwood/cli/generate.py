@@ -8,8 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.lines import typed
+from draftwood.cli.console import typed
 from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, generate_options
+from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     settings = Settings.of(options, given)
     _check_together(ctx, settings, prompt)
     if prompt is None:
-        from draftwood.cli.file import run_file
+        from draftwood.cli.generate_lines import run_file
 
         if run_file(settings):
             ctx.exit(1)
@@ -68,14 +69,12 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
 
 def _text(prompt: str) -> str:
     """The prompt; ``-`` is standard input without its last line break."""
-    try:
-        if prompt == "-":
-            if sys.stdin is None:
-                raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
-            return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").removesuffix("\r")
-        prompt = typed(prompt)
-        prompt.encode("utf-8")
-    except UnicodeError:
-        where = "on standard input" if prompt == "-" else "given"
-        raise ConfigError(f"the prompt {where} is not UTF-8 text: convert it, for example with iconv -t utf-8") from None
-    return prompt
+    if prompt == "-" and sys.stdin is None:
+        raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
+    where, text = "given", typed(prompt)
+    if prompt == "-":
+        data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+        where, text = "on standard input", data.decode("utf-8", errors="surrogateescape")
+    if not is_unicode(text):
+        raise ConfigError(f"the prompt {where} is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    return text

@@ -60,6 +60,14 @@ class Commands(click.Group):
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         return super().main(*args, **kwargs)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.homes)
 

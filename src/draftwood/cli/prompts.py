@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, NoReturn
 
 from draftwood.api import Pair
-from draftwood.cli.lines import NOT_UTF8, name_of_input, read_lines, report_error
-from draftwood.cli.settings import NO_OPTIONS
+from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines, report_error
+from draftwood.cli.job.run import Task
+from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import MAX_SEED, Method, Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.core.seeds import counted
+from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
+from draftwood.engine.decode import Decoder
 
 _LEVELS = 100  # of an id, at most
-_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(NO_OPTIONS)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of the file.
-
-    Attributes:
-        index: line number, from 0.
-        source: the line as it stands; U+FFFD stands for what is no UTF-8.
-        prompt, seed: as in the line.
-        carried: keys that are copied to the answer.
-        error: why it cannot be answered.
-    """
-
-    index: int
-    source: str
-    prompt: str = ""
-    seed: int | None = None
-    carried: Mapping[str, Any] = field(default_factory=dict)
-    error: str | None = None
-
-    def told(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """What is written about the line."""
-        asked = {"prompt": self.prompt} if self.error is None else {"source": self.source, "error": self.error}
-        return {"index": self.index, **self.carried, **asked, **more}
-
-
-Asked: TypeAlias = tuple[Line, Request | None]
-"""A line and what the decoder is asked for; None for a line with an error."""
+_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(ONLY_PYTHON)
 
 
 def read_prompts(path: Path) -> list[Line]:
@@ -74,7 +46,7 @@ def read_texts(path: Path) -> list[str]:
     for line in lines:
         if line.error is not None:
             raise ConfigError(f"{name_of_input(path)}, line {line.index + 1}: {line.error}")
-    return [line.prompt for line in lines]
+    return [line.text for line in lines]
 
 
 def _line(index: int, data: bytes) -> Line | None:
@@ -85,7 +57,7 @@ def _line(index: int, data: bytes) -> Line | None:
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
         line = replace(line, carried=_carried(found))
-        return replace(line, prompt=_prompt(found, source), seed=_seed(found))
+        return replace(line, text=_prompt(found, source), seed=_seed(found))
     except UnicodeDecodeError:
         return replace(line, error=NOT_UTF8)
     except ConfigError as error:
@@ -118,7 +90,7 @@ def _prompt(found: Any, source: str) -> str:
     if not isinstance(prompt, str):
         came = f"prompt is {json.dumps(prompt)[:40]}, not text" if "prompt" in found else "there is no prompt"
         raise ConfigError(f'{came}; write {{"prompt": "..."}}')
-    if any("\ud800" <= c <= "\udfff" for c in prompt):
+    if not is_unicode(prompt):
         raise ConfigError("the prompt holds half of a surrogate pair, no character; write \\ud83d\\ude00 or 😀 in full")
     if refused := sorted(_PER_RUN & found.keys()):
         option = "--" + refused[0].replace("_", "-")
@@ -133,36 +105,41 @@ def _seed(found: Mapping[str, Any]) -> int | None:
     return seed
 
 
-def encode(lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, first_seed: int) -> list[Asked]:
-    """Requests for the lines that can be answered; the others are named on standard error.
+def tasks_of(
+    lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, first_seed: int, facts: Mapping[str, Any]
+) -> list[Task]:
+    """What is to be decoded for each line. Lines with errors are named on standard error.
 
     A line without a seed has the first seed plus its index.
 
     Raises:
         ConfigError: a first seed that leaves no room for the line numbers.
     """
-    asked = [_encoded(line, pair, decoder, limits, first_seed) for line in lines]
-    for line, _ in asked:
-        if line.error is not None:
-            report_error(line.index, line.error)
-    return asked
+    tasks = [_task(line, pair, decoder, limits, first_seed, facts) for line in lines]
+    for task in tasks:
+        if task.request is None:
+            report_error(task.index, task.record["error"])
+    return tasks
 
 
-def _encoded(line: Line, pair: Pair, decoder: Decoder, limits: Limits, first_seed: int) -> Asked:
-    if line.error is not None:
-        return line, None
-    seed = seed_of(line, first_seed)
-    try:
-        (request,) = pair.requests([line.prompt], limits, [seed])
-        length = len(request.prompt)
-        if decoder.max_length is not None and length >= decoder.max_length:
-            raise CacheError(
-                f"the prompt has {length} tokens, but the models' context is {decoder.max_length} and the text needs room: "
-                "shorten it"
-            )
-    except (CacheError, ConfigError) as error:
-        return replace(line, error=str(error)), None
-    return line, request
+def _task(line: Line, pair: Pair, decoder: Decoder, limits: Limits, first_seed: int, facts: Mapping[str, Any]) -> Task:
+    head = {"index": line.index, **line.carried}
+    error, request = line.error, None
+    if error is None:
+        seed = seed_of(line, first_seed)
+        try:
+            (request,) = pair.requests([line.text], limits, [seed])
+            if decoder.max_length is not None and len(request.prompt) >= decoder.max_length:
+                raise CacheError(
+                    f"the prompt has {len(request.prompt)} tokens, but the models' context is {decoder.max_length} and the "
+                    "text needs room: shorten it"
+                )
+        except (CacheError, ConfigError) as trouble:
+            error = str(trouble)
+    if error is not None:
+        record = {**head, "source": line.source, "error": error, "settings": facts}
+        return Task(index=line.index, request=None, record=record)
+    return Task(index=line.index, request=request, record={**head, "prompt": line.text})
 
 
 def seed_of(line: Line, first_seed: int) -> int:
@@ -171,7 +148,7 @@ def seed_of(line: Line, first_seed: int) -> int:
     Raises:
         ConfigError: the sum is out of range.
     """
-    seed = line.seed if line.seed is not None else first_seed + line.index
+    seed = line.seed if line.seed is not None else counted(first_seed, line.index)
     if seed > MAX_SEED:
         raise ConfigError(f"seed {first_seed} plus line number {line.index} is above {MAX_SEED}: give a smaller --seed")
     return seed

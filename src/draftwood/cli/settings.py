@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_SEED, LoadOptions, Method, Sampling
+from draftwood.core.seeds import drawn
+from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 from draftwood.core.shapes import MAX_NODES
 
 if TYPE_CHECKING:
@@ -103,14 +103,12 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (DisplayOptions,),
 }
-NO_OPTIONS = ("processors", "warpers")  # settings of a Sampling that only the library takes
-_BY_HAND = ("logit_bias", *NO_OPTIONS)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that ``draftwood generate`` was told, checked as far as possible without the models.
+    """All settings of ``draftwood generate``, checked as far as possible without the models.
 
     Raises:
         ConfigError: options out of range, or that do not fit together.
@@ -151,7 +149,7 @@ class Settings:
     @property
     def drawn_seed(self) -> int:
         """The seed, or a new one, short enough to be typed again."""
-        return secrets.randbits(32) if self.seed is None else self.seed
+        return drawn(self.seed)
 
     def open(self) -> tuple[Pair, Decoder, Sampling]:
         """Load the models and build the decoder; what was not given of the sampling is the target's own setting.
@@ -221,7 +219,7 @@ def generate_options(function: F) -> F:
     )
     function = bias(function)
     for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
-        function = dataclass_options(cls, leave_out=_BY_HAND)(function)
+        function = dataclass_options(cls, leave_out=NO_PLAIN_OPTION)(function)
     return function
 
 

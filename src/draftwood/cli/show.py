@@ -9,7 +9,7 @@ from typing import Any, final
 
 import click
 
-from draftwood.cli.lines import standard_output
+from draftwood.cli.console import standard_output
 from draftwood.engine.decode import Piece
 from draftwood.engine.output import Detokenizer
 

@@ -9,8 +9,8 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.lines import standard_output
 from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
@@ -35,7 +35,7 @@ def run_single(settings: Settings, prompt: str) -> None:
             sampling=sampling,
             display=settings.display,
             shown_before=prompt,
-            told={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
+            head={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
             method=method,
             dtype=str(pair.target.model.dtype),
         )
@@ -51,9 +51,9 @@ class OneText:
         decoder: writes it.
         plain: writes it without a draft too, to compare; None if that is not wanted.
         request, sampling: what to write, and how tokens are drawn.
-        looks: what is shown.
+        display: what is shown.
         shown_before: what a terminal shows in front of the text.
-        told: what JSON tells in front of the text.
+        head: what JSON says in front of the text.
         method: what is drafted and how it is verified.
         dtype: number format of the target.
     """
@@ -64,7 +64,7 @@ class OneText:
     sampling: Sampling
     display: DisplayOptions
     shown_before: str
-    told: Mapping[str, Any]
+    head: Mapping[str, Any]
     method: Method
     dtype: str
 
@@ -75,13 +75,13 @@ class OneText:
 
 
 def write_one(one: OneText) -> None:
-    """Write one text, and what is wanted beside it."""
+    """Write one text, and what is wanted with it."""
     if one.plain is not None:
         _warm_up([one.decoder, one.plain], one)
     if one.display.json:
         result = _decode(one.decoder, one)
         extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
-        found = {**one.told, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
+        found = {**one.head, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
         return

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.lines import typed
+from draftwood.cli.console import typed
 from draftwood.cli.settings import Sectioned, check_display
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
 from draftwood.core.errors import ConfigError
@@ -55,7 +55,7 @@ def run_one(settings: Settings, text: str) -> None:
             sampling=translator.sampling,
             display=settings.display,
             shown_before="",
-            told={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
+            head={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
             method=opened.method,
             dtype=str(translator.model.dtype),
         )

@@ -110,7 +110,7 @@ class Opened:
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
-        from draftwood.cli.resume import end_facts, model_facts, text_facts
+        from draftwood.cli.job.resume import end_facts, model_facts, text_facts
         from draftwood.loading.models import named_or_bundled
 
         models = settings.models
@@ -127,7 +127,7 @@ class Opened:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that ``draftwood translate`` was told, checked as far as possible without the models.
+    """All settings of ``draftwood translate``, checked as far as possible without the models.
 
     Raises:
         ConfigError: options out of range, or that do not fit together.

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from torch import Tensor
 
-from draftwood.core.checks import settings, several, shown
+from draftwood.core.checks import is_unicode, settings, several, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import MethodName
@@ -117,13 +117,11 @@ def check_text(name: str, text: str) -> str:
     Raises:
         ConfigError: half of a surrogate pair, as bytes of another encoding become.
     """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
+    if not is_unicode(text):
         raise ConfigError(
             f"the {name} is no Unicode text (it holds bytes of another encoding, or half of a surrogate pair): convert it "
             "to UTF-8"
-        ) from None
+        )
     return text
 
 

@@ -46,6 +46,17 @@ def _as_float(value: Real) -> float:
         return math.inf
 
 
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text. It cannot hold half of a surrogate pair, which also stands for bytes of another
+    encoding.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def number(name: str, value: Any) -> float:
     """The value as a float that is finite in float32.
 

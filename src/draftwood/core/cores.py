@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import Final, final
 
 _STAT = Path("/proc/stat")
-_GROUP = Path("/sys/fs/cgroup")  # in a container, the container's
-_FREE = 0.75  # the part of a core that must be free for another thread to be worthwhile
-_SETTLED = 0.1  # shortest measurement in seconds; the kernel counts in hundredths of a second
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Limits of this process; in a container, the container's own."""
+_FREE = 0.75  # the part of a core that must be left for a thread to pay
+_SETTLED = 0.1  # seconds of measurement below which nothing is concluded: the kernel counts in hundredths
 
 
 def usable_cores() -> int:
@@ -34,10 +35,10 @@ def _cpus() -> list[int]:
 def _quota() -> float | None:
     """Cores that the control group allows (version 2, then version 1); None without a limit."""
     try:
-        most, period = (_GROUP / "cpu.max").read_text(encoding="utf-8").split()
+        most, period = (CONTROL_GROUP / "cpu.max").read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         try:
-            files = (_GROUP / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+            files = (CONTROL_GROUP / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
             most, period = (file.read_text(encoding="utf-8") for file in files)
         except OSError:
             return None

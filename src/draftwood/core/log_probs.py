@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast, final
+from typing import TypeAlias, cast, final
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import NumericsError
+
+DeadEnds: TypeAlias = dict[tuple[int, int], Exception]
+"""Rows and nodes at which the logits processors have no answer, and their errors."""
 
 
 def sound(scores: Float[Tensor, "row node vocab"], log_probs: Sequence[Float[Tensor, "row _ _"]]) -> bool:
@@ -50,9 +53,11 @@ class LogProbs:
         certain: the only possible token of each node.
         tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
         vocab: number of tokens of the vocabulary.
+        dead_ends: nodes at which the logits processors have no answer; an error only if a text gets there.
 
     Attributes:
         certain: as given.
+        dead_ends: those of the target's nodes; none for a draft.
 
     Raises:
         ValueError: none or several of the three are given.
@@ -66,11 +71,13 @@ class LogProbs:
         certain: Int[Tensor, "row node"] | None = None,
         tokens: Int[Tensor, "row node n"] | None = None,
         vocab: int,
+        dead_ends: DeadEnds | None = None,
     ) -> None:
         if (logp is None) + (scores is None) + (certain is None) != 2:
             raise ValueError("LogProbs takes logp, scores or certain tokens: give exactly one of them")
         self._logp, self._scores, self.certain = logp, scores, certain
         self._tokens, self.vocab = tokens, vocab
+        self.dead_ends: DeadEnds = dead_ends or {}
 
     @property
     def tokens(self) -> Int[Tensor, "row node n"] | None:
@@ -90,6 +97,17 @@ class LogProbs:
     def scores(self) -> Float[Tensor, "row node n"]:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
         return self._scores if self._scores is not None else self.logp
+
+    def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
+        """Raise the error of a dead end on one of these paths, which the texts now take.
+
+        Args:
+            paths: per row, nodes of the tree.
+        """
+        for row, path in enumerate(paths if self.dead_ends else ()):
+            for node in path:
+                if (row, node) in self.dead_ends:
+                    raise self.dead_ends[row, node]
 
     def dense(self) -> Float[Tensor, "row node vocab"]:
         """Log-probabilities over the whole vocabulary; -inf for impossible tokens."""
@@ -141,6 +159,27 @@ class LogProbs:
 def _padded(values: Tensor, width: int, value: int | float) -> Tensor:
     missing = width - values.shape[-1]
     return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
+
+
+@final
+class RoundChecks:
+    """What a round computes and looks at later, with one host sync for all of it: the draft's distributions."""
+
+    def __init__(self) -> None:
+        self._drafted: list[tuple[Tensor, Tensor]] = []
+
+    def note_draft(self, scores: Float[Tensor, "row node vocab"], log_probs: Float[Tensor, "row node n"]) -> None:
+        """Scores of the draft and the distributions made of them; :meth:`check` looks at them."""
+        self._drafted.append((scores, log_probs))
+
+    def check(self, target: Float[Tensor, "row node vocab"]) -> None:
+        """Look at the target's scores and at all that was noted.
+
+        Raises:
+            NumericsError: scores that are NaN, or a distribution without any possible token. A draft may have the latter.
+        """
+        if not sound(target, [distribution for _, distribution in self._drafted]):
+            raise_numerics_error(self._drafted, target)
 
 
 def raise_numerics_error(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:

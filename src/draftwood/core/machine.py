@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from draftwood._version import __version__
-from draftwood.core.cores import SINCE_START
+from draftwood import __version__
+from draftwood.core import cores
 
-_GROUP = Path("/sys/fs/cgroup")  # in a container, the container's
 _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -77,8 +76,8 @@ def available_memory() -> int | None:
 def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
     """Bytes that a control group's limit leaves, its file cache counted as free; None without a limit."""
     try:
-        most, taken = (int((_GROUP / name).read_text(encoding="utf-8")) for name in (limit, used))
-        stat = (_GROUP / limit).with_name("memory.stat").read_text(encoding="utf-8").split()
+        most, taken = (int((cores.CONTROL_GROUP / name).read_text(encoding="utf-8")) for name in (limit, used))
+        stat = (cores.CONTROL_GROUP / limit).with_name("memory.stat").read_text(encoding="utf-8").split()
         return max(0, most - taken + int(stat[stat.index(reclaimable) + 1]))
     except (OSError, ValueError):  # no such file, or its text is "max"
         return None

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.log_probs import LogProbs, best_tokens, raise_numerics_error, sound
+from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.processing import permits, processed
 from draftwood.core.processors import for_request, may_forbid
 from draftwood.core.settings import Sampling
@@ -34,18 +34,22 @@ class Sampler:
 
     Args:
         sampling: the settings.
-        texts: per row, all tokens so far, the root last; grown in place by the decode loop.
+        texts: per row, all tokens so far, the root last. These are read-only views: the texts belong to the loop's
+            :class:`draftwood.engine.output.RowOutput`, and what it commits is seen here without a copy.
         prompt_lengths: per row, how many of them are the prompt.
         vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
-        stops: per row, tokens that end the text: nothing is drafted below them, and no processor is asked there.
+        stops: per row, tokens that end the text: nothing is drafted below them, and no processor runs there.
         requests: per row, the number of its request; rows in order without it.
-        device: where the processors are asked about guesses.
+        device: where the processors run on guesses.
+
+    Attributes:
+        checks: the round's, of which :meth:`for_round` makes new ones; None outside a round.
     """
 
     def __init__(
         self,
         sampling: Sampling,
-        texts: Sequence[list[int]],
+        texts: Sequence[Sequence[int]],
         prompt_lengths: Sequence[int],
         vocab: int,
         stops: Sequence[frozenset[int]] | None = None,
@@ -59,9 +63,15 @@ class Sampler:
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.requests = list(range(len(texts)) if requests is None else requests)
         self.device = device or torch.device("cpu")
-        self._dead: dict[tuple[int, int], Exception] = {}  # rows and nodes where processors have no answer
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
-        self._unasked: list[tuple[Tensor, Tensor]] = []  # scores and distributions of the draft, not yet looked at for NaN
+        self.checks: RoundChecks | None = None
+
+    def for_round(self) -> Sampler:
+        """The same for one round, with checks that its drafter and its target share."""
+        own = Sampler.__new__(Sampler)
+        vars(own).update(vars(self))  # once a round: copy() takes ten times as long
+        own.checks = RoundChecks()
+        return own
 
     def select(self, rows: Sequence[int]) -> Sampler:
         """The distribution of some of the rows."""
@@ -80,7 +90,7 @@ class Sampler:
 
         A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even where the
         model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
-        token, and behind the end of the text, no processor is asked.
+        token, and behind the end of the text, no processor runs.
         """
         bias = self.sampling.logit_bias or {}
         processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
@@ -98,15 +108,16 @@ class Sampler:
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> LogProbs:
         """Log-probabilities of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
 
-        NaN where no token is possible: nothing is drafted there. Whether the draft's scores were NaN is asked by
-        :meth:`target`.
+        NaN where no token is possible: nothing is drafted there. Scores that are NaN are noted in the round's checks, and
+        :meth:`target` raises their error.
         """
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        scores = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
+        scores, _ = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
         log_probs = self._log_probs(scores)
-        self._unasked.append((scores, log_probs.logp))
+        if self.checks is not None:
+            self.checks.note_draft(scores, log_probs.logp)
         return log_probs
 
     def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, *, certain: bool = True) -> LogProbs:
@@ -114,55 +125,43 @@ class Sampler:
         ``certain``, the unwarped distributions as a ranking.
 
         Raises:
-            NumericsError: scores that are NaN, also those of the draft since the last call; a distribution without any
-                possible token.
+            NumericsError: scores that are NaN, also those of the round's draft; a distribution without any possible token.
         """
-        self._dead = {}
-        scores = self._warp(logits, prefixes)
-        asked, self._unasked = self._unasked, []
+        scores, dead_ends = self._warp(logits, prefixes)
         if self._truncates:
-            log_probs = self._log_probs(scores)
+            log_probs = self._log_probs(scores, dead_ends)
         elif self.sampling.greedy and certain:
             # Not of the distribution, in which close scores may round to a tie.
-            log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab)
+            log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab, dead_ends=dead_ends)
         else:
-            log_probs = LogProbs(scores=scores, vocab=self.vocab)  # who only matches need not know the distribution
-        if not sound(scores, [distribution for _, distribution in asked]):
-            raise_numerics_error(asked, scores)
+            # Not normalised: verifiers that only match need no distribution.
+            log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
+        (self.checks or RoundChecks()).check(scores)
         return log_probs
-
-    def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
-        """Raise the error of a processor that had no answer at a node of these paths, which the texts now take.
-
-        Args:
-            paths: per row, nodes of the tree that :meth:`target` was asked about last.
-        """
-        for row, path in enumerate(paths if self._dead else ()):
-            for node in path:
-                if (row, node) in self._dead:
-                    raise self._dead[row, node]
 
     @property
     def _truncates(self) -> bool:
         """Whether scores are to be truncated; before warpers they are already."""
         return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
 
-    def _log_probs(self, scores: Tensor) -> LogProbs:
+    def _log_probs(self, scores: Tensor, dead: DeadEnds | None = None) -> LogProbs:
         if not self._truncates:
-            return LogProbs(logp=scores.log_softmax(dim=-1), vocab=self.vocab)
+            return LogProbs(logp=scores.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
         values, tokens = likeliest(scores, *self.sampling.cuts)
         if self.vocab >= LARGE:
-            return LogProbs(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab)
+            return LogProbs(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab, dead_ends=dead)
         kept = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
-        return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab)
+        return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
 
-    def _warp(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
-        s = self.sampling
+    def _warp(self, logits: Tensor, prefixes: Prefixes) -> tuple[Tensor, DeadEnds]:
+        s, dead = self.sampling, DeadEnds()
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         paths: Paths = []
         if s.looks_back:
             paths = self._reachable(prefixes())
-            scores = self._look_back(scores, paths)
+            scores = self._penalise(scores, paths)
+            if s.processors:
+                scores, dead = self._process(s.processors, scores, paths)
         if s.logit_bias:
             scores = scores + self._bias(scores)
         if s.temperature not in (0, 1):
@@ -171,11 +170,12 @@ class Sampler:
             if s.truncates:
                 values, tokens = likeliest(scores, *s.cuts)
                 scores = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
-            scores = self._ask(s.warpers or (), scores, paths)
-        return scores
+            scores, more = self._process(s.warpers or (), scores, paths)
+            dead |= more
+        return scores, dead
 
     def _reachable(self, paths: Paths) -> Paths:
-        """Without the paths that go on after the text's end: no text looks like that."""
+        """Without the paths that go on after the text's end: no text continues there."""
         return [
             [None if path is None or not stops.isdisjoint(path) else path for path in row]
             for row, stops in zip(paths, self.stops, strict=True)
@@ -192,7 +192,7 @@ class Sampler:
             self._biases[key] = bias
         return self._biases[key]
 
-    def _look_back(self, scores: Tensor, prefixes: Paths) -> Tensor:
+    def _penalise(self, scores: Tensor, prefixes: Paths) -> Tensor:
         s = self.sampling
         if s.repetition_penalty != 1:
             seen = self._counts(scores, prefixes, generated_only=False) > 0
@@ -201,7 +201,7 @@ class Sampler:
         if s.presence_penalty or s.frequency_penalty:
             counts = self._counts(scores, prefixes, generated_only=True)
             scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
-        return self._ask(s.processors, scores, prefixes) if s.processors else scores
+        return scores
 
     def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
         counts = torch.zeros_like(scores)
@@ -213,14 +213,13 @@ class Sampler:
                     counts[row, node, token] += 1
         return counts
 
-    def _ask(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> Tensor:
-        bias = self.sampling.logit_bias or {}
-        out = []
+    def _process(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> tuple[Tensor, DeadEnds]:
+        bias, out, dead_ends = self.sampling.logit_bias or {}, [], DeadEnds()
         for row, (text, paths, part) in enumerate(zip(self.texts, prefixes, scores, strict=True)):
             found, dead = processed(self._own(processors, row), text, paths, part, bias)
-            self._dead |= {(row, node): error for node, error in dead.items()}
+            dead_ends |= {(row, node): error for node, error in dead.items()}
             out.append(found)
-        return torch.stack(out)
+        return torch.stack(out), dead_ends
 
     def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
         """As they answer for this row."""

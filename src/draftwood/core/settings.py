@@ -165,6 +165,12 @@ def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+ONLY_PYTHON = ("processors", "warpers")
+"""Settings of a :class:`Sampling` that hold Python objects."""
+NO_PLAIN_OPTION = ("logit_bias", *ONLY_PYTHON)
+"""Those of which no command-line option can be derived."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sampling:

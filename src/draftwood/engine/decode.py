@@ -272,15 +272,16 @@ class Decoder:
         limits = [self._limit(output) for output in outputs]
         with torch.inference_mode():
             before = self.drafter.forward_seconds
-            tree = self.drafter.draft(root, sampler, rng, limits)
+            own = sampler.for_round()
+            tree = self.drafter.draft(root, own, rng, limits)
             clock.claim("draft", self.drafter.forward_seconds - before)
             before = self.target.forward_seconds
             logits = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_log_probs = sampler.target(logits, tree.prefixes, certain=not self._reads_beyond_the_best)
+            target_log_probs = own.target(logits, tree.prefixes, certain=not self._reads_beyond_the_best)
             began = perf_counter()
             verdict = verify(self.verifier, tree, target_log_probs, rng)
-            sampler.check_reached(verdict.paths)
+            target_log_probs.check_reached(verdict.paths)
             clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, target_log_probs=target_log_probs, verdict=verdict)
 
@@ -296,7 +297,7 @@ class Decoder:
         count, text = output.take(this_round.tokens[index])
         return Piece(
             row=row,
-            tokens=output.tokens[len(output.tokens) - count :],
+            tokens=list(output.tokens[len(output.tokens) - count :]),
             drafted=min(count, len(this_round.paths[index])),
             text=text,
             finish_reason=output.finish_reason,

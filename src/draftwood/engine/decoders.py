@@ -1,16 +1,13 @@
-"""Decoders of one target and its draft, and seeds for their texts."""
+"""Decoders of one target and its draft."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from draftwood.core.checks import integer
-from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
@@ -89,29 +86,3 @@ class Learnt:
         yield found[1:]
         found[0].release()  # not after an error, when nobody knows in which state the drafter is
         kept[key] = found
-
-
-def drawn(seed: int | None) -> int:
-    """The seed, or a new one, short enough to be typed again.
-
-    Raises:
-        ConfigError: a seed that is no whole number.
-    """
-    return secrets.randbits(32) if seed is None else integer("seed", seed)
-
-
-def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int | None]:
-    """One seed for each of several texts: a single one counts up from text to text, None stays to be drawn.
-
-    Args:
-        what: the texts are called this in an error.
-
-    Raises:
-        ConfigError: another number of seeds, or one that is no whole number.
-    """
-    if seed is None:
-        return [None] * count
-    seeds = list(seed) if isinstance(seed, list | tuple) else [integer("seed", seed) + i for i in range(count)]
-    if len(seeds) != count:
-        raise ConfigError(f"{len(seeds)} seeds came for {count} {what}: give one each, or a single number")
-    return seeds

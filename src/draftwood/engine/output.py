@@ -43,7 +43,7 @@ class Detokenizer:
 
 @final
 class RowOutput:
-    """One request's text under way.
+    """One request's text under way, and the only owner of its committed tokens.
 
     Args:
         prompt: token ids of the prompt.
@@ -71,7 +71,7 @@ class RowOutput:
     ) -> None:
         if limits.stop and tokenizer is None:
             raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
-        self.tokens = list(prompt)
+        self._tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.limits = limits
         self.finish_reason: FinishReason | None = None
@@ -87,14 +87,19 @@ class RowOutput:
         self._final = final
 
     @property
+    def tokens(self) -> Sequence[int]:
+        """Prompt and committed text, the next root last: a view that grows with :meth:`take`, for reading only."""
+        return self._tokens
+
+    @property
     def generated(self) -> list[int]:
         """Token ids after the prompt."""
-        return self.tokens[self.prompt_length :]
+        return self._tokens[self.prompt_length :]
 
     @property
     def remaining(self) -> int:
         """Tokens that may still come."""
-        return self._room - (len(self.tokens) - self.prompt_length)
+        return self._room - (len(self._tokens) - self.prompt_length)
 
     def take(self, tokens: Sequence[int]) -> tuple[int, str]:
         """Take one round's tokens; returns how many of them count and the text that is now certain."""
@@ -102,7 +107,7 @@ class RowOutput:
         for chosen in tokens:
             token = chosen if self._final is None or self.remaining > 1 else self._final
             count += 1
-            self.tokens.append(token)
+            self._tokens.append(token)
             if self.limits.stop:  # only then does the text decide where it ends
                 new_text += self._read([token])
             if self.finish_reason is None and token == chosen and self._ends(token):
@@ -112,14 +117,14 @@ class RowOutput:
             if self.finish_reason is not None:
                 break
         if not self.limits.stop:
-            new_text += self._read(self.tokens[len(self.tokens) - count :])
+            new_text += self._read(self._tokens[len(self._tokens) - count :])
         if self.finish_reason is not None:
             new_text += self._flush()
         self.text += new_text
         return count, new_text
 
     def _ends(self, token: int) -> bool:
-        return token in self.stops or (self._criterion is not None and self._criterion(self.tokens))
+        return token in self.stops or (self._criterion is not None and self._criterion(self._tokens))
 
     def _read(self, tokens: Sequence[int]) -> str:
         if self._words is None:

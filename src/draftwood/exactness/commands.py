@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.options import dataclass_options
+from draftwood.core.settings import NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
     from draftwood.exactness.goodness import Report
 
 PROMPTS = ("Once upon a time", "One day, a boy and his dog", "The old king said", "Question: How many apples are left?")
-_BY_HAND = ("logit_bias", "processors", "warpers")
 
 
 @final
@@ -54,7 +53,7 @@ class CheckConfig:
 @dataclass_options(CheckConfig)
 @dataclass_options(LoadOptions)
 @dataclass_options(Method)
-@dataclass_options(Sampling, leave_out=_BY_HAND)
+@dataclass_options(Sampling, leave_out=NO_PLAIN_OPTION)
 def command(**options: Any) -> None:
     """Test whether the output of a pair and a method follows the target's distribution.
 

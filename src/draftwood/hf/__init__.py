@@ -29,16 +29,17 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
 from draftwood.core.arguments import MethodLike, method_of
-from draftwood.core.checks import integer, shown
+from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByRow
 from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Stats
+from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder, Request
-from draftwood.engine.decoders import Learnt, seeds_for
+from draftwood.engine.decoders import Learnt
 from draftwood.engine.methods import build
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.blocks.causal_block import causal_draft
@@ -186,7 +187,7 @@ class Recipe:
         if self.seed is None:
             # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
             return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
-        return [integer("seed", seed) for seed in seeds_for(rows, self.seed, "rows")]
+        return seeds_for(rows, self.seed, "rows")
 
 
 def _silent(*_: Any) -> None:

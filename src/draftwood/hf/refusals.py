@@ -10,32 +10,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.loading.unsupported import found_in
 
-_NOT_KEPT = "the model is asked about whole trees, and nothing of that is kept; leave it out"
-_CONSTRAINED = "it is for beam search, which keeps several texts at once; leave it out"
-_OTHER_DRAFT = "it is another way of drafting; give a draft model to recipe instead"
-REFUSED: Mapping[str, tuple[Any, str]] = {
-    "num_beams": (1, "beam search keeps several texts at once; use num_beams=1"),
-    **dict.fromkeys(("force_words_ids", "constraints"), (None, _CONSTRAINED)),
-    "penalty_alpha": (0, "contrastive search looks at hidden states; leave it out"),
-    "dola_layers": (None, "it contrasts layers of the model; leave it out"),
-    "token_healing": (False, "it rewrites the end of the prompt; call model.heal_tokens before, and leave it out"),
-    "is_assistant": (False, "it is for a model that drafts, and this one is the target; leave it out"),
-    "use_mtp": (False, _OTHER_DRAFT),
-    **dict.fromkeys(("assistant_early_exit", "speculation_type"), (None, _OTHER_DRAFT)),
-    "assistant_ensemble_weight": (None, "it changes the distribution; leave it out"),
-    "prompt_lookup_num_tokens": (None, "use recipe(method=Method(method='ngram', shape='5')) instead"),
-    **dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), (False, _NOT_KEPT)),
-}
 _HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # the text does not depend on them
 
 
 def refuse_settings(settings: Mapping[str, Any]) -> None:
     """Refuse what ``generate`` would do otherwise than one token after another, and outputs that a tree does not have."""
-    for name, (neutral, advice) in REFUSED.items():
-        value = settings.get(name)
-        if value is not None and value != neutral:
-            raise ConfigError(f"{name}={value!r} cannot be honoured by a draft tree: {advice}")
+    for setting, why, row in found_in(settings):
+        if row.recipe is not None:
+            raise ConfigError(f"{setting} cannot be honoured by a draft tree: {why}; {row.recipe}")
     if settings.get("cache_implementation") == "quantized":
         raise ConfigError("cache_implementation='quantized' changes the text, and the tree cache is exact: leave it out")
 

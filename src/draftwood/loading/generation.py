@@ -1,12 +1,12 @@
-"""What the generation config of a model asks of its texts, honoured as ``model.generate`` of ``transformers`` does.
+"""The generation config of a model, honoured as ``model.generate`` of ``transformers`` does.
 
-Of an encoder-decoder model that is the text of ``num_beams=1, do_sample=False``, and what draft trees cannot honour is said
-in words. Of a causal language model it is the distribution of ``generate``, and what cannot be honoured is refused by name.
+For an encoder-decoder model that is the text of ``num_beams=1, do_sample=False``; settings that draft trees do not honour
+become remarks. For a causal language model it is the distribution of ``generate``, and such settings are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
@@ -19,63 +19,30 @@ from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
 from draftwood.core.settings import Sampling
 from draftwood.loading.checkpoint import naming_the_config
+from draftwood.loading.unsupported import found_in
 
 _START = 1  # tokens that the decoder reads before anything is written
+_SAYS = "the model's generation config says"
 _TOP_K = 50  # of a config that samples and names none
-_REMARKS: Mapping[str, tuple[Any, str]] = {
-    "num_return_sequences": (1, "there is one text per prompt"),
-    "stop_strings": (None, "give them as stop strings of the limits"),
-    "max_time": (None, "only a number of tokens limits a text here"),
-}
-_LEFT_OUT: Mapping[str, tuple[Any, str]] = {
-    "num_beams": (1, "this decodes greedily, as with num_beams=1"),
-    "do_sample": (False, "this decodes greedily unless a sampling is given"),
-    "num_return_sequences": (1, "there is one text per sentence"),
-    "penalty_alpha": (0, "contrastive search is not done here"),
-    "dola_layers": (None, "layers of the model are not contrasted here"),
-    "guidance_scale": (1, "a prompt cannot guide a draft tree"),
-    "encoder_repetition_penalty": (1.0, "it is bound to the rows of one batch"),
-    "encoder_no_repeat_ngram_size": (0, "it is bound to the rows of one batch"),
-    "watermarking_config": (None, "texts are not watermarked here"),
-    **{name: _REMARKS[name] for name in ("stop_strings", "max_time")},
-}
-_BEAMS = (None, "beam search keeps several texts at once")
-_BY_GIVEN_TEMPERATURE: Mapping[str, tuple[Any, str]] = {  # refused, unless a temperature says how a text is written
-    "num_beams": (1, _BEAMS[1]),
-    "constraints": _BEAMS,
-    "force_words_ids": _BEAMS,
-    "penalty_alpha": (0, "contrastive search is not done here"),
-    "dola_layers": (None, "layers of the model are not contrasted here"),
-}
-_BOUND = "it is bound to the rows of one batch"
-_REFUSED: Mapping[str, tuple[Any, str]] = {
-    "guidance_scale": (1, "a second prompt cannot guide a draft tree"),
-    "encoder_repetition_penalty": (1.0, _BOUND),
-    "encoder_no_repeat_ngram_size": (0, _BOUND),
-    "watermarking_config": (None, "texts are not watermarked here"),
-    "token_healing": (False, "prompts are not rewritten here"),
-    "top_h": (None, "this truncation, between temperature and top-k, is not done here"),
-}
 _DRAWN = ("temperature", "top_k", "top_p", "min_p")
 _WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``generate``; neutral outside of 0 to 1
     "typical_p": lambda value, _: hf.TypicalLogitsWarper(mass=value),
     "epsilon_cutoff": lambda value, _: hf.EpsilonLogitsWarper(epsilon=value),
     "eta_cutoff": lambda value, device: hf.EtaLogitsWarper(epsilon=value, device=device),
 }
-_SHOWN = 60  # characters of a setting's value in a remark
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a model asks of its texts.
+class Defaults:
+    """What a generation config says of an encoder-decoder model's texts.
 
     Attributes:
         prompt: what the decoder begins with: the start token, and the one that is forced to come first (a language).
         sampling: greedy decoding under everything that changes the scores.
         limits: how long a text may become, counted as ``max_new_tokens`` of ``generate``: all tokens after the start token.
         final: the token that a text ends with where the limits end it.
-        remarks: what is asked and not honoured, in sentences.
+        remarks: what the config says and is not honoured, in sentences.
     """
 
     prompt: tuple[int, ...]
@@ -85,8 +52,8 @@ class Asked:
     remarks: tuple[str, ...]
 
 
-def asked(model: Any, eos: list[int], longest: int | None) -> Asked:
-    """What an encoder-decoder model asks of its texts.
+def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
+    """The defaults of an encoder-decoder model.
 
     Args:
         eos: its end-of-text tokens.
@@ -99,7 +66,7 @@ def asked(model: Any, eos: list[int], longest: int | None) -> Asked:
     forced = settings.pop("forced_bos_token_id", None)
     prompt = (_start_token(model), *(() if forced is None else (int(forced),)))
     text = _Text(eos=eos, start=_START, begin=len(prompt), device=model.device)
-    return Asked(
+    return Defaults(
         prompt=prompt,
         sampling=Sampling(
             temperature=0.0,
@@ -109,7 +76,7 @@ def asked(model: Any, eos: list[int], longest: int | None) -> Asked:
         ),
         limits=Limits(max_new_tokens=_most(settings, longest)),
         final=final_token(model),
-        remarks=tuple(f"the model's generation config says {told}" for told in _found(settings, _LEFT_OUT)),
+        remarks=tuple(f"{_SAYS} {setting}: {why}" for setting, why, row in found_in(settings) if row.translator),
     )
 
 
@@ -153,15 +120,13 @@ def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, An
 
 
 def _refuse(own: Mapping[str, Any], given: Mapping[str, Any], *, drawn: bool) -> None:
-    tables: list[tuple[Mapping[str, tuple[Any, str]], str]] = [(_REFUSED, "")]
-    if "temperature" not in given:
-        tables.append((_BY_GIVEN_TEMPERATURE, "a temperature (0 for the most likely text), or "))
-    idle = () if drawn else ("top_h",)
-    for table, advice in tables:
-        for told in _found({name: value for name, value in own.items() if name not in idle}, table):
+    for setting, why, row in found_in(own, ignored=() if drawn else ("top_h",)):
+        searches = row.pair == "refused without a temperature"
+        if row.pair == "refused" or (searches and "temperature" not in given):
+            advice = "a temperature (0 for the most likely text), or " if searches else ""
             raise ConfigError(
-                f"the target's generation config says {told}; give {advice}a Sampling of your own, or take it out of "
-                "generation_config.json"
+                f"the target's generation config says {setting}: {why}; give {advice}a Sampling of your own, or take it out "
+                "of generation_config.json"
             )
     forced = own.get("forced_eos_token_id")
     if drawn and isinstance(forced, list) and len(forced) > 1:
@@ -188,8 +153,9 @@ def refuse_idle(given: Mapping[str, Any], why: str) -> None:
 
 
 def remarks(model: Any) -> tuple[str, ...]:
-    """What a causal language model asks and no :class:`Sampling` can say, in sentences."""
-    return tuple(f"the model's generation config says {told}" for told in _found(_settings(model), _REMARKS))
+    """What the config of a causal language model says and no :class:`Sampling` can say, in sentences."""
+    found = found_in(_settings(model))
+    return tuple(f"{_SAYS} {setting}: {why}" for setting, why, row in found if row.pair == "remark")
 
 
 def final_token(model: Any) -> int | None:
@@ -218,13 +184,6 @@ def _settings(model: Any) -> dict[str, Any]:
     return {} if config is None else {name: value for name, value in config.to_diff_dict().items() if value is not None}
 
 
-def _found(settings: Mapping[str, Any], table: Mapping[str, tuple[Any, str]]) -> Iterable[str]:
-    """Settings of a table that are not neutral, and what is to be said of them."""
-    for name, (neutral, what) in table.items():
-        if settings.get(name) not in (None, neutral):
-            yield f"{name}={str(settings[name])[:_SHOWN]}: {what}"
-
-
 def _start_token(model: Any) -> int:
     config = model.generation_config
     for found in (config.decoder_start_token_id, config.bos_token_id, getattr(model.config, "decoder_start_token_id", None)):
@@ -246,8 +205,13 @@ def _most(settings: Mapping[str, Any], longest: int | None) -> int:
 
 def _forbidden(settings: Mapping[str, Any], eos: list[int]) -> list[int]:
     """Tokens that must never come."""
-    words = [word[0] for word in settings.get("bad_words_ids") or () if len(word) == 1]
+    words = [word[0] for word in settings.get("bad_words_ids") or () if not _by_processor(word, settings)]
     return [*(token for token in words if token not in eos), *(settings.get("suppress_tokens") or ())]
+
+
+def _by_processor(word: list[int], settings: Mapping[str, Any]) -> bool:
+    """Whether a bad word is a processor's affair: several tokens, or the forced first token, which comes all the same."""
+    return len(word) > 1 or word[0] == settings.get("forced_bos_token_id")
 
 
 def _penalty(settings: Mapping[str, Any]) -> float:
@@ -288,7 +252,8 @@ _COUNTING = ("min_new_tokens", "exponential_decay_length_penalty", "begin_suppre
 
 def _processed(settings: Mapping[str, Any], eos: list[int]) -> dict[str, Any]:
     """What takes a processor, in the order of ``generate``; single tokens that never come are a bias of the sampling."""
-    wanted = {**settings, "bad_words_ids": [word for word in settings.get("bad_words_ids", ()) if len(word) > 1]}
+    words = [word for word in settings.get("bad_words_ids", ()) if _by_processor(word, settings)]
+    wanted = {**settings, "bad_words_ids": words}
     if not settings.get("sequence_bias"):
         wanted["repetition_penalty"] = None
     if settings.get("min_new_tokens"):

@@ -1,4 +1,4 @@
-"""What a run was asked for, as plain values, and how that differs from what another run is asked for."""
+"""The settings of a run as plain values, and how they differ from those of another run."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def _described(processor: Any) -> str:
     values = getattr(processor, "__dict__", {}).items()
     found = {name: _settled(value) for name, value in values}
     found = {name: value for name, value in found.items() if _is_plain(value)}
-    told = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
-    if len(told) > _LONG:
-        told = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
-    return f"{type(processor).__name__}({told})"
+    text = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
+    if len(text) > _LONG:
+        text = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return f"{type(processor).__name__}({text})"
 
 
 def _settled(value: Any) -> Any:

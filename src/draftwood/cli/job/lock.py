@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from draftwood.cli.journal import check_output
+from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError, named
 
 _OURS = "draftwood, process "
@@ -37,9 +37,9 @@ def locked(output: Path | None) -> Iterator[None]:
     try:
         lock.acquire(timeout=_PATIENCE, poll_interval=0.05)
     except Timeout:
+        owner = _owner_of(place) or "it has left no name"
         raise ConfigError(
-            f"output {output} is being written by another run ({_told(place) or 'it has left no name'}): wait for its end, "
-            "stop it, or name another --output"
+            f"output {output} is being written by another run ({owner}): wait for its end, stop it, or name another --output"
         ) from None
     except (OSError, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or error
@@ -58,13 +58,13 @@ def _sign(place: Path) -> None:
     Raises:
         ConfigError: the file was there and is something else.
     """
-    if (told := _told(place)) and not told.startswith(_OURS):
+    if (owner := _owner_of(place)) and not owner.startswith(_OURS):
         raise ConfigError(f"{place} is in the way, where the output's lock belongs: move it, or name another --output")
     with named(place):
         place.write_text(f"{_OURS}{os.getpid()} on {platform.node()}\n", encoding="utf-8")
 
 
-def _told(place: Path) -> str:
+def _owner_of(place: Path) -> str:
     """What the lock file says; nothing where the system lets nobody read what is locked."""
     try:
         return place.read_text(encoding="utf-8", errors="replace").strip()
@@ -74,6 +74,6 @@ def _told(place: Path) -> str:
 
 def _remove(place: Path) -> None:
     """Remove the lock file, unless it is something else."""
-    if _told(place).startswith(_OURS):
+    if _owner_of(place).startswith(_OURS):
         with suppress(OSError):  # Windows removes no open file; there the library does it
             place.unlink()

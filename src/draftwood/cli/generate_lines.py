@@ -1,26 +1,21 @@
-"""A file of prompts: batch after batch, with a progress bar; stopped and taken up again at will."""
+"""``draftwood generate --input``: what is particular to a file of prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from draftwood.cli.answers import Answers
-from draftwood.cli.group import Interrupted
-from draftwood.cli.lines import check_two_files
-from draftwood.cli.lock import locked
-from draftwood.cli.progress import Advance, progress
-from draftwood.cli.prompts import Asked, Line, encode, read_prompts
-from draftwood.cli.results import results, summary
-from draftwood.cli.resume import end_facts, model_facts, plain, text_facts
+from draftwood.cli.job.answers import Answers
+from draftwood.cli.job.lines import Line, check_two_files
+from draftwood.cli.job.lock import locked
+from draftwood.cli.job.resume import end_facts, model_facts, plain, text_facts
+from draftwood.cli.job.run import Job, run
+from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
-from draftwood.core.rounds import Stats
-from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder
 from draftwood.loading.models import named_or_bundled
 
 
@@ -69,19 +64,18 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
         **text_facts(method, sampling, settings.limits),
     }
     answers.begin(facts)
-    asked = encode(todo, pair, decoder, settings.limits, first_seed)
-    done = len(lines) - len(todo)
-    if done:
-        click.echo(f"{done} of {len(lines)} prompts are answered in {answers.path} already.", err=True)
-    told = {"method": asdict(method), "engine": pair.target.engine, "settings": facts}
-    total = Stats()
-    try:
-        with progress("prompts", len(lines), done, to_file=answers.path is not None) as advance:
-            for batch in _batches(asked, settings.files.batch_size):
-                _answer(decoder, told, batch, sampling, answers, total, advance)
-    except KeyboardInterrupt:
-        raise Interrupted(_how_far(answers, done + answers.written, len(lines), first_seed)) from None
-    click.echo(f"{len(todo)} prompts, {summary(total, decoder)}, seed {first_seed}", err=True)
+    extra = {"method": asdict(method), "engine": pair.target.engine, "settings": facts}
+    job = Job(
+        noun="prompts",
+        verb="answered",
+        decoder=decoder,
+        sampling=sampling,
+        lines=len(lines),
+        tasks=tasks_of(todo, pair, decoder, settings.limits, first_seed, facts),
+        record=lambda result: {**result.to_json(), **extra},
+        seed=first_seed,
+    )
+    run(job, answers, settings.files.batch_size)
 
 
 def _known(settings: Settings) -> dict[str, Any]:
@@ -98,45 +92,3 @@ def _first_seed(settings: Settings, answers: Answers) -> int:
     """The seed of line 0: given, or that of the run which is being completed, or drawn."""
     before = answers.first_seed if settings.seed is None else None
     return settings.drawn_seed if before is None else before
-
-
-def _batches(asked: Sequence[Asked], size: int) -> Iterator[list[Asked]]:
-    """Lines in order, so many requests at a time; lines with errors go along."""
-    batch: list[Asked] = []
-    for one in asked:
-        batch.append(one)
-        if sum(request is not None for _, request in batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _answer(
-    decoder: Decoder,
-    told: dict[str, Any],
-    batch: Sequence[Asked],
-    sampling: Sampling,
-    answers: Answers,
-    total: Stats,
-    advance: Advance,
-) -> None:
-    """One batch; what is finished is written whatever stops the rest."""
-    finished = {line.index: line.told({"settings": told["settings"]}) for line, request in batch if request is None}
-    rows = [(line, request) for line, request in batch if request is not None]
-    try:
-        for _ in finished:
-            advance(total)
-        for row, result in results(decoder, [request for _, request in rows], sampling) if rows else ():
-            line = rows[row][0]
-            finished[line.index] = line.told({**result.to_json(), **told})
-            total.add(result.stats)
-            advance(total)
-    finally:
-        answers.write(finished[index] for index in sorted(finished))
-
-
-def _how_far(answers: Answers, done: int, of: int, first_seed: int) -> str:
-    if answers.path is None:
-        return f"{done} of {of} prompts are answered; seed {first_seed}"
-    return f"{done} of {of} prompts are answered in {answers.path}; the same command goes on from there"

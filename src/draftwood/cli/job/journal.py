@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError, named
 
 
@@ -69,7 +70,7 @@ class Journal:
             "remove the file"
         )
 
-    def append(self, objects: Iterable[dict[str, Any]]) -> None:
+    def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """Add lines; they are on the disk when this returns, and Ctrl-C waits for that."""
         lines = [line_of(found) for found in objects]
         with _uninterrupted(), named(self.path):
@@ -86,18 +87,14 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def line_of(found: dict[str, Any]) -> str:
+def line_of(found: Mapping[str, Any]) -> str:
     """An object as a line; half a surrogate pair, which UTF-8 cannot say, is escaped."""
-    text = json.dumps(found, ensure_ascii=False)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(found)
-    return text + "\n"
+    text = json.dumps(dict(found), ensure_ascii=False)
+    return (text if is_unicode(text) else json.dumps(dict(found))) + "\n"
 
 
 def check_output(path: Path) -> None:
-    """Whether a file can be written; asked before there is anything to write.
+    """Check that a file can be written, before there is anything to write.
 
     Raises:
         ConfigError: it cannot.

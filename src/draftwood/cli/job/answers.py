@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.cli.journal import Journal, line_of
-from draftwood.cli.lines import standard_output
-from draftwood.cli.prompts import Line, seed_of
-from draftwood.cli.resume import Facts, difference
+from draftwood.cli.console import standard_output
+from draftwood.cli.job.journal import Journal, line_of
+from draftwood.cli.job.lines import Line
+from draftwood.cli.job.resume import Facts, difference
+from draftwood.cli.prompts import seed_of
 from draftwood.core.errors import ConfigError
 
 _ANSWER = {"prompt": str, "text": str, "seed": int}
@@ -44,9 +45,14 @@ class Answers:
         self.found = [] if self._journal is None else self._journal.found
 
     @property
-    def written(self) -> int:
-        """How many lines this run has written."""
-        return self._printed if self._journal is None else self._journal.written
+    def where(self) -> str:
+        """Where a stopped run's answers are."""
+        return "" if self.path is None else str(self.path)
+
+    @property
+    def count(self) -> int:
+        """Lines that are answered or cannot be, in all runs."""
+        return len(self.found) + (self._printed if self._journal is None else self._journal.written)
 
     @property
     def errors(self) -> int:
@@ -74,16 +80,16 @@ class Answers:
         Raises:
             ConfigError: the file answers other prompts, or was made with other seeds.
         """
-        asked = {line.index: line for line in lines}
+        by_index = {line.index: line for line in lines}
         for i, answer in enumerate(self.found):
-            line = asked.get(answer["index"])
+            line = by_index.get(answer["index"])
             if "error" in answer and line is not None and line.source != answer["source"]:
                 raise self._wrong(
                     i,
                     f"this is the error of another line than line {line.index + 1} of the input is now; remove it, and "
                     "the line is answered",
                 )
-            if line is None or answer.get("prompt", line.prompt) != line.prompt:
+            if line is None or answer.get("prompt", line.text) != line.text:
                 raise self._wrong(
                     i, f"this answers another prompt than line {answer['index'] + 1} of the input has; {_ADVICE}"
                 )
@@ -114,7 +120,7 @@ class Answers:
             if before != now and (unlike := difference(before, now)):
                 raise self._wrong(i, f"this was made with {unlike}: give the same options as before, or {_ADVICE}")
 
-    def write(self, answers: Iterable[dict[str, Any]]) -> None:
+    def write(self, answers: Iterable[Mapping[str, Any]]) -> None:
         """Append answers; those in a file are on the disk when this returns."""
         new = list(answers)
         if self._journal is not None:
@@ -125,6 +131,9 @@ class Answers:
                 sys.stdout.flush()
             self._printed += len(new)
         self._errors += sum("error" in answer for answer in new)
+
+    def finish(self) -> None:
+        """Nothing is left to do: the file grew answer by answer."""
 
     def _wrong(self, index: int, what: str) -> ConfigError:
         return ConfigError(f"{self.path}, line {index + 1}: {what}")

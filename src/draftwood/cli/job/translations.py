@@ -1,59 +1,22 @@
-"""Sentences of a text file, one a line, and what becomes of them."""
+"""The file of translations: complete or not there, and safe against being stopped."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from draftwood.cli.journal import Journal, check_output, line_of
-from draftwood.cli.lines import NOT_UTF8, read_lines, standard_output
-from draftwood.cli.resume import difference
+from draftwood.cli.console import standard_output
+from draftwood.cli.job.journal import Journal, check_output, line_of
+from draftwood.cli.job.lines import Line
+from draftwood.cli.job.resume import difference
 from draftwood.core.errors import ConfigError
 from draftwood.tune.documents import replace_file
 
 _KIND = "a translation that 'draftwood translate' keeps"
 _PARTIAL = ".partial"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    """One line of the input.
-
-    Attributes:
-        index: line number, from 0.
-        text: the line without its end; U+FFFD stands for what is no UTF-8.
-        error: why it cannot be read.
-    """
-
-    index: int
-    text: str
-    error: str | None = None
-
-    def told(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """What is written about the sentence."""
-        return {"index": self.index, "source": self.text, **more}
-
-
-def read_sentences(path: Path) -> list[Sentence]:
-    """All lines of a file, or of standard input if the path is ``-``.
-
-    Raises:
-        ConfigError: a file that cannot be read.
-    """
-    return [_sentence(i, line.removesuffix(b"\r")) for i, line in enumerate(read_lines(path))]
-
-
-def _sentence(index: int, line: bytes) -> Sentence:
-    try:
-        return Sentence(index=index, text=line.decode("utf-8"))
-    except UnicodeDecodeError:
-        text = line.decode("utf-8", errors="replace")
-        return Sentence(index=index, text=text, error=NOT_UTF8)
 
 
 @final
@@ -75,7 +38,7 @@ class Translations:
         ConfigError: a file that cannot be written, is there already, or holds something else.
     """
 
-    def __init__(self, path: Path | None, sentences: Sequence[Sentence], *, as_json: bool) -> None:
+    def __init__(self, path: Path | None, sentences: Sequence[Line], *, as_json: bool) -> None:
         self.path, self._sentences, self._as_json = path, sentences, as_json
         self._records: dict[int, dict[str, Any]] = {}
         self._printed = 0
@@ -95,7 +58,7 @@ class Translations:
         )
         for i, found in enumerate(journal.found[1:]):
             index = found["index"]
-            if not 0 <= index < len(self._sentences) or self._sentences[index].text != found["source"]:
+            if not 0 <= index < len(self._sentences) or self._sentences[index].source != found["source"]:
                 raise ConfigError(
                     f"{journal.path}, line {i + 2}: this translates another sentence than line {index + 1} of the input "
                     f"has; {_advice(journal.path)}"

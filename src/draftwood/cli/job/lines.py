@@ -1,20 +1,41 @@
-"""Text on its way in and out: lines of an input file, what was typed, standard output."""
+"""Lines of an input file."""
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, final
 
 import click
 
-from draftwood.core.errors import ConfigError, named
+from draftwood.core.errors import ConfigError
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
 _MARK = b"\xef\xbb\xbf"  # what some editors put in front of UTF-8
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the input.
+
+    Attributes:
+        index: line number, from 0.
+        source: the line as it stands, without its end; U+FFFD stands for what is no UTF-8.
+        text: what is continued or translated.
+        seed: a seed that the line gives.
+        carried: keys of the line that are copied to its record.
+        error: why there is no text for it.
+    """
+
+    index: int
+    source: str
+    text: str = ""
+    seed: int | None = None
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
 
 
 def name_of_input(path: Path) -> str:
@@ -53,28 +74,3 @@ def check_two_files(source: Path, output: Path | None) -> None:
     """
     if output is not None and output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(f"--input and --output are the same file, {source}: name another --output")
-
-
-def typed(text: str) -> str:
-    """A text from the command line. Under a locale that cannot decode its bytes they are read as UTF-8, if they are that."""
-    try:
-        return os.fsencode(text).decode("utf-8")
-    except UnicodeError:
-        return text
-
-
-@contextmanager
-def standard_output() -> Iterator[None]:
-    """Write to standard output; where that fails, what it still holds is dropped, so that nothing fails again at the end.
-
-    Raises:
-        OSError: what came; it names standard output.
-    """
-    try:
-        with named("standard output"):
-            yield
-    except OSError as error:
-        if error.errno != errno.EPIPE:  # click sees to a reader that went away
-            with suppress(OSError), open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        raise

@@ -1,0 +1,1 @@
+"""A file of lines, each answered by a text: read, decoded in batches, written, stopped and taken up again."""

@@ -1,0 +1,44 @@
+"""Seeds of texts: drawn where none is given, and counted up from text to text."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from draftwood.core.checks import integer
+from draftwood.core.errors import ConfigError
+
+_BITS = 32  # short enough to be typed again
+
+
+def drawn(seed: int | None) -> int:
+    """The seed, or a new one.
+
+    Raises:
+        ConfigError: a seed that is no integer number.
+    """
+    return secrets.randbits(_BITS) if seed is None else integer("seed", seed)
+
+
+def counted(first: int, index: int) -> int:
+    """The seed of text number ``index``, counted from 0, where one seed was given for several texts."""
+    return first + index
+
+
+def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int]:
+    """One seed for each of several texts; without any, each is drawn.
+
+    Args:
+        what: the name of the texts in an error.
+
+    Raises:
+        ConfigError: another number of seeds, or one that is no integer number.
+    """
+    if seed is None:
+        return [drawn(None) for _ in range(count)]
+    if not isinstance(seed, list | tuple):
+        first = integer("seed", seed)
+        return [counted(first, i) for i in range(count)]
+    if len(seed) != count:
+        raise ConfigError(f"{len(seed)} seeds came for {count} {what}: give one each, or a single number")
+    return [integer("seed", one) for one in seed]
