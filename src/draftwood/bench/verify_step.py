@@ -22,6 +22,7 @@ from draftwood.bench.report import table
 from draftwood.core import machine
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Method, MethodName, Sampling, VerifierName
 from draftwood.core.tree import DraftTree
 from draftwood.engine.methods import build
@@ -48,18 +49,21 @@ class MadeUpDraft:
         self._falling = torch.arange(1, vocab + 1).float().log_().mul_(-_ZIPF)
         self._said: list[Float[Tensor, "row n vocab"]] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def clear(self) -> None:
         self._said = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """There is one row only."""
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         orders = [torch.randperm(self.vocab_size, generator=self._random) for _ in range(tokens.shape[1])]
         self._said.append(torch.stack([self._falling[order] for order in orders]).unsqueeze(0))
-        return self._said[-1]
+        return Scores(self._said[-1])
 
     def target_scores(self, tree: DraftTree) -> Float[Tensor, "row node vocab"]:
         """What a target that nearly agrees says at every node."""
@@ -69,10 +73,15 @@ class MadeUpDraft:
         said = torch.cat(self._said, dim=1)
         return said + _NOISE * torch.randn(said.shape, generator=self._random)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+    ) -> None:
         self._said = []
 
-    def select(self, rows: Sequence[int]) -> None:
+    def drop(self, rows: Sequence[int]) -> None:
         """There is one row only."""
 
 

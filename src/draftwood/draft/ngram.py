@@ -35,10 +35,12 @@ class NGram:
         self.max_ngram = max_ngram
         self._endings: list[Endings] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._endings = [
-            Endings(source, self.max_ngram) for source in sources or [()] * len(texts)
-        ]  # the distribution holds the texts
+    def clear(self) -> None:
+        self._endings = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        # The sampler holds the texts.
+        self._endings += [Endings(source, self.max_ngram) for source in sources or [()] * len(texts)]
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         found = [
@@ -57,5 +59,5 @@ class NGram:
     def commit(self, this_round: Round) -> None:
         """Nothing to learn: the text itself is the memory."""
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._endings = [self._endings[r] for r in rows]
+    def drop(self, rows: Sequence[int]) -> None:
+        self._endings = [endings for row, endings in enumerate(self._endings) if row not in rows]

@@ -146,7 +146,8 @@ class Forwards:
         """One forward of every size behind a prompt, the models in turn as in a round."""
         runners = [(runner, found) for runner, found in ((pair.draft, self.draft), (pair.target, self.target)) if runner]
         for runner, _ in runners:
-            runner.start([prompt[:-1]])
+            runner.clear()
+            runner.add([prompt[:-1]])
             _forward(runner, prompt[-1], 1)  # reads the prompt
         order = list(SCORED)
         random.Random(seed).shuffle(order)

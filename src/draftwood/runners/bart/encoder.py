@@ -3,6 +3,7 @@ M2M100)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -12,14 +13,12 @@ from torch.nn.functional import embedding
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import (
-    EncoderLayer,
-    attend,
-    encoder_layer_of,
-    feed,
-    norm_of,
-    own,
+    BartEmbedding,
+    attend_within,
+    final_norm_of,
+    layer_of,
     padding_bias,
-    position_table,
+    read_layer,
 )
 from draftwood.runners.support import TOLERANCE
 
@@ -44,20 +43,15 @@ class BartEncoder:
     """
 
     def __init__(self, encoder: Any) -> None:
-        if (table := position_table(encoder)) is None:
-            raise ModelError(f"a {type(encoder).__name__} has no table of positions")
         if encoder.dtype == torch.float16:
             raise ModelError("in float16 these encoders clamp what overflows between their layers")
-        self._table, self._offset = table
-        self.longest = int(self._table.shape[0]) - self._offset
+        self._embedding = BartEmbedding(encoder)
+        self.longest = int(self._embedding.table.shape[0]) - self._embedding.offset
         # Positions that are no embedding (M2M100) count the tokens that are not padding, wherever padding stands.
         positions = encoder.embed_positions
         self._padding = None if isinstance(positions, nn.Embedding) else int(positions.padding_idx)
-        self._embed = encoder.embed_tokens
-        self._scale = float(getattr(encoder, "embed_scale", 1.0))
-        self._first_norm = norm_of(encoder.layernorm_embedding) if hasattr(encoder, "layernorm_embedding") else None
-        self._layers = [encoder_layer_of(part) for part in encoder.layers]
-        self._final_norm = norm_of(encoder.layer_norm) if hasattr(encoder, "layer_norm") else None
+        self._layers = [layer_of(part) for part in encoder.layers]
+        self._final_norm = final_norm_of(encoder)
 
     def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> Reading:
         """Read sources; ``mask`` is False at padding, None where nothing is padded."""
@@ -66,28 +60,20 @@ class BartEncoder:
 
     def embedded(self, tokens: Int[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
         """Tokens and positions."""
-        x: Tensor = self._embed(tokens)
-        if self._scale != 1.0:
-            x = x * self._scale
+        x, table, offset = self._embedding.words(tokens), self._embedding.table, self._embedding.offset
         if self._padding is None:
-            return x + self._table[self._offset : self._offset + tokens.shape[1]]
-        told = (tokens != self._padding).long()
-        return x + embedding(told.cumsum(1) * told + self._padding, self._table)
+            return x + table[offset : offset + tokens.shape[1]]
+        counts = (tokens != self._padding).long()
+        return x + embedding(counts.cumsum(1) * counts + self._padding, table)
 
     def states(
         self, embedded: Float[Tensor, "row source width"], bias: Float[Tensor, "row 1 1 source"] | None
     ) -> Float[Tensor, "row source width"]:
         """What the layers make of it; ``bias`` is :func:`draftwood.runners.bart.layers.padding_bias`."""
-        x = embedded if self._first_norm is None else layer_norm(embedded, *self._first_norm)
-        if self._final_norm is None:
-            for layer in self._layers:
-                x = layer_norm(x + _itself(layer, x, bias), *layer.own_norm)
-                x = layer_norm(x + feed(layer, x), *layer.last_norm)
-            return x
+        x, norm_first = self._embedding.normed(embedded), self._final_norm is not None
         for layer in self._layers:
-            x = x + _itself(layer, layer_norm(x, *layer.own_norm), bias)
-            x = x + feed(layer, layer_norm(x, *layer.last_norm))
-        return layer_norm(x, *self._final_norm)
+            x = read_layer(layer, x, partial(attend_within, layer, mask=bias), norm_first=norm_first)
+        return x if self._final_norm is None else layer_norm(x, *self._final_norm)
 
 
 def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
@@ -114,8 +100,3 @@ def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
             if not float(apart) <= TOLERANCE.get(encoder.dtype, 0.0) * max(1.0, float(wanted.abs().max())):
                 return None
     return bart
-
-
-def _itself(layer: EncoderLayer, x: Tensor, bias: Tensor | None) -> Float[Tensor, "row source width"]:
-    """Self-attention."""
-    return attend(*own(layer, x), bias, layer.scale, layer.own_out)

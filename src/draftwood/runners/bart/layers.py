@@ -7,12 +7,12 @@ feed-forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, layer_norm, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from draftwood.core.errors import ModelError
@@ -22,45 +22,44 @@ Weights: TypeAlias = tuple[Tensor, Tensor | None]  # [input, output] and [output
 Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 
 
-class EncoderLayer(NamedTuple):
-    """The weights of one layer of an encoder."""
+class SourceAttention(NamedTuple):
+    """The weights of a decoder layer's attention to the source."""
 
-    own: list[Weights]  # as in a decoder's layer
-    own_out: Weights
-    own_norm: Norm
-    up: Weights
-    activation: Callable[[Tensor], Tensor]
-    down: Weights
-    last_norm: Norm
-    heads: int
+    query: Weights
+    key: Weights
+    value: Weights
+    out: Weights
+    norm: Norm
     scale: float
 
 
 class Layer(NamedTuple):
-    """The weights of one layer of a decoder."""
+    """The weights of one layer of an encoder or decoder."""
 
     own: list[Weights]  # query, key and value of self-attention: three products, or one of all
     own_out: Weights
     own_norm: Norm
-    question: Weights
-    key: Weights
-    value: Weights
-    source_out: Weights
-    source_norm: Norm
+    source: SourceAttention | None  # of a decoder
     up: Weights
     activation: Callable[[Tensor], Tensor]
     down: Weights
     last_norm: Norm
     heads: int
-    scales: tuple[float, float]  # of self-attention and cross-attention
+    scale: float  # of self-attention
 
 
-def encoder_layer_of(part: Any) -> EncoderLayer:
-    own = part.self_attn
-    return EncoderLayer(
+def layer_of(part: Any) -> Layer:
+    """The weights of a layer of an encoder or decoder.
+
+    Raises:
+        ModelError, AttributeError: it is made of other parts.
+    """
+    own, source = part.self_attn, getattr(part, "encoder_attn", None)
+    return Layer(
         own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
         own_out=weights_of(own.out_proj),
         own_norm=norm_of(part.self_attn_layer_norm),
+        source=None if source is None else _source_attention(source, part.encoder_attn_layer_norm),
         up=weights_of(part.fc1),
         activation=part.activation_fn,
         down=weights_of(part.fc2),
@@ -70,27 +69,53 @@ def encoder_layer_of(part: Any) -> EncoderLayer:
     )
 
 
-def layer_of(part: Any) -> Layer:
-    own, source = part.self_attn, part.encoder_attn
-    return Layer(
-        own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
-        own_out=weights_of(own.out_proj),
-        own_norm=norm_of(part.self_attn_layer_norm),
-        question=weights_of(source.q_proj),
-        key=weights_of(source.k_proj),
-        value=weights_of(source.v_proj),
-        source_out=weights_of(source.out_proj),
-        source_norm=norm_of(part.encoder_attn_layer_norm),
-        up=weights_of(part.fc1),
-        activation=part.activation_fn,
-        down=weights_of(part.fc2),
-        last_norm=norm_of(part.final_layer_norm),
-        heads=own.num_heads,
-        scales=(own.scaling, source.scaling),
-    )
+def _source_attention(part: Any, norm: Any) -> SourceAttention:
+    query, key, value, out = (weights_of(one) for one in (part.q_proj, part.k_proj, part.v_proj, part.out_proj))
+    return SourceAttention(query, key, value, out, norm_of(norm), part.scaling)
 
 
-def own(layer: Layer | EncoderLayer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
+def source_attention_of(layer: Layer) -> SourceAttention:
+    """A decoder layer's attention to the source.
+
+    Raises:
+        ModelError: the layer has none.
+    """
+    if layer.source is None:
+        raise ModelError("a layer without attention to the source stands where a decoder's layer was wanted")
+    return layer.source
+
+
+def read_layer(
+    layer: Layer,
+    x: Float[Tensor, "row new width"],
+    attention: Callable[[Tensor], Tensor],
+    memory: tuple[Tensor, Tensor] | None = None,
+    bias: Float[Tensor, "row 1 1 source"] | None = None,
+    *,
+    norm_first: bool,
+) -> Float[Tensor, "row new width"]:
+    """One layer.
+
+    Args:
+        layer: its weights.
+        x: the states of the new tokens.
+        attention: self-attention.
+        memory: of a decoder, the layer's keys and values of the sources, [row, head, source, dim].
+        bias: what attention to them adds.
+        norm_first: norms stand before each part (mBART, Pegasus, M2M100), not after it (Marian, BART).
+    """
+    if norm_first:
+        x = x + attention(layer_norm(x, *layer.own_norm))
+        if layer.source is not None and memory is not None:
+            x = x + _source(layer.source, layer.heads, layer_norm(x, *layer.source.norm), memory, bias)
+        return x + feed(layer, layer_norm(x, *layer.last_norm))
+    x = layer_norm(x + attention(x), *layer.own_norm)
+    if layer.source is not None and memory is not None:
+        x = layer_norm(x + _source(layer.source, layer.heads, x, memory, bias), *layer.source.norm)
+    return layer_norm(x + feed(layer, x), *layer.last_norm)
+
+
+def own(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of self-attention, [row, head, new, dim] each."""
     parts = [product(x, weights) for weights in layer.own]
     if len(parts) > 1:
@@ -107,21 +132,35 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     return product(found.reshape(*found.shape[:2], out[0].shape[0]), out)
 
 
-def source_memory(layers: list[Layer], states: Float[Tensor, "row source width"]) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values that each layer makes of the encoded source, [row, head, source, dim]."""
-    return [
-        (split(product(states, layer.key), layer.heads), split(product(states, layer.value), layer.heads))
-        for layer in layers
-    ]
+def attend_within(layer: Layer, x: Tensor, mask: Tensor | None) -> Float[Tensor, "row new width"]:
+    """Self-attention among the tokens of ``x`` alone."""
+    return attend(*own(layer, x), mask, layer.scale, layer.own_out)
 
 
-def ask(layer: Layer, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Float[Tensor, "row new width"]:
+def source_memory(
+    layers: Sequence[Layer], states: Float[Tensor, "row source width"]
+) -> Float[Tensor, "row part head source dim"]:
+    """Keys and values that each layer makes of the encoded source, in turn."""
+    parts = []
+    for layer in layers:
+        source = source_attention_of(layer)
+        parts += [split(product(states, weights), layer.heads) for weights in (source.key, source.value)]
+    return torch.stack(parts, dim=1)
+
+
+def by_layer(parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values in turn, as one pair for each layer."""
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _source(
+    source: SourceAttention, heads: int, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
+) -> Float[Tensor, "row new width"]:
     """Attention to the source."""
-    query = split(product(x, layer.question), layer.heads)
-    return attend(query, *memory, mask, layer.scales[1], layer.source_out)
+    return attend(split(product(x, source.query), heads), *memory, mask, source.scale, source.out)
 
 
-def feed(layer: Layer | EncoderLayer, x: Tensor) -> Float[Tensor, "row new width"]:
+def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
     """The feed-forward part."""
     return product(layer.activation(product(x, layer.up)), layer.down)
 
@@ -134,6 +173,41 @@ def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Fl
 def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:
     """-inf where ``seen`` is False, and 0 elsewhere."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
+
+
+@final
+class BartEmbedding:
+    """Tokens and absolute positions of an encoder or decoder, and the norm after them, if there is one.
+
+    Attributes:
+        table: embeddings of the positions.
+        offset: the row of position 0.
+
+    Raises:
+        ModelError, AttributeError: the stack is made of other parts.
+    """
+
+    def __init__(self, stack: Any) -> None:
+        if (table := position_table(stack)) is None:
+            raise ModelError(f"a {type(stack).__name__} has no table of positions")
+        self.table, self.offset = table
+        self._embed = stack.embed_tokens
+        self._scale = float(getattr(stack, "embed_scale", 1.0))
+        self._norm = norm_of(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
+
+    def words(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
+        """The tokens alone."""
+        x: Tensor = self._embed(tokens)
+        return x if self._scale == 1.0 else x * self._scale
+
+    def normed(self, x: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
+        """What the first layer gets of tokens and positions."""
+        return x if self._norm is None else layer_norm(x, *self._norm)
+
+
+def final_norm_of(stack: Any) -> Norm | None:
+    """The norm after all layers, of stacks whose layers begin with one."""
+    return norm_of(stack.layer_norm) if hasattr(stack, "layer_norm") else None
 
 
 def position_table(stack: Any) -> tuple[Tensor, int] | None:
