@@ -17,7 +17,20 @@ from jaxtyping import install_import_hook
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 install_import_hook(
-    [f"draftwood.{part}" for part in ("core", "engine", "draft", "verify", "runners", "tune")],
+    [
+        f"draftwood.{part}"
+        for part in (
+            "core.rng",
+            "core.tree",
+            "core.sampling",
+            "core.rounds",
+            "engine.target",
+            "draft",
+            "verify",
+            "runners",
+            "tune",
+        )
+    ],
     "beartype.beartype",
 )
 

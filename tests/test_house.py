@@ -17,7 +17,7 @@ FLOORS = [
     # Rooms of one floor do not know each other; a room may import rooms of lower floors only.
     ["core"],
     ["runners"],
-    ["draft", "verify", "load"],
+    ["draft", "verify", "loading"],
     ["engine"],
     ["api", "translation"],
     ["hf", "train", "exactness", "tune"],

@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import draftwood
-from draftwood import profile
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.loading import profile
 from tests.cli.conftest import models  # noqa: F401  # a fixture
 
 CHAIN = Method(method="chain", shape="3", verifier="traversal")

@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 import draftwood
 from draftwood import ConfigError, Limits, LoadOptions, Method, ModelError, PairingError, Translator, load_translator
 from draftwood.core.errors import CacheError
-from draftwood.load.generation import asked
+from draftwood.loading.generation import asked
 from tests.tiny_translation import sentences
 
 DRAFTS = [None, "block", "heads", "causal", "other", "target:0", "target:0,1"]
@@ -261,18 +261,18 @@ def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPa
     for option in options:
         with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
             load_translator(translation / "target", options=LoadOptions(**option))
-    monkeypatch.setattr("draftwood.load.models.bundled_pairs", dict)
+    monkeypatch.setattr("draftwood.loading.models.bundled_pairs", dict)
     with pytest.raises(ModelError, match="no bundled translation pair: name a target"):
         load_translator()
 
 
 def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = {"target": translation / "target", "draft": translation / "block"}
-    monkeypatch.setattr("draftwood.load.models.bundled_pairs", lambda: {"translation": pair})
+    monkeypatch.setattr("draftwood.loading.models.bundled_pairs", lambda: {"translation": pair})
     translator = draftwood.load_translator()
     assert translator.method().method == "block"
-    assert translator.subject is not None
-    assert translator.subject["draft"]["name"] == str(pair["draft"])
+    assert translator.profile_key is not None
+    assert translator.profile_key["draft"]["name"] == str(pair["draft"])
     assert "MarianMTModel" in repr(translator)
 
 

@@ -8,16 +8,17 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood import decode, noise, sampling, truncation
+from draftwood.core import rng, sampling, truncation
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import Draw, TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
+from draftwood.engine import decode
 from draftwood.engine.decode import Request
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.verify import union
+from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive
 from tests.helpers import decoder, tiny_gpt, tiny_runner
@@ -52,7 +53,7 @@ def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch)
     whole = texts(case, setting)
     sizes = []
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: union.verify(Spy(verifier, sizes), *rest))
+    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: sparse.verify(Spy(verifier, sizes), *rest))
     assert texts(case, setting) == whole
     assert min(sizes) < VOCAB  # something was left out
 
@@ -74,7 +75,7 @@ class Spy:
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(noise, "_AHEAD", None)
+    monkeypatch.setattr(rng, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
     with pytest.raises(TypeError, match="unsupported operand"):
         texts(case, Sampling())  # a control: there every token is possible
@@ -98,10 +99,10 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
     whole = texts(case, setting)
 
     def shifted(self, offset, count, vocab):
-        return self._choices.shared(offset, count, self._vocab, torch.arange(vocab))
+        return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
 
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(union.OnUnion, "shared", shifted)
+    monkeypatch.setattr(sparse.OnUnion, "shared", shifted)
     assert texts(case, setting) != whole
 
 
@@ -121,7 +122,7 @@ def test_the_draft_may_say_what_the_target_cannot():
         builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0], torch.zeros(1, 3, dtype=torch.long))
         tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
         one = Recursive().verify(tree, target.dense(), rng)
-        other = union.verify(Recursive(), tree, target, rng)
+        other = sparse.verify(Recursive(), tree, target, rng)
         assert one == other
         outcomes.add((len(one.paths[0]), one.next_tokens[0]))
     assert len(outcomes) > 2
@@ -149,7 +150,7 @@ def test_who_only_matches_takes_scores_and_no_distribution_is_made():
     for seed in range(50):
         rng = CounterRng([seed, seed + 1]).at([4, 5])
         for matching in (Coupled(), Greedy()):
-            chosen = union.verify(matching, tree, shifted, rng)
+            chosen = sparse.verify(matching, tree, shifted, rng)
             assert chosen == matching.verify(tree, logp, rng)
     assert shifted._logp is None
     assert torch.allclose(shifted.logp, logp, atol=1e-6)

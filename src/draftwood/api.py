@@ -27,9 +27,9 @@ from draftwood.core.machine import set_threads
 from draftwood.core.settings import LoadOptions, Method, Sampling
 from draftwood.engine.decode import Decoder, Piece, Request, Result
 from draftwood.engine.decoders import Decoders, drawn, seeds_for
-from draftwood.load.checkpoint import check_path
-from draftwood.load.generation import final_token, own_sampling, remarks
-from draftwood.load.models import (
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.generation import final_token, own_sampling, remarks
+from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -40,7 +40,7 @@ from draftwood.load.models import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.load.profile import Profile, ProfileKey, find, profile_key_of
+from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_window
@@ -106,7 +106,7 @@ class Pair:
         model: the target, a ``transformers`` causal language model.
         draft_model: the draft model, or None.
         tokenizer: the tokenizer of both.
-        subject: what a profile has to be measured for, where the models' files are known.
+        profile_key: what a profile has to be measured for, where the models' files are known.
         profile: what was found to be fastest; method ``auto`` takes it.
         runners: runners of both models; without them PyTorch runs the models, which may be trained on meanwhile.
 

@@ -24,9 +24,9 @@ from draftwood.core.machine import set_threads
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.engine.decode import Decoder, Piece, Request, Result
 from draftwood.engine.decoders import Decoders, drawn, seeds_for
-from draftwood.load.checkpoint import check_path
-from draftwood.load.generation import asked, refuse_idle
-from draftwood.load.models import (
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.generation import asked, refuse_idle
+from draftwood.loading.models import (
     check_tokenizers,
     choose_device,
     choose_dtype,
@@ -38,7 +38,7 @@ from draftwood.load.models import (
     named_or_bundled,
     openvino_place,
 )
-from draftwood.load.profile import ProfileKey, profile_key_of
+from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
@@ -140,7 +140,7 @@ class Translator:
         model: the target, a ``transformers`` text-to-text model.
         draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
-        subject: which files the models are, where that is known.
+        profile_key: which files the models are, where that is known.
         runners: runners of both models; without them PyTorch runs the models, and nothing is converted.
 
     Attributes:

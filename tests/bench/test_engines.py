@@ -20,7 +20,7 @@ from draftwood.bench.settings import ENGINES, Setting, on_backends, plan
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.exactness.goodness import judged_greedy, target_distribution
-from draftwood.load.models import bundled_pairs, load_tokenizer
+from draftwood.loading.models import bundled_pairs, load_tokenizer
 from tests.bench.test_report import section
 from tests.bench.tiny import tiny_llama
 from tests.helpers import tiny_gpt

@@ -16,7 +16,7 @@ from draftwood.bench.start import run
 from draftwood.bench.start.config import StartConfig
 from draftwood.bench.start.process import STATUS, memory, started
 from draftwood.core.errors import ConfigError
-from draftwood.load.models import bundled_pairs
+from draftwood.loading.models import bundled_pairs
 
 SMALL = str(bundled_pairs()["language"]["draft"])  # as target and draft: a million parameters
 ASKED = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}

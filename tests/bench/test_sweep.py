@@ -20,7 +20,7 @@ from draftwood.bench.sweep_report import markdown
 from draftwood.cli import main
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
-from draftwood.load.profile import Profile
+from draftwood.loading.profile import Profile
 from tests.bench.tiny import VOCAB
 
 FREE_NAMES = {"adaptive", "shared-noise paced"}
@@ -65,7 +65,7 @@ def test_the_untrained_draft_has_the_drafts_form_and_weights_of_its_seed(pair: P
 def sweep(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict]:
     """The command on the tiny pair, with a profile that names a chain at temperature 1."""
     rng = {0.0: Method(), 1.0: Method(method="chain", shape="2")}
-    profile = Profile(path=tmp_path / "profile.json", subject={}, rng=rng)
+    profile = Profile(path=tmp_path / "profile.json", profile_key={}, choices=choices)
     tuned = Pair(pair.target.model, pair.draft.model, pair.tokenizer, profile=profile)
     monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: tuned)
     path = tmp_path / "prompts.jsonl"

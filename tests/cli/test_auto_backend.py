@@ -12,12 +12,14 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Pair, Sampling, profile
+from draftwood import Limits, LoadOptions, Method, Pair, Sampling
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import available_memory
-from draftwood.load.models import choose_dtype
+from draftwood.loading import profile
+from draftwood.loading.models import choose_dtype
+from draftwood.runners import auto, factory
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
-from draftwood.runners.protocols import auto, backend, openvino_store
+from draftwood.runners.openvino import store
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -39,14 +41,14 @@ def engines(pair: Pair) -> list[str]:
 
 def broken(monkeypatch, who: str = "draft") -> None:
     """OpenVINO runs everything except this model."""
-    inner = backend.OpenVinoRunner
+    inner = factory.OpenVinoRunner
 
     def runner(model, *, drafts: bool = False, **options):
         if drafts == (who == "draft"):
             raise ModelError("it is of an odd make")
         return inner(model, drafts=drafts, **options)
 
-    monkeypatch.setattr(backend, "OpenVinoRunner", runner)
+    monkeypatch.setattr(factory, "OpenVinoRunner", runner)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, capl
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2  # target and draft
     assert all(text.endswith(f"is converted for OpenVINO, once; it is kept in {tmp_path / 'openvino'}") for text in told)
-    monkeypatch.setattr(openvino_store, "graph_of", pytest.fail)  # nothing is converted from here on
+    monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
     assert engines(load(models)) == ["openvino"] * 2
     assert not caplog.records
@@ -141,8 +143,8 @@ def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
     def refuse(model, **options):
         raise ModelError("nobody can run it")
 
-    monkeypatch.setattr(backend, "OpenVinoRunner", refuse)
-    monkeypatch.setattr(backend, "TorchRunner", refuse)
+    monkeypatch.setattr(factory, "OpenVinoRunner", refuse)
+    monkeypatch.setattr(factory, "TorchRunner", refuse)
     with pytest.raises(ModelError, match="nobody can run it"):
         load(models)
 
@@ -195,14 +197,14 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, both, monkeyp
 
 def test_whether_a_model_is_kept(both, monkeypatch, tmp_path):
     model = both["auto"].target.model
-    assert openvino_store.is_stored(model)
+    assert store.is_stored(model)
     with monkeypatch.context() as patch:
         patch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-        assert not openvino_store.is_stored(model)
+        assert not store.is_stored(model)
     changed = deepcopy(model)
     with torch.no_grad():
         next(changed.parameters()).add_(1.0)
-    assert not openvino_store.is_stored(changed)
+    assert not store.is_stored(changed)
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
@@ -275,7 +277,7 @@ def test_a_profile_of_pytorch_is_not_used_by_auto_and_that_is_told(run: Run, mod
 
     for module in (profile, facts):
         monkeypatch.setattr(module, "cache_folder", lambda: tmp_path)
-    subject = both["torch"].subject
+    subject = both["torch"].profile_key
     assert subject is not None
     path = profile.default_path(subject)
     path.parent.mkdir()

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import draftwood
-from draftwood import Limits, LoadOptions, Method, Request, Sampling, profile
+from draftwood import Limits, LoadOptions, Method, Request, Sampling
 from draftwood.core.errors import ConfigError
+from draftwood.loading import profile
+from draftwood.runners import factory
 from draftwood.runners.auto import VARIABLE
-from draftwood.runners.protocols import backend
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
@@ -49,7 +50,7 @@ def test_a_device_of_openvinos_is_taken_or_refused(models):
 @pytest.mark.parametrize("name", ["torch", "openvino"])
 def test_other_models_are_run_in_the_same_way(models, name):
     pair = load(models, backend=name)
-    made = backend.runners_like(pair.target, pair.target.model, pair.draft.model)
+    made = factory.runners_like(pair.target, pair.target.model, pair.draft.model)
     assert {made.target.engine, made.draft.engine} == {name}
 
 
@@ -120,10 +121,10 @@ def test_the_bundled_pair_writes_the_same_greedy_text():
 def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, tmp_path):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     pair = load(models, backend="openvino")
-    assert pair.subject is not None
-    path = profile.default_path(pair.subject)
+    assert pair.profile_key is not None
+    path = profile.default_path(pair.profile_key)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(profile.document(pair.subject, {1.0: Method(method="chain", shape="3")}, {})))
+    path.write_text(json.dumps(profile.document(pair.profile_key, {1.0: Method(method="chain", shape="3")}, {})))
     assert load(models, backend="openvino").method().method == "chain"
     with pytest.warns(UserWarning, match=r"was measured with engine 'openvino', but here it is 'torch', so the default"):
         assert load(models).profile is None

@@ -148,7 +148,7 @@ def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts
     assert run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1").exit_code == 0
     [path] = [p for p in folder.iterdir() if p.name != "broken.json"]
     document = json.loads(path.read_text())
-    document["subject"]["machine"]["cpu"] = "another"
+    document["profile_key"]["machine"]["cpu"] = "another"
     path.write_text(json.dumps(document))
     text = run("info").stdout
     assert "does not apply: there cpu is 'another'" in text

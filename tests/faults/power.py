@@ -12,7 +12,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import Method, build
 from draftwood.exactness.commands import PROMPTS, CheckConfig
 from draftwood.exactness.report import check
-from draftwood.load.models import LoadOptions
+from draftwood.loading.models import LoadOptions
 from tests.faults.breaks import BREAKS
 
 METHODS = (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.runners.protocols import support
+from draftwood.runners import support
 from draftwood.runners.support import context
 from draftwood.runners.torch_runner import TorchRunner
 from tests.runners.zoo import tiny

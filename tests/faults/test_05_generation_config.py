@@ -19,7 +19,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import LoadOptions, Method, Sampling
-from draftwood.load.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
+from draftwood.loading.generation import _BY_GIVEN_TEMPERATURE, _REFUSED, _REMARKS
 from tests.faults.folders import save_tiny
 from tests.helpers import tiny_gpt
 

@@ -156,7 +156,7 @@ def test_a_model_in_the_cache_needs_no_hub(
     shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
     for name in ("huggingface_hub.constants.HF_HUB_CACHE", "huggingface_hub.file_download.constants.HF_HUB_CACHE"):
         monkeypatch.setattr(name, str(cache))
-    from draftwood.load.checkpoint import check_path
+    from draftwood.loading.checkpoint import check_path
 
     hub = online(None)
     check_path("someone/tiny")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood import cores, machine
 from draftwood.api import load
+from draftwood.core import cores, machine
 from draftwood.core.cores import CoreMeter, usable_cores
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions

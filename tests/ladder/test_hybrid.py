@@ -214,7 +214,7 @@ def takes_another_for_the_drawn_one(inner, level, logp, rng):
 @pytest.mark.parametrize(
     "change", [drops_unlikely_draws, draws_from_the_whole_distribution, takes_another_for_the_drawn_one]
 )
-@pytest.mark.parametrize("growth", [HybridBranching((2,)), HybridBeam(2, 2)], ids=["2", "2x2"])
+@pytest.mark.parametrize("policy", [HybridBranching((2,)), HybridBeam(2, 2)], ids=["2", "2x2"])
 def test_control_hybrid_trees_that_break_a_rule_are_seen(policy, change, verifier):
     target, draft = runners(3)
     expected = reference_distribution(target.model, 2, at_temperature(1.0))

@@ -13,12 +13,13 @@ from draftwood.core.errors import CacheError, ConfigError, PairingError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.runners.bart.encoder import BartEncoder
+from draftwood.runners.blocks import bart_network
 from draftwood.runners.blocks.causal_block import CausalBlockRunner, causal_draft
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.protocols import BlockRunner, masked_block_lean
+from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.table import BlockTableRunner, TableRunner
 from draftwood.runners.torch_runner import TorchRunner
@@ -253,9 +254,9 @@ def test_sources_that_are_missing_or_too_long_are_refused():
 def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
     rounds = masked_rounds()
     model, seen = rounds.runner.model, []
-    plain, read = masked_block_lean.source_memory, BartEncoder.read
+    plain, read = bart_network.source_memory, BartEncoder.read
     monkeypatch.setattr(BartEncoder, "read", lambda *parts: (seen.append("encoder"), read(*parts))[1])
-    monkeypatch.setattr(masked_block_lean, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
+    monkeypatch.setattr(bart_network, "source_memory", lambda *parts: (seen.append("keys"), plain(*parts))[1])
     for name, part in (("encoder", model.encoder), ("ask", model.question)):
         part.register_forward_hook(lambda *_, name=name: seen.append(name))
     assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT

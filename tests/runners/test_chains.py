@@ -23,11 +23,11 @@ from tests.runners.zoo import SLIDING, plain_scores, tiny
 
 pytest.importorskip("openvino")
 from draftwood.runners.factory import make_runners
+from draftwood.runners.openvino import chain_runner
 from draftwood.runners.openvino.chain import READ, SPAN, ChainNetwork, slots_for
 from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner, chained
 from draftwood.runners.openvino.graph import core
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from draftwood.runners.protocols import chain_runner
 
 CLOSE = 1e-4  # float32, scores of up to 10
 WRONG = 1e-2  # a negative control must be at least this far off

@@ -9,7 +9,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.runners.seq2seq.layer_skip import decoder_layer_count, with_layers
 from draftwood.runners.seq2seq.paths import seq2seq_runner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.models import seq2seq_zoo, zoo
+from tests.runners import seq2seq_zoo, zoo
 
 SOURCE, TEXT = [5, 6, 7, 4], [2, 8, 9, 10]
 

@@ -14,7 +14,9 @@ import torch
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.settings import Sampling
 from draftwood.exactness.tape import total_variation
-from draftwood.runners.protocols import ModelRunner, openvino_slots, support
+from draftwood.runners import support
+from draftwood.runners.openvino import memory
+from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt
 from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
@@ -186,20 +188,20 @@ def test_earlier_scores_stay_as_they_were():
 def cleared(monkeypatch) -> list[int]:
     """Slots in use at every time that a memory was cleared."""
     found: list[int] = []
-    inner = openvino_slots.GrowingMemory._clear
+    inner = memory.GrowingMemory._clear
 
     def clear(memory, most):
         found.append(most)
         inner(memory, most)
 
-    monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", clear)
+    monkeypatch.setattr(memory.GrowingMemory, "_clear", clear)
     return found
 
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
     """Dead slots are cleared away soon."""
-    monkeypatch.setattr(openvino_slots, "_PATIENCE", 4.0)
+    monkeypatch.setattr(memory, "_PATIENCE", 4.0)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "gemma3_text"])
@@ -224,14 +226,14 @@ def test_slots_are_cleared_seldom_but_never_left_to_pile_up(cleared):
 
 def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monkeypatch):
     rows = walk("llama", [2, 6])
-    inner = openvino_slots.GrowingMemory._clear
+    inner = memory.GrowingMemory._clear
 
     def wrong(memory, most):
         line = memory._line[:, : memory._slots]
         line[:] = np.roll(line, 1, axis=1)
         inner(memory, most)
 
-    monkeypatch.setattr(openvino_slots.GrowingMemory, "_clear", wrong)
+    monkeypatch.setattr(memory.GrowingMemory, "_clear", wrong)
     differences = [rows.round(nodes=14) for _ in range(6)]
     assert cleared
     assert max(differences) > WRONG
@@ -241,14 +243,14 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
 def widths(monkeypatch) -> list[tuple[int, int]]:
     """Of every forward, the tokens that were asked for and those that were read."""
     found: list[tuple[int, int]] = []
-    inner = openvino_slots.GrowingMemory.inputs
+    inner = memory.GrowingMemory.inputs
 
     def inputs(memory, step):
         out = inner(memory, step)
         found.append((step.tokens.shape[1], out.tokens.shape[1]))
         return out
 
-    monkeypatch.setattr(openvino_slots.GrowingMemory, "inputs", inputs)
+    monkeypatch.setattr(memory.GrowingMemory, "inputs", inputs)
     return found
 
 
@@ -273,18 +275,18 @@ def test_forwards_of_many_rows_or_of_large_models_are_left_as_they_are(widths):
     assert max(rows.round(nodes=nodes) for nodes in (6, 4, 2)) < CLOSE
     assert all(asked == read for asked, read in widths)
     model = small("llama")
-    assert openvino_slots.spare_tokens(model, 2) == 6
-    assert openvino_slots.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
+    assert memory.spare_tokens(model, 2) == 6
+    assert memory.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
 
 
 def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
-    inner = openvino_slots.GrowingMemory.compact
+    inner = memory.GrowingMemory.compact
 
     def compact(memory, source, target):
         memory._places = [place - (memory._new - len(memory._places)) for place in memory._places]
         inner(memory, source, target)
 
-    monkeypatch.setattr(openvino_slots.GrowingMemory, "move", move)
+    monkeypatch.setattr(memory.GrowingMemory, "move", move)
     rows = walk("llama", [7], drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) > WRONG
 
@@ -299,14 +301,14 @@ def test_control_dead_slots_that_are_seen(monkeypatch):
 @pytest.mark.parametrize("lengths", [[5], [4, 4], [7, 2]])
 def test_bare_roots_see_the_text_and_no_more(lengths, monkeypatch):
     """A root alone needs no mask of its own; what rounds with trees have left behind stays hidden from it."""
-    monkeypatch.setattr(openvino_slots, "_ROOM", 2)  # it grows
-    bare, inner = [], openvino_slots.GrowingMemory.inputs
+    monkeypatch.setattr(memory, "_ROOM", 2)  # it grows
+    bare, inner = [], memory.GrowingMemory.inputs
 
     def inputs(memory, step):
         bare.append(step.mask is None)
         return inner(memory, step)
 
-    monkeypatch.setattr(openvino_slots.GrowingMemory, "inputs", inputs)
+    monkeypatch.setattr(memory.GrowingMemory, "inputs", inputs)
     rows = walk("llama", lengths)
     assert max(rows.round(nodes=nodes, accept=False) for nodes in (1, 6, 1, 1, 4, 1, 1, 1)) < CLOSE
     assert sum(bare) == (5 if len(set(lengths)) == 1 else 0)  # in the first round the prompt is read too

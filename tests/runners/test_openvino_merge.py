@@ -14,12 +14,12 @@ from tests.runners.test_openvino import small
 
 pytest.importorskip("openvino")
 from draftwood.bench.genai import served
+from draftwood.runners.openvino import merge
 from draftwood.runners.openvino.chain import SPAN, _chain_graph
 from draftwood.runners.openvino.graph import core, graph_of, traced
 from draftwood.runners.openvino.merge import merge_layers
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.openvino.store import stored_graph
-from draftwood.runners.protocols import openvino_merge
 from draftwood.runners.seq2seq.openvino_decoder import encoder_graph
 from tests.runners.seq2seq_zoo import tiny as seq2seq
 
@@ -144,12 +144,12 @@ def test_genai_gets_the_graph_that_our_own_runner_has():
 
 
 def test_control_parts_that_are_mixed_up_are_seen(monkeypatch):
-    inner = openvino_merge._merge
+    inner = merge._merge
 
     def mixed_up(layers, made):
         inner([layer._replace(end=other.end) for layer, other in zip(layers, layers[::-1], strict=True)], made)
 
-    monkeypatch.setattr(openvino_merge, "_merge", mixed_up)
+    monkeypatch.setattr(merge, "_merge", mixed_up)
     model = small("opt", seed=5)  # of which there is no graph yet
     with pytest.raises(ModelError, match="scores a text otherwise"):
         OpenVinoRunner(model)

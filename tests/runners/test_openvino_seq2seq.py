@@ -307,4 +307,4 @@ def test_a_translator_says_what_runs_it(pairs):
     assert "float32 on cpu by torch>" in repr(pairs[0])
     assert "float32 on cpu by openvino>" in repr(pairs[1])
     assert pairs[1].draft.engine == "openvino"
-    assert pairs[1].subject["engine"] == "openvino"
+    assert pairs[1].profile_key["engine"] == "openvino"

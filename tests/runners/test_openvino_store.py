@@ -16,8 +16,8 @@ from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import plain_scores, tiny
 
 pytest.importorskip("openvino")
+from draftwood.runners.openvino import graph, store
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from draftwood.runners.protocols import openvino_graph, openvino_store
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def made(monkeypatch, tmp_path) -> list[str]:
     """The types of the models that were converted; the cache is empty at first."""
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     found: list[str] = []
-    inner = openvino_store.graph_of
+    inner = store.graph_of
 
     def graph_of(model):
         found.append(model.config.model_type)
         return inner(model)
 
-    monkeypatch.setattr(openvino_store, "graph_of", graph_of)
+    monkeypatch.setattr(store, "graph_of", graph_of)
     return found
 
 
@@ -40,7 +40,7 @@ def small(kind: str = "gpt2", **settings):
 
 
 def entry() -> Path:
-    [folder] = openvino_store.store_folder().iterdir()
+    [folder] = store.store_folder().iterdir()
     return folder
 
 
@@ -53,7 +53,7 @@ def test_a_model_is_converted_once(made):
     first = scores(OpenVinoRunner(small()))
     assert made == ["gpt2"]
     assert sorted(path.name for path in entry().iterdir()) == ["checksums.json", "model.bin", "model.xml"]
-    assert openvino_store.store_size() == sum(path.stat().st_size for path in entry().iterdir())
+    assert store.store_size() == sum(path.stat().st_size for path in entry().iterdir())
     again = OpenVinoRunner(small())
     assert made == ["gpt2"]
     assert torch.equal(scores(again), first)
@@ -76,7 +76,7 @@ DAMAGE = {
     "broken checksums": lambda f: (f / "checksums.json").write_text("{"),
     "checksums of nonsense": lambda f: (
         (f / "model.xml").write_text("no graph"),
-        (f / "checksums.json").write_text(json.dumps({n: openvino_store._checksum(f / n) for n in openvino_store._FILES})),
+        (f / "checksums.json").write_text(json.dumps({n: store._checksum(f / n) for n in store._FILES})),
     ),
 }
 
@@ -96,10 +96,10 @@ def test_an_interrupted_conversion_leaves_nothing(made, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(openvino_store, "_checksum", interrupted)
+        patch.setattr(store, "_checksum", interrupted)
         with pytest.raises(KeyboardInterrupt):
             OpenVinoRunner(small())
-    assert list(openvino_store.store_folder().iterdir()) == []
+    assert list(store.store_folder().iterdir()) == []
     OpenVinoRunner(small())
     assert made == ["gpt2"] * 2
 
@@ -127,7 +127,7 @@ def test_another_model_is_another_entry(made, other):
 
 def test_another_version_makes_another_entry(made, monkeypatch):
     OpenVinoRunner(small())
-    monkeypatch.setattr(openvino_store, "version_of", lambda package: f"new {package}")
+    monkeypatch.setattr(store, "version_of", lambda package: f"new {package}")
     OpenVinoRunner(small())
     assert made == ["gpt2"] * 2
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(made, monkeypatch, tmp_pat
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_traced_shares_float32_weights_and_copies_others(dtype):
     model = tiny("gpt2", dtype=dtype)
-    copy = openvino_graph.plain(model)
+    copy = graph.plain(model)
     weights = [w for w in copy.parameters() if w.data_ptr() in {own.data_ptr() for own in model.parameters()}]
     assert len(weights) == (len([*model.parameters()]) if dtype == torch.float32 else 0)
     assert all(torch.equal(w, own.float()) for w, own in zip(copy.parameters(), model.parameters(), strict=True))
@@ -166,12 +166,12 @@ def test_what_is_traced_shares_float32_weights_and_copies_others(dtype):
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    openvino_graph.openvino.cache_clear()
+    graph.openvino.cache_clear()
     try:
         with pytest.raises(ConfigError, match=r'pip install "draftwood\[openvino\]"'):
             OpenVinoRunner(small())
     finally:
-        openvino_graph.openvino.cache_clear()
+        graph.openvino.cache_clear()
 
 
 def test_nothing_is_reported_to_anybody():

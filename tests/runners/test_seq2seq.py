@@ -11,9 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, WhisperForConditionalGeneration
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.runners.bart import encoder as bart_encoder_file
 from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
-from draftwood.runners.protocols import bart_encoder as bart_encoder_file
-from draftwood.runners.protocols import seq2seq_decoder
+from draftwood.runners.seq2seq import patched_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
@@ -344,9 +344,9 @@ def test_control_positions_that_are_places_in_memory_are_refused(kind, monkeypat
 
 
 def test_control_biases_of_the_batchs_first_row_are_refused(monkeypatch):
-    place = seq2seq_decoder._RelativeBias.place
+    place = patched_decoder._RelativeBias.place
     monkeypatch.setattr(
-        seq2seq_decoder._RelativeBias, "place",
+        patched_decoder._RelativeBias, "place",
         lambda self, positions, slots: place(self, positions[:1].expand_as(positions), slots),
     )  # fmt: skip
     with pytest.raises(ModelError, match="its scores differ"):

@@ -200,7 +200,7 @@ def inflate_command(**options: Any) -> None:
 
 def _start() -> None:
     from draftwood.core.machine import set_threads
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
 
     quiet_loading()
     set_threads(None)

@@ -24,8 +24,8 @@ from torch import Tensor
 from draftwood.bench.config import InflateConfig
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.load.checkpoint import check_path
-from draftwood.load.models import load_model, load_tokenizer, named_or_bundled
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.models import load_model, load_tokenizer, named_or_bundled
 
 LABEL: Final = "cost_inflated"
 """The entry of ``config.json`` that says so."""

@@ -14,7 +14,6 @@ from typing import Any, get_args
 
 import torch
 
-from draftwood import profile
 from draftwood._version import __version__
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
@@ -23,7 +22,8 @@ from draftwood.core.machine import cache_folder, free_threads, torch_threads, ve
 from draftwood.core.settings import MAX_NODES, Method, MethodName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import DEFAULT_SHAPES, NEEDS_BLOCK, NEEDS_DRAFT, PACED_NODES, VERIFIERS, build, resolve
-from draftwood.load.models import bundled_pairs, choose_device, choose_dtype
+from draftwood.loading import profile
+from draftwood.loading.models import bundled_pairs, choose_device, choose_dtype
 from draftwood.runners.auto import VARIABLE, wanted, why_not_openvino
 from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig
@@ -102,14 +102,14 @@ def profiles() -> list[dict[str, Any]]:
         except ConfigError as error:
             found.append({"file": str(path), "applies": False, "reason": str(error)})
             continue
-        reason, subject = profile.why_not(one), one.subject
+        reason, key = profile.why_not(one), one.profile_key
         found.append(
             {
                 "file": str(path),
                 "applies": reason is None,
                 "reason": reason,
-                **{part: subject[part] and subject[part]["name"] for part in ("target", "draft")},
-                **{part: subject[part] for part in ("dtype", "device", "engine")},
+                **{part: key[part] and key[part]["name"] for part in ("target", "draft")},
+                **{part: key[part] for part in ("dtype", "device", "engine")},
                 "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
             }
         )

@@ -21,7 +21,7 @@ from draftwood.cli.settings import Settings
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
-from draftwood.load.models import named_or_bundled
+from draftwood.loading.models import named_or_bundled
 
 
 def run_file(settings: Settings) -> int:

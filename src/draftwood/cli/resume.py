@@ -13,7 +13,7 @@ import torch
 from draftwood.core.limits import Limits
 from draftwood.core.processors import asked_for
 from draftwood.core.settings import Method, Sampling
-from draftwood.load.profile import folder_of, identity
+from draftwood.loading.profile import folder_of, identity
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name: values that JSON keeps as they are."""

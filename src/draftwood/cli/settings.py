@@ -158,7 +158,7 @@ class Settings:
         """
         from draftwood.api import load
         from draftwood.core.machine import set_threads
-        from draftwood.load.models import quiet_loading
+        from draftwood.loading.models import quiet_loading
 
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()

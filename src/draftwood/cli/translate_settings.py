@@ -110,7 +110,7 @@ class Opened:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What the translations depend on, as plain values."""
         from draftwood.cli.resume import end_facts, model_facts, text_facts
-        from draftwood.load.models import named_or_bundled
+        from draftwood.loading.models import named_or_bundled
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
@@ -167,7 +167,7 @@ class Settings:
     def open(self) -> Opened:
         """Load the models and build the decoder; says on standard error what the target asks for and does not get."""
         from draftwood.core.machine import set_threads
-        from draftwood.load.models import quiet_loading
+        from draftwood.loading.models import quiet_loading
         from draftwood.translation import load_translator
 
         with note(f"Loading {self.models.target or 'the bundled models'}"):

@@ -20,7 +20,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
-    from draftwood.load.profile import ProfileKey
+    from draftwood.loading.profile import ProfileKey
     from draftwood.tune.run import Findings, OnProgress
 
 
@@ -53,8 +53,8 @@ def command(**options: Any) -> None:
     """
     from draftwood.api import load
     from draftwood.core.machine import set_threads
-    from draftwood.load.models import quiet_loading
-    from draftwood.load.profile import default_path
+    from draftwood.loading.models import quiet_loading
+    from draftwood.loading.profile import default_path
     from draftwood.tune.run import Tuning
 
     models, loading = pick(Models, options), pick(LoadOptions, options)
@@ -111,7 +111,7 @@ def _progress() -> Iterator[OnProgress]:
 def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:
     from draftwood.bench.document import replace_file, text_of
     from draftwood.core.machine import versions
-    from draftwood.load.profile import document
+    from draftwood.loading.profile import document
 
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
     replace_file(path, text_of(document(profile_key, found.choices, rest)))

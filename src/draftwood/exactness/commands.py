@@ -81,7 +81,7 @@ def _check(
     from draftwood.core.machine import set_threads
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
 
     if options.weights != "same":
         raise ConfigError(

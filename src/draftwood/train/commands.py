@@ -19,7 +19,7 @@ def group() -> None:
 @dataclass_options(LMConfig)
 def lm(**options: Any) -> None:
     """Train a small language model and its tokenizer from text."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train.lm import train_lm
 
     quiet_loading()
@@ -30,7 +30,7 @@ def lm(**options: Any) -> None:
 @dataclass_options(DraftConfig)
 def draft(**options: Any) -> None:
     """Distil a drafter from a target, on text and on what the target writes itself."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train.draft import train_draft
 
     quiet_loading()
@@ -41,7 +41,7 @@ def draft(**options: Any) -> None:
 @dataclass_options(AverageConfig)
 def average(**options: Any) -> None:
     """Average the weights of models of one training."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train import average
 
     quiet_loading()
@@ -52,7 +52,7 @@ def average(**options: Any) -> None:
 @dataclass_options(TranslatorConfig)
 def translator(**options: Any) -> None:
     """Train a small translation model and its tokenizer from sentence pairs."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train.translator import train_translator
 
     quiet_loading()
@@ -63,7 +63,7 @@ def translator(**options: Any) -> None:
 @dataclass_options(SpecDrafterConfig)
 def spec_drafter(**options: Any) -> None:
     """Distil a drafter of whole blocks from a translation model, on what that model writes."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train.spec_drafter import train_spec_drafter
 
     quiet_loading()
@@ -74,7 +74,7 @@ def spec_drafter(**options: Any) -> None:
 @dataclass_options(ChatsConfig)
 def chats(**options: Any) -> None:
     """Let a chat model write chats, user's turns and answers, to train a drafter for it on."""
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.train.chats import write_chats
 
     quiet_loading()

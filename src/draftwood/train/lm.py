@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForC
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.load.models import load_model
+from draftwood.loading.models import load_model
 from draftwood.train import data, loop
 from draftwood.train.config import LMConfig
 from draftwood.train.tokenizer import encoder, train_tokenizer

@@ -57,7 +57,7 @@ class OnUnion:
     """:class:`RoundRng` of a verifier that numbers only some tokens; of all noise only the shared one belongs to a token."""
 
     def __init__(self, rng: RoundRng, tokens: Int[Tensor, "n"], vocab: int) -> None:
-        self._choices, self._tokens, self._vocab = rng, tokens, vocab
+        self._rng, self._tokens, self._vocab = rng, tokens, vocab
         self.ordered, self.independent, self.beam = rng.ordered, rng.independent, rng.beam
         self.accept, self.token, self.path = rng.accept, rng.token, rng.path
 
@@ -65,4 +65,4 @@ class OnUnion:
         self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"] | None:
         """The noise of these tokens."""
-        return self._choices.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])
+        return self._rng.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])

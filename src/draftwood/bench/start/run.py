@@ -24,8 +24,8 @@ from draftwood.bench.start.config import StartConfig
 from draftwood.bench.summary import spread
 from draftwood.core import machine
 from draftwood.core.errors import ConfigError
-from draftwood.load.checkpoint import check_path
-from draftwood.load.models import choose_dtype, named_or_bundled
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.models import choose_dtype, named_or_bundled
 
 PROMPT: Final = BUILT_IN["stories"][0]
 BASE: Final = "transformers"

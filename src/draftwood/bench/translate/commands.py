@@ -34,7 +34,7 @@ def translate_command(**options: Any) -> None:
     from draftwood.bench.translate.peers import require_packages
     from draftwood.bench.translate.sentences import chosen_pairs, longest_translation, read_sentences
     from draftwood.core.machine import free_threads, torch_threads
-    from draftwood.load.models import quiet_loading
+    from draftwood.loading.models import quiet_loading
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)

@@ -12,8 +12,8 @@ from draftwood.core.errors import PairingError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BLOCK, build
-from draftwood.load.checkpoint import check_path
-from draftwood.load.models import load_model
+from draftwood.loading.checkpoint import check_path
+from draftwood.loading.models import load_model
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.factory import make_translation_runners
 from draftwood.runners.protocols import BlockRunner

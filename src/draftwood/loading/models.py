@@ -12,7 +12,7 @@ import torch
 
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
-from draftwood.load.checkpoint import cannot_load, refuse_gaps
+from draftwood.loading.checkpoint import cannot_load, refuse_gaps
 
 _PLACE = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}

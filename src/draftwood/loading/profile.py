@@ -37,7 +37,7 @@ class Profile:
 
     Attributes:
         path: its file.
-        subject: what it was measured for.
+        profile_key: what it was measured for.
         choices: temperature -> what to draft and how to verify it.
     """
 
@@ -86,7 +86,7 @@ def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
 
     Args:
         wanted: ``auto`` looks into the user's cache, ``none`` is none, anything else is a file.
-        subject: what it has to be measured for.
+        profile_key: what it has to be measured for.
 
     Raises:
         ConfigError: a file that was named and does not fit. One in the cache that is broken is a warning.
@@ -144,7 +144,7 @@ def read(path: Path) -> Profile:
         if written != FORMAT:
             raise ValueError(f"its format is {written!r}, this version reads {FORMAT}")
         choices = {float(c["temperature"]): Method(**c["method"]) for c in found["choices"]}
-        profile_key = found["subject"]
+        profile_key = found["profile_key"]
         _essence(profile_key)
         torch.device(profile_key["device"])
         getattr(torch, profile_key["dtype"])
@@ -177,7 +177,7 @@ def document(profile_key: ProfileKey, choices: Mapping[float, Method], rest: Map
     """A profile as JSON, with whatever else was measured."""
     return {
         "format": FORMAT,
-        "subject": dict(profile_key),
+        "profile_key": dict(profile_key),
         "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(choices.items())],
         **rest,
     }

@@ -18,7 +18,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
 from draftwood.core.settings import Sampling
-from draftwood.load.checkpoint import naming_the_config
+from draftwood.loading.checkpoint import naming_the_config
 
 _START = 1  # tokens that the decoder reads before anything is written
 _TOP_K = 50  # of a config that samples and names none
