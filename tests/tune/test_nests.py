@@ -15,6 +15,7 @@ from draftwood.engine.methods import build
 from draftwood.runners.table import TableRunner
 from draftwood.tune.nests import beams, branchings
 from draftwood.tune.replay import part_of
+from tests.helpers import begin
 
 VOCAB, ROWS = 7, 6
 
@@ -59,7 +60,7 @@ def drafted(method, choices, temperature):
     drafter, _ = build(method, draft, greedy=temperature == 0)
     texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
     sampler = Sampler(Sampling(temperature=temperature), texts, [1] * ROWS, VOCAB)
-    drafter.start([text[:-1] for text in texts])
+    begin(drafter, [text[:-1] for text in texts])
     return drafter.draft(torch.tensor([text[-1] for text in texts]), sampler, choices, [9] * ROWS), drafter
 
 
