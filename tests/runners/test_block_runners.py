@@ -291,7 +291,8 @@ def test_beyond_the_block_nothing_is_possible():
     eye = torch.ones(1, 1, 1, dtype=torch.bool)
     first = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), eye).logits
     assert torch.equal(first[0, 0], runner.table[2, 0])
-    deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), torch.ones(1, 3, 4, dtype=torch.bool)).logits
+    sees = torch.ones(1, 3, 4, dtype=torch.bool)
+    deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), sees).logits
     assert torch.equal(deeper[0, 0], runner.table[2, 1])
     assert (deeper[0, 1:] == -torch.inf).all()
 

@@ -201,7 +201,7 @@ def requests_of(sources: bool) -> list[Request]:
 
 COMING = {0: [0, 1], 2: [2], 3: [3, 4], 9: [5]}
 TOGETHER = {0: [0, 1, 2, 3, 4, 5]}
-SHARED = [("chain", "3"), ("shared-noise", "2-2"), ("ngram", "3"), ("rsd-s", "2-2"), ("adaptive", None)]
+SHARED = [("chain", "3"), ("shared-noise", "2-2"), ("ngram", "3"), ("rsd-s", "2x2"), ("adaptive", None)]
 
 
 def check_texts(target: Any, draft: Any, name: str, shape: str | None, sampling: Sampling) -> None:
