@@ -63,7 +63,7 @@ class Round:
         return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
 
     @cached_property
-    def hidden(self) -> list[Float[Tensor, "token width"]] | None:
+    def hidden(self) -> list[Float[Tensor, "_token width"]] | None:
         """Per row, the target's hidden states of the tokens that joined its text for good: what was pending, the root and
         the accepted nodes. Over all rounds they are those of the text without its last token. None without hidden layers.
         """

@@ -24,4 +24,4 @@ class Scores:
 
     logits: Float[Tensor, "row node vocab"]
     hidden: Float[Tensor, "row node width"] | None = None
-    read: Sequence[Float[Tensor, "token width"]] | None = None
+    read: Sequence[Float[Tensor, "_token width"]] | None = None

@@ -66,7 +66,7 @@ class TableRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         for text, seen, kept, rest in zip(self._texts, self._nodes, nodes, pending, strict=True):
             text.extend([seen[n] for n in kept] + list(rest))
@@ -119,7 +119,7 @@ class BlockTableRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         self._round.end(nodes, pending)
 

@@ -66,7 +66,7 @@ class Unpadded:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         self._runner.commit(nodes, pending, hidden)
 

@@ -91,7 +91,7 @@ class CausalBlockRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         new = self._round.end(nodes, pending)
         read = [len(kept[:1]) for kept in nodes]  # of each row, the root, unless nothing was scored in this round

@@ -122,7 +122,7 @@ class MaskedBlockRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         for text, new in zip(self._texts, self._round.end(nodes, pending), strict=True):
             text.extend(new)

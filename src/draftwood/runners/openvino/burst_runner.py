@@ -165,7 +165,7 @@ class OpenVinoBurstRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         if self._texts is None:
             self.runner.commit(nodes, pending)

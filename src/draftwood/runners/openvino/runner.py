@@ -124,7 +124,7 @@ class OpenVinoRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         self._rows.commit(nodes, pending)
 

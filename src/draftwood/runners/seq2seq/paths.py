@@ -138,7 +138,7 @@ class PathRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         for row, (kept, tokens) in enumerate(zip(nodes, pending, strict=True)):
             self._texts[row] += [self._nodes[row][node] for node in kept]

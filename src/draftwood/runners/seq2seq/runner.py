@@ -133,7 +133,7 @@ class Seq2SeqRunner:
         self,
         nodes: Sequence[Sequence[int]],
         pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "token width"]] | None = None,
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         self._rows.commit(nodes, pending)
 
