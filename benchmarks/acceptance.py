@@ -114,17 +114,20 @@ def _accepted(
     noise = CounterRng([seed for _, seed in rows], pair.target.device, greedy=sampling.greedy)
     rng = noise.at([at - 1 for at, _ in rows])
     for part in (pair.target, drafter):
-        part.start([tokens[:-1] for tokens in texts])
+        part.clear()
+        part.add([tokens[:-1] for tokens in texts])
     root = torch.tensor([tokens[-1] for tokens in texts], device=pair.target.device)
     with torch.inference_mode():
         tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))
-        distributions = sampler.target(pair.target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes)
+        scores = pair.target.extend(tree.tokens, tree.depths, tree.ancestors)
+        distributions = sampler.target(scores.logits, tree.prefixes)
         if not sampling.greedy and tree.draw is not Draw.SHARED_NOISE:
             nodes = range(tree.size)
             means = expected(tree, distributions.dense())
             # A certain chain is matched by the coupled verifier as often as it is accepted by chance.
             return [m.traversal(nodes) if verifier.name == "traversal" else m.recursive(nodes) for m in means]
-        this_round = Round(tree=tree, target_log_probs=distributions, verdict=verify(verifier, tree, distributions, rng))
+        verdict = verify(verifier, tree, distributions, rng)
+        this_round = Round(tree=tree, scores=scores, target_log_probs=distributions, verdict=verdict)
         drafter.commit(this_round)
         return [float(len(path)) for path in this_round.paths]
 

@@ -78,7 +78,8 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
 def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
     """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
     after each one token stays, as in a round with nothing accepted."""
-    runner.start([[i % runner.vocab_size for i in range(context)]])
+    runner.clear()
+    runner.add([[i % runner.vocab_size for i in range(context)]])
     forward(runner, 1)  # reads the context
     for size in sizes:
         forward(runner, size)  # warming up
@@ -86,7 +87,7 @@ def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: 
         for size in sizes:
             forward(runner, size)
             yield size, forward(runner, size)
-    runner.start([[]])
+    runner.clear()
 
 
 def forward(runner: ModelRunner, size: int) -> float:

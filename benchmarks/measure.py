@@ -16,7 +16,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner
+from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.protocols import ModelRunner
 
 
@@ -153,7 +153,7 @@ def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
     """What is called for a model: by transformers, and by its runner."""
     if runner is None:
         return ()
-    return (runner.model, *(runner.networks if isinstance(runner, OpenVinoChainRunner) else (runner.network,)))
+    return (runner.model, *(runner.networks if isinstance(runner, OpenVinoBurstRunner) else (runner.network,)))
 
 
 def measure(

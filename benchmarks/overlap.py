@@ -93,8 +93,9 @@ def _timed(
     with ThreadPoolExecutor(1) as beside:
         for repeat in range(repeats):
             for size in sizes:
-                target.start([text])
-                draft.start([text])
+                for runner in (target, draft):
+                    runner.clear()
+                    runner.add([text])
                 in_turn(size)  # reads the context
                 together(size)  # of the sizes that are timed, as other sizes take longer
                 first = repeat % len(ways)
@@ -102,8 +103,8 @@ def _timed(
                     start = perf_counter()
                     work(size)
                     yield size, way, perf_counter() - start
-    target.start([[]])
-    draft.start([[]])
+    target.clear()
+    draft.clear()
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:

@@ -24,6 +24,7 @@ from draftwood.core.machine import load_average
 from draftwood.core.methods import MethodName
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import DraftTree
 from draftwood.core.verifiers import VerifierName
@@ -51,18 +52,21 @@ class MadeUpDraft:
         self._falling = torch.arange(1, vocab + 1).float().log_().mul_(-_ZIPF)
         self._said: list[Float[Tensor, "row n vocab"]] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def clear(self) -> None:
         self._said = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """There is one row only."""
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         orders = [torch.randperm(self.vocab_size, generator=self._random) for _ in range(tokens.shape[1])]
         self._said.append(torch.stack([self._falling[order] for order in orders]).unsqueeze(0))
-        return self._said[-1]
+        return Scores(self._said[-1])
 
     def target_scores(self, tree: DraftTree) -> Float[Tensor, "row node vocab"]:
         """What a target that nearly agrees says at every node."""
@@ -72,10 +76,15 @@ class MadeUpDraft:
         said = torch.cat(self._said, dim=1)
         return said + _NOISE * torch.randn(said.shape, generator=self._random)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         self._said = []
 
-    def select(self, rows: Sequence[int]) -> None:
+    def drop(self, rows: Sequence[int]) -> None:
         """There is one row only."""
 
 

@@ -44,6 +44,12 @@ def decoder(
     return Decoder(target, drafter, chosen, eos=eos)
 
 
+def begin(part, texts, sources=()):
+    """A new batch of texts for a runner or drafter."""
+    part.clear()
+    part.add(texts, sources)
+
+
 def ancestors_of(parents, depth):
     """The ancestor matrix of trees no deeper than ``depth``, by repeated squaring."""
     size = parents.shape[1]
@@ -54,11 +60,11 @@ def ancestors_of(parents, depth):
     return reach > 0
 
 
-class Chained:
-    """A :class:`draftwood.runners.protocols.ChainRunner` that makes a call of another runner for every token."""
+class Bursts:
+    """A :class:`draftwood.runners.protocols.BurstRunner` that makes a call of another runner for every token."""
 
     reads_source = False
-    span = 3
+    burst = 3
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.calls, self.seen = runner, 0, 0
@@ -68,29 +74,32 @@ class Chained:
     def forward_seconds(self):
         return self.runner.forward_seconds
 
-    def start(self, texts, sources=()):
-        assert len(texts) == 1
-        self.runner.start(texts, sources)
+    def clear(self):
+        self.runner.clear()
 
-    def select(self, rows):
-        self.runner.select(rows)
+    def add(self, texts, sources=()):
+        assert len(texts) == 1
+        self.runner.add(texts, sources)
+
+    def drop(self, rows):
+        self.runner.drop(rows)
 
     def extend(self, tokens, depths, ancestors):
         return self.runner.extend(tokens, depths, ancestors)
 
-    def chain(self, token, path, noise, scale):
+    def draft_burst(self, token, path, noise, scale):
         path, chosen, scores = list(path), [], []
         self.calls += 1
-        for step in range(self.span):
+        for step in range(self.burst):
             sees = torch.zeros(1, 1, self.seen + 1, dtype=torch.bool)
             sees[0, 0, [*path, self.seen]] = True
-            scores.append(self.runner.extend(torch.tensor([[token]]), torch.tensor([[len(path)]]), sees)[0, 0])
+            scores.append(self.runner.extend(torch.tensor([[token]]), torch.tensor([[len(path)]]), sees).logits[0, 0])
             path.append(self.seen)
             self.seen += 1
             token = int((scores[-1] * scale + (0.0 if noise is None else noise[step])).argmax())
             chosen.append(token)
         return chosen, torch.stack(scores)
 
-    def commit(self, nodes, pending):
+    def commit(self, nodes, pending, hidden=None):
         self.seen = 0
         self.runner.commit(nodes, pending)

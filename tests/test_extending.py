@@ -90,7 +90,7 @@ class Stubborn:
 
 def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
     drafter = ProposedChains("stubborn", Stubborn, length=3)
-    drafter.start([[0], [0], [0], [0]], [[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
+    drafter.add([[0], [0], [0], [0]], [[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
     texts = [[0, 1]] * 4
     sampler = Sampler(Sampling(), texts, [1] * 4, VOCAB)
     tree = drafter.draft(torch.tensor([1] * 4), sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])

@@ -122,8 +122,8 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    seeing = "draftwood.runners.unpadded.Unpadded.start"
-    monkeypatch.setattr(seeing, lambda self, texts, sources=(): self._runner.start(texts))
+    seeing = "draftwood.runners.unpadded.Unpadded.add"
+    monkeypatch.setattr(seeing, lambda self, texts, sources=(): self._runner.add(texts))
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
 

@@ -27,8 +27,9 @@ FLOORS = [
 INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
-        ["protocols", "slots"],
-        ["cache", "support", "pairing"],
+        ["protocols", "rows", "limits"],
+        ["slots", "pairing"],
+        ["cache", "support"],
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks"],
         ["auto", "table"],

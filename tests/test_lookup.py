@@ -23,6 +23,7 @@ from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build, resolve
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
+from tests.helpers import begin
 
 VOCAB = 12
 
@@ -70,10 +71,10 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     assert Endings([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
     assert Endings([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
     drafter = ngram(3)
-    drafter.start([[]], [[3, 4, 90, 4]])
+    begin(drafter, [[]], [[3, 4, 90, 4]])
     assert drafter.draft(torch.tensor([3]), distribution_of([3]), CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
     lookup = Lookup(3)
-    lookup.start([[]], [[3, 4, 90, 4]])
+    begin(lookup, [[]], [[3, 4, 90, 4]])
     assert lookup.guess(distribution_of([3]), [3])[0].tokens == [4]
 
 
@@ -83,7 +84,7 @@ def distribution_of(*texts, stops=()):
 
 def test_chances_follow_what_came():
     lookup = Lookup(4)
-    lookup.start([[]])
+    begin(lookup, [[]])
     [before] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
     assert before.tokens == [3, 4, 5, 6]
     assert len(set(before.chances)) == 1  # nothing is known yet
@@ -98,11 +99,11 @@ def test_chances_follow_what_came():
 
 def test_guesses_keep_to_limits_and_ends_and_rows():
     lookup = Lookup(4)
-    lookup.start([[], []], [[5, 6, 7], [5, 8, 9]])
+    begin(lookup, [[], []], [[5, 6, 7], [5, 8, 9]])
     both = lookup.guess(distribution_of([5], [5]), [4, 1])
     assert [guess.tokens for guess in both] == [[6, 7, 5], [8]]
     assert [guess.tokens for guess in lookup.guess(distribution_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
-    lookup.select([1])
+    lookup.drop([0])
     assert [guess.tokens for guess in lookup.guess(distribution_of([5]), [4])] == [[8, 9, 5]]
 
 
@@ -185,7 +186,7 @@ def test_it_is_what_auto_means_and_has_no_shape():
 def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     """A few lucky tokens do not pass for certainty."""
     lookup = Lookup(4)
-    lookup.start([[]])
+    begin(lookup, [[]])
     text = [1, 2, 3, 4, 5, 6, 1, 2]
     lookup.guess(distribution_of(text), [4])
     lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
@@ -193,7 +194,7 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     assert min(lucky.chances) > 0.25
     assert max(lucky.chances) < 0.8
     lookup = Lookup(4)
-    lookup.start([[]])
+    begin(lookup, [[]])
     for _ in range(40):
         lookup.guess(distribution_of(text), [4])
         lookup.learn([[9]])

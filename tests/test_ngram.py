@@ -7,18 +7,20 @@ import torch
 from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder, Request
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
+from tests.helpers import begin
 
 VOCAB = 12
 
 
 def drafted(drafter, texts, limits, sources=()):
     sampler = Sampler(Sampling(), texts, [1] * len(texts), VOCAB)
-    drafter.start([text[:-1] for text in texts], sources)
+    begin(drafter, [text[:-1] for text in texts], sources)
     root = torch.tensor([text[-1] for text in texts])
     tree = drafter.draft(root, sampler, CounterRng([0] * len(texts)).at([0] * len(texts)), limits)
     rows = zip(tree.lists[0], tree.lists[2], strict=True)
@@ -42,7 +44,7 @@ def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
 def test_rows_that_stay_keep_their_sources():
     drafter = ngram(2)
     drafted(drafter, [[0], [0]], [2, 2], [[0, 5, 6], [0, 7, 8]])
-    drafter.select([1])
+    drafter.drop([0])
     sampler = Sampler(Sampling(), [[0]], [1], VOCAB)
     assert drafter.draft(torch.tensor([0]), sampler, CounterRng([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
 
@@ -56,8 +58,12 @@ class Copying:
         self.inner = TableRunner(torch.zeros(VOCAB))
         self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
 
-    def start(self, texts, sources=()):
-        self.sources, self.texts = [list(s) for s in sources], [list(t) for t in texts]
+    def clear(self):
+        self.sources, self.texts = [], []
+
+    def add(self, texts, sources=()):
+        self.sources += [list(s) for s in sources]
+        self.texts += [list(t) for t in texts]
 
     def extend(self, tokens, depths, ancestors):
         self.tokens = tokens.tolist()
@@ -65,14 +71,14 @@ class Copying:
         for row, (source, text) in enumerate(zip(self.sources, self.texts, strict=True)):
             for node, depth in enumerate(depths[row].tolist()):
                 scores[row, node, source[min(len(text) + depth, len(source) - 1)]] = 9.0
-        return scores
+        return Scores(scores)
 
-    def commit(self, nodes, pending):
+    def commit(self, nodes, pending, hidden=None):
         for text, tokens, kept, rest in zip(self.texts, self.tokens, nodes, pending, strict=True):
             text.extend([tokens[n] for n in kept] + list(rest))
 
-    def select(self, rows):
-        self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
+    def drop(self, rows):
+        self.sources, self.texts = ([x for r, x in enumerate(part) if r not in rows] for part in (self.sources, self.texts))
 
 
 def test_a_target_that_copies_its_source_is_foreseen():

@@ -63,14 +63,15 @@ def tree_logits(pair: Pair) -> float:
     depths = torch.tensor([len(path) - 1 for path in paths], device=runner.device).expand(2, size)
     largest = 0.0
     with torch.inference_mode():
-        runner.start(prompts)
-        scores = runner.extend(tokens, depths, sees.expand(2, size, size))
+        runner.clear()
+        runner.add(prompts)
+        scores = runner.extend(tokens, depths, sees.expand(2, size, size)).logits
         for row, prompt in enumerate(prompts):
             for node, path in enumerate(paths):
                 ids = torch.tensor([[*prompt, *(int(tokens[row, at]) for at in path)]], device=runner.device)
                 alone = model(input_ids=ids).logits[0, -1]
                 largest = max(largest, float((scores[row, node].float() - alone.float()).abs().max()))
-        runner.start([[]])
+        runner.clear()
     return largest
 
 

@@ -19,7 +19,7 @@ from draftwood.runners.auto import VARIABLE
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
-from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner
+from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.openvino.runner import OpenVinoRunner
 
 
@@ -30,7 +30,7 @@ def load(models: Path, **options) -> draftwood.Pair:
 def test_a_backend_that_is_named_is_taken_or_refused(models):
     pair = load(models, backend="openvino")
     assert isinstance(pair.target, OpenVinoRunner)
-    assert isinstance(pair.draft, OpenVinoChainRunner)
+    assert isinstance(pair.draft, OpenVinoBurstRunner)
     with pytest.raises(ConfigError, match="dtype float64 cannot be had with OpenVINO"):
         load(models, backend="openvino", dtype="float64")
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):

@@ -147,8 +147,11 @@ class Sorted:
     def forward_seconds(self):
         return self.drafter.forward_seconds
 
-    def start(self, texts, sources=()):
-        self.drafter.start(texts, sources)
+    def clear(self):
+        self.drafter.clear()
+
+    def add(self, texts, sources=()):
+        self.drafter.add(texts, sources)
 
     def draft(self, root, sampler, rng, limits):
         self.tree = self.drafter.draft(root, sampler, rng, limits)
@@ -166,8 +169,8 @@ class Sorted:
         verdict = replace(this_round.verdict, paths=paths)
         self.drafter.commit(replace(this_round, tree=self.tree, verdict=verdict))
 
-    def select(self, rows):
-        self.drafter.select(rows)
+    def drop(self, rows):
+        self.drafter.drop(rows)
 
 
 def easy(engine, factor):

@@ -27,7 +27,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, tiny_gpt, tiny_runner
+from tests.helpers import begin, decoder, tiny_gpt, tiny_runner
 from tests.ladder.test_rung3_tape import (
     EXACT,
     PROMPT,
@@ -129,7 +129,7 @@ def test_control_a_draft_that_reads_its_masks_again_drafts_something_else():
     """The text stays exact for any state of the draft's memory, so only the draft's distributions show an error."""
     draft, log_probs = pair(2)[1], []
     for kept in ([0], [0, 1]):  # the root, and the root and a mask
-        draft.start([[0]])
+        begin(draft, [[0]])
         draft.score_block(torch.tensor([1]), 2)
         draft.runner.commit([kept], [[0]])
         log_probs.append(draft.score_block(torch.tensor([1]), 2)[..., :2].log_softmax(-1))
@@ -151,7 +151,7 @@ def trees(drafter, sampling, limits, stops=frozenset()):
     texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
     sampler = Sampler(sampling, texts, [1] * ROWS, VOCAB, [stops] * ROWS)
     rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([1 + r for r in range(ROWS)])
-    drafter.start([t[:-1] for t in texts])
+    begin(drafter, [t[:-1] for t in texts])
     return drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, limits)
 
 

@@ -21,6 +21,7 @@ from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import match, plain_tree, recursive, traversal
 from draftwood.verify.traversal import Traversal
+from tests.helpers import begin
 
 ROWS, VOCAB = 64, 7
 DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]
@@ -51,9 +52,9 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
     rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([2 + r for r in range(ROWS)])
     drafter = drafters(draft)[name]
     for part in (drafter, target):
-        part.start([t[:-1] for t in texts])
+        begin(part, [t[:-1] for t in texts])
     tree = drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, [5] * (ROWS - 1) + [1])
-    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes).dense()
+    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()
     return tree, logp, rng
 
 

@@ -19,6 +19,7 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
 from draftwood.runners.table import TableRunner
 from draftwood.verify.reference import plain_tree, recursive
+from tests.helpers import begin
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
 DISTRIBUTION = [0.5, 0.3, 0.15, 0.05]
@@ -114,9 +115,9 @@ def averaged_output(samples, tamper=None):
     sampler = Sampler(Sampling(), texts, [1] * samples, 3)
     drafter = LevelDrafter(draft, StochasticBeam(2, 2))
     for part in (drafter, target):
-        part.start([t[:-1] for t in texts])
+        begin(part, [t[:-1] for t in texts])
     tree = drafter.draft(torch.full((samples,), 2), sampler, rng(samples, first=7), [2] * samples)
-    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors), tree.prefixes).dense()
+    logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()
     tokens = tree.tokens.tolist()
     known: dict = {}
     total, square = defaultdict(float), defaultdict(float)

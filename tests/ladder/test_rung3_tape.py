@@ -23,7 +23,7 @@ from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_v
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import Chained, decoder, tiny_runner
+from tests.helpers import Bursts, decoder, tiny_runner
 
 EXACT = 1e-9
 WRONG = 1e-4  # a negative control must be at least this far off
@@ -176,10 +176,10 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nod
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6), Sampling(top_k=2)])
 def test_trees_of_chains_leave_plain_decodings_text(sampling):
     target, draft = runners(3)
-    chained = Chained(draft)
-    distribution = engine_distribution(decoder(target, chained, "adaptive", None, "coupled"), 4, sampling, SHARED, batch=1)
+    bursts = Bursts(draft)
+    distribution = engine_distribution(decoder(target, bursts, "adaptive", None, "coupled"), 4, sampling, SHARED, batch=1)
     plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 4, sampling, SHARED)
-    assert (chained.calls > 0) == sampling.only_scales  # what a distribution drops, a chain does not know of
+    assert (bursts.calls > 0) == sampling.only_scales  # what a distribution drops, a chain does not know of
     assert total_variation(distribution, plain) < EXACT
 
 
@@ -197,11 +197,14 @@ class Wrapped:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def start(self, texts, sources=()):
-        self.inner.start(texts, sources)
+    def clear(self):
+        self.inner.clear()
 
-    def select(self, rows):
-        self.inner.select(rows)
+    def add(self, texts, sources=()):
+        self.inner.add(texts, sources)
+
+    def drop(self, rows):
+        self.inner.drop(rows)
 
     def commit(self, this_round):
         self.inner.commit(this_round)
@@ -274,17 +277,20 @@ class Misplaced:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def start(self, texts, sources=()):
-        self.inner.start(texts, sources)
+    def clear(self):
+        self.inner.clear()
+
+    def add(self, texts, sources=()):
+        self.inner.add(texts, sources)
 
     def extend(self, tokens, depths, ancestors):
         return self.inner.extend(tokens, depths, ancestors)
 
-    def commit(self, nodes, pending):
+    def commit(self, nodes, pending, hidden=None):
         self.inner.commit([list(range(len(path))) for path in nodes], pending)
 
-    def select(self, rows):
-        self.inner.select(rows)
+    def drop(self, rows):
+        self.inner.drop(rows)
 
 
 @pytest.mark.parametrize("shape", ["2-1"])

@@ -21,7 +21,7 @@ from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder, Request
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import Chained, decoder, tiny_runner
+from tests.helpers import Bursts, decoder, tiny_runner
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -131,7 +131,7 @@ def test_a_tree_of_chains_changes_no_text(lookup, temperature):
     sampling = Sampling(temperature=temperature)
     for request in requests():
         [plain] = decoder(runner(1), None, "ar", greedy=sampling.greedy).generate([request], sampling)
-        for draft in (Chained(runner(2, 1)), Chained(tiny_runner(VOCAB, 1))):
+        for draft in (Bursts(runner(2, 1)), Bursts(tiny_runner(VOCAB, 1))):
             drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
             [result] = Decoder(runner(1), drafter, Coupled()).generate([request], sampling)
             assert result.token_ids == plain.token_ids
@@ -140,7 +140,7 @@ def test_a_tree_of_chains_changes_no_text(lookup, temperature):
 
 def chains_of_the_target_itself(monkeypatch=None) -> float:
     """Tokens per round where a chain is all that is shown, and always right."""
-    draft = Chained(tiny_runner(VOCAB, 1))
+    draft = Bursts(tiny_runner(VOCAB, 1))
     drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=2, pace=Eager())
     if monkeypatch is not None:  # noise of another depth than the choice's
         inner = draft.chain

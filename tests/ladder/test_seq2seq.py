@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
@@ -215,21 +216,26 @@ def test_prompt_lookup_finds_what_the_source_holds():
         reads_source, max_length, forward_seconds = True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 
-        def start(self, texts, sources=()):
-            self.sources, self.lengths = sources, [len(t) for t in texts]
+        def clear(self):
+            self.sources, self.lengths = [], []
+
+        def add(self, texts, sources=()):
+            self.sources, self.lengths = [*self.sources, *sources], [*self.lengths, *map(len, texts)]
 
         def extend(self, tokens, depths, ancestors):
             scores = torch.full((*tokens.shape, VOCAB), -30.0)
             for row, source in enumerate(self.sources):
                 for node, depth in enumerate(depths[row].tolist()):
                     scores[row, node, source[(self.lengths[row] + depth) % len(source)]] = 0.0
-            return scores
+            return Scores(scores)
 
-        def commit(self, nodes, pending):
+        def commit(self, nodes, pending, hidden=None):
             self.lengths = [n + len(kept) for n, kept in zip(self.lengths, nodes, strict=True)]
 
-        def select(self, rows):
-            self.sources, self.lengths = ([part[r] for r in rows] for part in (self.sources, self.lengths))
+        def drop(self, rows):
+            self.sources, self.lengths = (
+                [x for r, x in enumerate(part) if r not in rows] for part in (self.sources, self.lengths)
+            )
 
     source = [5, 6, 7, 8, 9, 10, 11]
     request = Request(prompt=(START,), source=source, limits=Limits(max_new_tokens=7))

@@ -21,9 +21,9 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.table import BlockTableRunner, TableRunner
+from draftwood.runners.table import BlockTableRunner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import tiny_gpt
+from tests.helpers import begin, tiny_gpt
 from tests.runners.test_masked_block import MASK, marian
 
 VOCAB, BLOCK, START, EOS = 40, 5, 0, 1
@@ -92,7 +92,7 @@ class Rounds:
         self.sources, self.texts = list(sources), [[START] for _ in sources]
         for part in (self.target, self.runner):
             if part is not None:
-                part.start([[] for _ in sources], sources)
+                begin(part, [[] for _ in sources], sources)
 
     def some(self, count: int) -> list[int]:
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
@@ -101,26 +101,26 @@ class Rounds:
         """Ask once, for ``count`` places or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
-        worst, nodes = 0.0, [[0] for _ in self.texts]
+        worst, nodes, rest = 0.0, [[0] for _ in self.texts], new
         if not asked:
-            self.runner.commit([[] for _ in self.texts], [[t[-1], *n] for t, n in zip(self.texts, new, strict=True)])
+            nodes, rest = [[] for _ in self.texts], [[t[-1], *n] for t, n in zip(self.texts, new, strict=True)]
         elif count is not None:
             worst = self.compare(self.runner.score_block(roots, count), range(count), count)
-            self.runner.commit(nodes, new)
         else:
             worst, nodes, rest = self.by_node(roots, new)
-            self.runner.commit(nodes, rest)
-        self.follow(new)
+        self.runner.commit(nodes, rest, self.read_by_the_target(new))
+        for text, tokens in zip(self.texts, new, strict=True):
+            text.extend([*tokens, *self.some(1)])
         return worst
 
     def by_node(self, roots: Tensor, new: list[list[int]]) -> tuple[float, list[list[int]], list[list[int]]]:
         """Two levels of two nodes below the root, the second of each level in the text; the rest stays pending."""
         rows, eye = len(roots), torch.ones(len(roots), 1, 1, dtype=torch.bool)
-        scores = [self.runner.extend(roots[:, None], torch.zeros(rows, 1, dtype=torch.long), eye)]
+        scores = [self.runner.extend(roots[:, None], torch.zeros(rows, 1, dtype=torch.long), eye).logits]
         for depth in (1, 2):
             tokens = torch.tensor([[9, n[depth - 1] if len(n) >= depth else 8] for n in new])
             ancestors = torch.ones(rows, 2, 2 * depth + 1, dtype=torch.bool)  # not looked at
-            scores.append(self.runner.extend(tokens, torch.full((rows, 2), depth), ancestors))
+            scores.append(self.runner.extend(tokens, torch.full((rows, 2), depth), ancestors).logits)
         worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2], self.runner.block)
         kept = [[0, *(2, 4)[: len(n)]] for n in new]
         return worst, kept, [n[2:] for n in new]
@@ -129,21 +129,30 @@ class Rounds:
         wanted = [self.scores_of(s, t, count)[list(places)] for s, t in zip(self.sources, self.texts, strict=True)]
         return max(difference(ours, theirs) for ours, theirs in zip(scores, wanted, strict=True))
 
-    def follow(self, new: list[list[int]]) -> None:
-        """The texts grow by the accepted tokens and by the next root; the target reads them as a chain."""
-        if self.target is not None:
-            longest = max(map(len, new)) + 1
-            chain = torch.tensor([[t[-1], *n, *[0] * (longest - 1 - len(n))] for t, n in zip(self.texts, new, strict=True)])
-            tril = torch.ones(len(new), longest, longest, dtype=torch.bool).tril()
-            self.target.extend(chain, torch.arange(longest).expand(len(new), -1), tril)
-            self.target.commit([list(range(1 + len(n))) for n in new], [[] for _ in new])
-        for text, tokens in zip(self.texts, new, strict=True):
-            text.extend([*tokens, *self.some(1)])
+    def read_by_the_target(self, new: list[list[int]]) -> list[Tensor] | None:
+        """The target reads root and accepted tokens as a chain; its hidden states of them."""
+        if self.target is None:
+            return None
+        longest = max(map(len, new)) + 1
+        chain = torch.tensor([[t[-1], *n, *[0] * (longest - 1 - len(n))] for t, n in zip(self.texts, new, strict=True)])
+        tril = torch.ones(len(new), longest, longest, dtype=torch.bool).tril()
+        hidden = self.target.extend(chain, torch.arange(longest).expand(len(new), -1), tril).hidden
+        self.target.commit([list(range(1 + len(n))) for n in new], [[] for _ in new])
+        return [row[: 1 + len(n)] for row, n in zip(hidden, new, strict=True)]
 
-    def select(self, rows: list[int]) -> None:
+    def add(self, sources: list[list[int]]) -> None:
+        """New rows."""
         for part in (self.target, self.runner):
             if part is not None:
-                part.select(rows)
+                part.add([[] for _ in sources], sources)
+        self.sources += sources
+        self.texts += [[START] for _ in sources]
+
+    def keep(self, rows: list[int]) -> None:
+        """All other rows leave."""
+        for part in (self.target, self.runner):
+            if part is not None:
+                part.drop([row for row in range(len(self.texts)) if row not in rows])
         self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
 
 
@@ -154,8 +163,8 @@ def masked_rounds(**settings: Any) -> Rounds:
 
 def head_rounds() -> Rounds:
     target, model = marian().double(), heads()
-    runner = Seq2SeqRunner(target)
-    return Rounds(HeadsRunner(model, runner), lambda *row: head_scores(target, model, *row), runner)
+    runner = Seq2SeqRunner(target, hidden=True)
+    return Rounds(HeadsRunner(model, target), lambda *row: head_scores(target, model, *row), runner)
 
 
 def causal_rounds() -> Rounds:
@@ -174,9 +183,9 @@ def test_scores_are_those_of_each_row_alone_in_every_round(make):
         assert rounds.round(count) < EXACT
     rounds.round(asked=False)
     assert rounds.round(BLOCK) < EXACT
-    rounds.select([2, 0, 3])  # a row has left, and the others changed places
+    rounds.keep([0, 2, 3])  # a row has left
     assert max(rounds.round(None), rounds.round(2)) < EXACT
-    rounds.select([1])
+    rounds.keep([1])
     assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
     assert len({len(t) for t in rounds.texts}) == 1  # a single row needs no mask
     rounds.begin(SOURCES[::-1])
@@ -196,7 +205,7 @@ def test_they_fit_the_protocol_and_never_propose_what_no_text_holds(make):
     assert never.nonzero().flatten().tolist() == NEVER[make]
     assert runner.forward_seconds > 0
     for wrong in (0, BLOCK + 1):
-        with pytest.raises(ConfigError, match=f"fills blocks of {BLOCK}: ask for 1 to {BLOCK}"):
+        with pytest.raises(ConfigError, match=f"the draft fills at most {BLOCK}: give 1 to {BLOCK}"):
             runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
 
 
@@ -208,7 +217,7 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
-    rounds.runner.start([text[:-1] for text in rounds.texts], SOURCES)
+    begin(rounds.runner, [text[:-1] for text in rounds.texts], SOURCES)
     scores = rounds.runner.score_block(torch.tensor([text[-1] for text in rounds.texts]), 12)
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
@@ -222,13 +231,13 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
 def test_a_longer_block_is_asked_of_the_same_drafter():
     rounds, plain = masked_rounds(block=12), MaskedBlockRunner(masked_block())
     rounds.runner = plain.longer(12)
-    rounds.runner.start([text[:-1] for text in rounds.texts], SOURCES)
+    begin(rounds.runner, [text[:-1] for text in rounds.texts], SOURCES)
     assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
     assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
-    plain.start([[5]], [[6, 1]])  # a text of the first runner is not one of the second
+    begin(plain, [[5]], [[6, 1]])  # a text of the first runner is not one of the second
     assert max(rounds.round(12), rounds.round(3)) < EXACT
     assert plain._texts == [[5]]
-    with pytest.raises(ConfigError, match="fills blocks of 5: ask for 1 to 5"):
+    with pytest.raises(ConfigError, match="the draft fills at most 5: give 1 to 5"):
         plain.score_block(torch.tensor([3]), 12)
 
 
@@ -236,19 +245,19 @@ def test_method_block_takes_a_longer_block_where_the_drafter_can():
     method = Method(method="block", shape="12")
     drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
     assert (drafter.length, drafter.runner.block, drafter.max_length) == (12, 12, 52)
-    with pytest.raises(ConfigError, match="a block of 64 masked positions was asked for; the model takes 1 to 63"):
+    with pytest.raises(ConfigError, match="a block of 64 masked positions is wanted, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
-        build(method, HeadsRunner(heads(), Seq2SeqRunner(marian().double())), greedy=True)
+        build(method, HeadsRunner(heads(), marian().double()), greedy=True)
 
 
 def test_sources_that_are_missing_or_too_long_are_refused():
     runner = MaskedBlockRunner(masked_block())
     for sources in ([], [[5, 1]], [[5, 1], []]):
         with pytest.raises(ConfigError, match="give every text its source"):
-            runner.start([[], []], sources)
+            begin(runner, [[], []], sources)
     with pytest.raises(CacheError, match="a source has 33 tokens, but the drafter reads 32"):
-        runner.start([[]], [[5] * 33])
+        begin(runner, [[]], [[5] * 33])
 
 
 def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
@@ -266,21 +275,24 @@ def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
 
 
 def test_heads_need_the_states_of_a_target_of_their_width():
-    with pytest.raises(PairingError, match="TableRunner does not keep"):
-        HeadsRunner(heads(), TableRunner(torch.zeros(3)))
+    runner = HeadsRunner(heads(), marian().double())
+    begin(runner, [[]], [[5]])
+    with pytest.raises(PairingError, match="the target's runner returns none: make it with hidden=True"):
+        runner.commit([[0]], [[]])
     other = heads()
     other.config.d_model = 24
     with pytest.raises(PairingError, match="states of width 24, the target's have 16"):
-        HeadsRunner(other, Seq2SeqRunner(marian().double()))
+        HeadsRunner(other, marian().double())
 
 
 def test_beyond_the_block_nothing_is_possible():
     runner = BlockTableRunner(torch.randn(3, 2, 3))
-    runner.start([[]])
+    begin(runner, [[]])
     eye = torch.ones(1, 1, 1, dtype=torch.bool)
-    first = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), eye)
+    first = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), eye).logits
     assert torch.equal(first[0, 0], runner.table[2, 0])
-    deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), torch.ones(1, 3, 4, dtype=torch.bool))
+    sees = torch.ones(1, 3, 4, dtype=torch.bool)
+    deeper = runner.extend(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2, 7]]), sees).logits
     assert torch.equal(deeper[0, 0], runner.table[2, 1])
     assert (deeper[0, 1:] == -torch.inf).all()
 
@@ -296,11 +308,12 @@ def test_a_causal_model_drafts_blocks_where_its_configuration_says_so():
 # ---- negative controls ----
 
 
-def test_control_a_select_that_forgets_the_sources_memory(monkeypatch):
+def test_control_a_drop_of_the_wrong_row_of_the_sources(monkeypatch):
     rounds = masked_rounds()
     assert rounds.round(BLOCK) < EXACT
-    monkeypatch.setattr(Source, "select", lambda self, rows: self._replace(mask=self.mask[: len(rows)]))
-    rounds.select([2, 0, 3, 1])
+    inner = Source.picked
+    monkeypatch.setattr(Source, "picked", lambda self, rows: inner(self, rows - 1))
+    rounds.keep([1, 2, 3])
     assert rounds.round(BLOCK) > WRONG
 
 
@@ -318,7 +331,7 @@ def test_control_masks_that_stay_in_the_memory():
     rounds = causal_rounds()
     assert rounds.round(BLOCK) < EXACT
     commit = rounds.runner.runner.commit
-    rounds.runner.runner.commit = lambda nodes, pending: commit([[*kept, 1] for kept in nodes], pending)
+    rounds.runner.runner.commit = lambda nodes, pending, hidden=None: commit([[*kept, 1] for kept in nodes], pending)
     assert max(rounds.round(BLOCK) for _ in range(2)) > WRONG
 
 
@@ -327,12 +340,12 @@ def test_control_a_commit_that_forgets_pending_tokens(make):
     rounds = make()
     rounds.round(BLOCK)
     commit = rounds.runner.commit
-    rounds.runner.commit = lambda nodes, pending: commit(nodes, [[] for _ in pending])
+    rounds.runner.commit = lambda nodes, pending, hidden=None: commit(nodes, [[] for _ in pending])
     assert max(rounds.round(BLOCK) for _ in range(3)) > WRONG
 
 
 def test_control_heads_on_the_state_of_another_row():
     rounds = head_rounds()
     rounds.round(BLOCK)
-    rounds.target.state = rounds.target.state.flip(0)
+    rounds.runner._states.reverse()
     assert rounds.round(BLOCK) > WRONG

@@ -9,6 +9,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.runners.seq2seq.layer_skip import decoder_layer_count, with_layers
 from draftwood.runners.seq2seq.paths import seq2seq_runner
 from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import begin
 from tests.runners import seq2seq_zoo, zoo
 
 SOURCE, TEXT = [5, 6, 7, 4], [2, 8, 9, 10]
@@ -48,9 +49,9 @@ def test_it_drafts_and_generates_with_a_cache_of_its_own_size(kind):
     model = seq2seq_zoo.tiny(kind, **({"decoder_layers": 3} if kind == "marian" else {}))
     short = with_layers(model, [0, 2])
     runner = seq2seq_runner(short, drafts=True)
-    runner.start([TEXT], [SOURCE])
+    begin(runner, [TEXT], [SOURCE])
     one = torch.tensor([[6]])
-    scores = runner.extend(one, one * 0, one[None] > 0)[0, 0]
+    scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
     assert torch.allclose(scores, seq2seq_zoo.plain_scores(short, SOURCE, [*TEXT, 6]), atol=1e-4)
     assert runner._decoder.cache.keys.shape[0] == 2
     settings = {"max_new_tokens": 6, "num_beams": 1, "do_sample": False}

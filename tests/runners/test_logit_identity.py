@@ -10,7 +10,7 @@ import torch
 from draftwood.runners.protocols import Runner
 from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import ancestors_of
+from tests.helpers import ancestors_of, begin
 from tests.runners.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
 
 
@@ -21,7 +21,7 @@ class Walk:
         self.runner, self.scores_of, self.rng = runner, scores_of, random.Random(seed)
         self.texts = [self._tokens(n) for n in lengths]  # without the root
         self.roots = self._tokens(len(lengths))
-        runner.start(self.texts)
+        begin(runner, self.texts)
 
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(self.runner.vocab_size) for _ in range(count)]
@@ -58,9 +58,9 @@ class Walk:
         ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
         depths = ancestors.sum(-1) - 1
         first = self.rng.randrange(1, nodes + 1)  # in two calls, as a drafter asks level by level
-        parts = [self.runner.extend(tokens[:, :first], depths[:, :first], ancestors[:, :first, :first])]
+        parts = [self._logits(tokens[:, :first], depths[:, :first], ancestors[:, :first, :first])]
         if first < nodes:
-            parts.append(self.runner.extend(tokens[:, first:], depths[:, first:], ancestors[:, first:]))
+            parts.append(self._logits(tokens[:, first:], depths[:, first:], ancestors[:, first:]))
         scores, worst = torch.cat(parts, dim=1), 0.0
         for row, (row_tokens, parents) in enumerate(trees if check else []):
             for node in range(nodes):
@@ -68,12 +68,23 @@ class Walk:
                 worst = max(worst, float((scores[row, node] - self._wanted(row, path)).abs().max()))
         return worst
 
+    def _logits(self, tokens: torch.Tensor, depths: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
+        return self.runner.extend(tokens, depths, ancestors).logits
+
     def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
         return self.scores_of(self.texts[row] + path)
 
-    def select(self, rows: list[int]) -> None:
-        self.runner.select(rows)
+    def keep(self, rows: list[int]) -> None:
+        """All other rows leave."""
+        self.runner.drop([row for row in range(len(self.texts)) if row not in rows])
         self.texts, self.roots = [self.texts[r] for r in rows], [self.roots[r] for r in rows]
+
+    def add(self, lengths: list[int]) -> None:
+        """New rows with random texts."""
+        new = [self._tokens(n) for n in lengths]
+        self.runner.add(new)
+        self.texts += new
+        self.roots += self._tokens(len(lengths))
 
 
 def walk(kind: str, lengths: list[int], *, seed: int = 0, **settings) -> Walk:
@@ -86,9 +97,9 @@ def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
     rows = walk(kind, [5, 1, 9, 0])
     tolerance = 1e-4 if kind in SLIDING else 1e-9  # their attention weights are float32 whatever the model is
     assert max(rows.round(), rows.round(unscored=2)) < tolerance
-    rows.select([3, 0, 1])  # a row has left, and the others changed places
+    rows.keep([0, 1, 3])  # a row has left
     assert max(rows.round(), rows.round(unscored=3)) < tolerance
-    rows.select([1])
+    rows.keep([1])
     assert max(rows.round(), rows.round()) < tolerance
 
 
@@ -110,7 +121,7 @@ def test_both_attention_implementations(implementation):
 def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
     rows = walk(kind, [3, 1100, 515], max_position_embeddings=1200)
     assert max(rows.round(nodes=4), rows.round(nodes=4)) < 1e-9
-    rows.select([0, 2])
+    rows.keep([0, 2])
     assert rows.round(nodes=4) < 1e-9
 
 
@@ -127,7 +138,7 @@ def test_the_last_tokens_of_the_context_are_exact(kind):
     rows = walk(kind, [28, 30], max_position_embeddings=32)
     tokens, depths = torch.tensor([[1, 2, 3]] * 2), torch.tensor([[0, 1, 2]] * 2)
     ancestors = torch.ones(2, 3, 3, dtype=torch.bool).tril()
-    scores = rows.runner.extend(tokens, depths, ancestors)  # position 32 of row 1 does not exist: that node is never used
+    scores = rows.runner.extend(tokens, depths, ancestors).logits  # row 1 has no position 32: that node is never used
     for row, nodes in ((0, 3), (1, 2)):
         for node in range(nodes):
             wanted = rows.scores_of(rows.texts[row] + tokens[row, : node + 1].tolist())
@@ -152,7 +163,7 @@ def test_the_table_runner_too(order):
     runner = TableRunner(table)
     rows = Walk(runner, runner.scores, [4, 0, 1])
     assert max(rows.round(), rows.round(unscored=2)) == 0
-    rows.select([2, 1])
+    rows.keep([1, 2])
     assert rows.round() == 0
 
 
@@ -160,32 +171,21 @@ def test_vocabulary_is_that_of_the_head():
     assert TorchRunner(tiny("gpt2"), check=False).vocab_size == VOCAB
 
 
-class Unmoved:
-    """A memory whose accepted entries stay where they were."""
-
-    def __init__(self, runner: TorchRunner) -> None:
-        self.runner = runner
-        self._start = runner.start
-
-    def start(self, texts, sources=()) -> None:
-        self._start(texts)
-        self.runner._cache.compact = lambda *_: None
-
-
 def test_control_a_runner_that_does_not_move_the_accepted_path():
     model = tiny("llama")
     runner = TorchRunner(model)
-    runner.start = Unmoved(runner).start
+    runner._cache.compact = lambda *_: None
     rows = Walk(runner, lambda text: plain_scores(model, text), [5, 1, 9])
     assert rows.round() < 1e-9  # nothing has been accepted yet
     assert max(rows.round() for _ in range(3)) > 1e-2
 
 
-def test_control_a_select_that_forgets_the_memory():
+def test_control_a_drop_of_the_wrong_row_of_the_memory():
     rows = walk("gpt2", [5, 2, 9])
     rows.round()
-    rows.runner._cache.select = lambda _: None
-    rows.select([2, 0, 1])
+    drop = rows.runner._cache.drop
+    rows.runner._cache.drop = lambda _: drop([2])
+    rows.keep([1, 2])
     assert rows.round() > 1e-2
 
 

@@ -18,7 +18,7 @@ from draftwood.runners import support
 from draftwood.runners.openvino import memory
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import decoder, tiny_gpt
+from tests.helpers import begin, decoder, tiny_gpt
 from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
@@ -46,9 +46,9 @@ def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
     rows = walk(kind, [5, 1, 9, 0])
     assert isinstance(rows.runner, ModelRunner)
     assert max(rows.round(), rows.round(unscored=2)) < CLOSE
-    rows.select([3, 0, 1])  # a row has left, and the others changed places
+    rows.keep([0, 1, 3])  # a row has left
     assert max(rows.round(), rows.round(unscored=3)) < CLOSE
-    rows.select([1])
+    rows.keep([1])
     assert max(rows.round(), rows.round()) < CLOSE
 
 
@@ -58,23 +58,27 @@ class Both:
     def __init__(self, one, other):
         self.one, self.other, self.vocab_size, self.worst = one, other, one.vocab_size, 0.0
 
-    def start(self, texts, sources=()):
+    def clear(self):
         for runner in (self.one, self.other):
-            runner.start(texts, sources)
+            runner.clear()
+
+    def add(self, texts, sources=()):
+        for runner in (self.one, self.other):
+            runner.add(texts, sources)
 
     def extend(self, *asked):
         scores, others = self.one.extend(*asked), self.other.extend(*asked)
-        assert scores.shape == others.shape
-        self.worst = max(self.worst, float((scores - others).abs().max()))
+        assert scores.logits.shape == others.logits.shape
+        self.worst = max(self.worst, float((scores.logits - others.logits).abs().max()))
         return scores
 
-    def commit(self, nodes, pending):
+    def commit(self, nodes, pending, hidden=None):
         for runner in (self.one, self.other):
             runner.commit(nodes, pending)
 
-    def select(self, rows):
+    def drop(self, rows):
         for runner in (self.one, self.other):
-            runner.select(rows)
+            runner.drop(rows)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
@@ -84,7 +88,7 @@ def test_pytorch_says_the_same_over_many_rounds(kind):
     rows = Walk(both, None, [4, 11, 0])
     for _ in range(8):
         rows.round(nodes=12, unscored=random.Random(0).randrange(3), check=False)
-    rows.select([2, 0])
+    rows.keep([0, 2])
     for _ in range(4):
         rows.round(nodes=3, check=False)
     assert 0 < both.worst < CLOSE
@@ -94,19 +98,19 @@ def test_pytorch_says_the_same_over_many_rounds(kind):
 def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
     rows = walk(kind, [3, 1100, 515], max_position_embeddings=1200)
     assert max(rows.round(nodes=4), rows.round(nodes=4)) < CLOSE
-    rows.select([0, 2])
+    rows.keep([0, 2])
     assert rows.round(nodes=4) < CLOSE
 
 
 def test_the_last_tokens_of_the_context_are_exact_and_no_more_are_taken():
     rows = walk("gpt2", [28, 30], max_position_embeddings=32)
     tokens, depths = torch.tensor([[1, 2, 3]] * 2), torch.tensor([[0, 1, 2]] * 2)
-    scores = rows.runner.extend(tokens, depths, torch.ones(2, 3, 3, dtype=torch.bool).tril())
+    scores = rows.runner.extend(tokens, depths, torch.ones(2, 3, 3, dtype=torch.bool).tril()).logits
     for row, nodes in ((0, 3), (1, 2)):  # position 32 does not exist: that node is never used
         for node in range(nodes):
             wanted = rows.scores_of(rows.texts[row] + tokens[row, : node + 1].tolist())
             assert torch.allclose(scores[row, node], wanted, atol=CLOSE)
-    rows.runner.start([[5] * 32])
+    begin(rows.runner, [[5] * 32])
     with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32"):
         rows.runner.extend(tokens[:1], depths[:1], torch.ones(1, 3, 3, dtype=torch.bool).tril())
 
@@ -114,9 +118,9 @@ def test_the_last_tokens_of_the_context_are_exact_and_no_more_are_taken():
 def test_a_draft_may_be_asked_about_tokens_that_it_does_not_know():
     model = small("llama")
     runner = OpenVinoRunner(model, drafts=True)
-    runner.start([[1, 2]])
+    begin(runner, [[1, 2]])
     one = torch.ones(1, 1, 1, dtype=torch.bool)
-    scores = runner.extend(torch.tensor([[VOCAB + 5]]), torch.tensor([[0]]), one)
+    scores = runner.extend(torch.tensor([[VOCAB + 5]]), torch.tensor([[0]]), one).logits
     assert torch.allclose(scores[0, 0], plain_scores(model, [1, 2, VOCAB - 1]), atol=CLOSE)
 
 
@@ -137,12 +141,12 @@ def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile():
     unasked = [[root] for root in rows.roots]
     rows.runner.commit([[], [], []], unasked)  # as a drafter that is given no room to draft
     rows.texts = [text + root for text, root in zip(rows.texts, unasked, strict=True)]
-    rows.select([2, 1])  # before anything was read
+    rows.keep([1, 2])  # before anything was read
     assert rows.round() < CLOSE
     rows.runner.commit([[], []], [[root] for root in rows.roots])
     rows.texts = [[*text, root] for text, root in zip(rows.texts, rows.roots, strict=True)]
-    rows.select([1])
-    rows.select([0])
+    rows.keep([1])
+    rows.keep([0])
     assert max(rows.round(), rows.round()) < CLOSE
 
 
@@ -175,7 +179,7 @@ def test_an_interrupt_after_models_are_gone():
 def test_earlier_scores_stay_as_they_were():
     rows = walk("llama", [5])
     asked = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
-    first = rows.runner.extend(*asked)
+    first = rows.runner.extend(*asked).logits
     before = first.clone()
     rows.runner.extend(*asked[:2], torch.ones(1, 1, 2, dtype=torch.bool))
     assert torch.equal(first, before)
@@ -208,7 +212,7 @@ def impatient(monkeypatch) -> None:
 def test_clearing_dead_slots_away_changes_nothing(kind, cleared, impatient):
     rows = walk(kind, [2, 6, 0], max_position_embeddings=64)
     assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
-    rows.select([2, 0])
+    rows.keep([0, 2])
     assert max(rows.round(nodes=14) for _ in range(5)) < CLOSE
     assert len(cleared) > 3
     assert rows.runner._memory._slots < 80 < 10 * 14
@@ -245,9 +249,9 @@ def widths(monkeypatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     inner = memory.GrowingMemory.inputs
 
-    def inputs(memory, step):
-        out = inner(memory, step)
-        found.append((step.tokens.shape[1], out.tokens.shape[1]))
+    def inputs(memory, batch):
+        out = inner(memory, batch)
+        found.append((batch.tokens.shape[1], out.tokens.shape[1]))
         return out
 
     monkeypatch.setattr(memory.GrowingMemory, "inputs", inputs)
@@ -286,7 +290,7 @@ def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
         memory._places = [place - (memory._new - len(memory._places)) for place in memory._places]
         inner(memory, source, target)
 
-    monkeypatch.setattr(memory.GrowingMemory, "move", move)
+    monkeypatch.setattr(memory.GrowingMemory, "compact", compact)
     rows = walk("llama", [7], drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) > WRONG
 
@@ -304,9 +308,9 @@ def test_bare_roots_see_the_text_and_no_more(lengths, monkeypatch):
     monkeypatch.setattr(memory, "_ROOM", 2)  # it grows
     bare, inner = [], memory.GrowingMemory.inputs
 
-    def inputs(memory, step):
-        bare.append(step.mask is None)
-        return inner(memory, step)
+    def inputs(memory, batch):
+        bare.append(batch.mask is None)
+        return inner(memory, batch)
 
     monkeypatch.setattr(memory.GrowingMemory, "inputs", inputs)
     rows = walk("llama", lengths)
@@ -337,11 +341,11 @@ def test_control_small_inputs_that_are_not_copied(monkeypatch):
     assert held["tokens"].shape == (1, 1)
 
 
-def test_control_a_select_that_forgets_the_state():
+def test_control_a_drop_of_the_wrong_row_of_the_state():
     rows = walk("gpt2", [5, 2, 9])
     rows.round()
-    rows.runner._memory.next_rows = lambda: [0, 1, 2]
-    rows.select([2, 0, 1])
+    rows.keep([1, 2])
+    rows.runner._memory._rows = [0, 1]
     assert rows.round() > WRONG
 
 
@@ -374,8 +378,8 @@ def test_bfloat16_is_computed_in_and_stays_near():
     model = small("llama")
     exact = plain_scores(model, [3, 1, 4, 1, 5])
     runner = OpenVinoRunner(model.bfloat16())
-    runner.start([[3, 1, 4, 1]])
-    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    begin(runner, [[3, 1, 4, 1]])
+    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)).logits
     away = float((scores[0, 0] - exact).abs().max() / exact.abs().max())
     assert 1e-4 < away < 0.1  # float32 would be nearer
 
@@ -427,8 +431,8 @@ def test_weights_of_eight_bits_make_another_model_that_is_near():
     model = small("llama", hidden_size=64)
     runner = OpenVinoRunner(model, weights="int8")
     assert runner.engine == "openvino int8"
-    runner.start([[3, 1, 4, 1]])
-    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    begin(runner, [[3, 1, 4, 1]])
+    scores = runner.extend(torch.tensor([[5]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)).logits
     exact = plain_scores(model, [3, 1, 4, 1, 5])
     assert 1e-3 < float((scores[0, 0] - exact).abs().max() / exact.abs().max()) < 0.2
 

@@ -15,7 +15,7 @@ from tests.runners.test_openvino import small
 pytest.importorskip("openvino")
 from benchmarks.genai import served
 from draftwood.runners.openvino import merge
-from draftwood.runners.openvino.chain import SPAN, _chain_graph
+from draftwood.runners.openvino.burst import BURST, burst_graph
 from draftwood.runners.openvino.graph import core, graph_of, traced
 from draftwood.runners.openvino.merge import merge_layers
 from draftwood.runners.openvino.runner import OpenVinoRunner
@@ -116,11 +116,11 @@ def test_of_a_model_each_input_is_read_once(kind, fewer):
 
 
 def test_the_steps_of_a_chain_share_their_merged_weights():
-    graph = _chain_graph(small("llama"), None)
+    graph = burst_graph(small("llama"), None)
     merge_layers(graph)
     weights = [node.input_value(1).get_node() for node in products(graph)]
     layers = [one for one in weights if one.get_type_name() == "Constant" and len(one.shape) == 2]
-    assert set(Counter(one.get_name() for one in layers).values()) == {SPAN}
+    assert set(Counter(one.get_name() for one in layers).values()) == {BURST}
     assert readers_of_one_output(graph) == 1
 
 

@@ -12,6 +12,7 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.pairing import digest_of
+from tests.helpers import begin
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import plain_scores, tiny
 
@@ -45,7 +46,7 @@ def entry() -> Path:
 
 
 def scores(runner) -> torch.Tensor:
-    runner.start([[1, 2, 3]])
+    begin(runner, [[1, 2, 3]])
     return runner.extend(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
 
 

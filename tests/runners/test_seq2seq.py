@@ -20,6 +20,7 @@ from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import check_encoder_decoder
 from draftwood.runners.slots import SlotTable
+from tests.helpers import begin
 from tests.runners.seq2seq_zoo import ABSOLUTE, OTHERS, PAD, RELATIVE, SUPPORTED, VOCAB, plain_scores, tiny
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import tiny as tiny_causal
@@ -40,7 +41,7 @@ class SourceWalk(Walk):
         self.texts = [self._tokens(n) for n in lengths]
         self.roots = self._tokens(len(lengths))
         self.sources = [self._tokens(n) for n in sources or [3 + 2 * i for i in range(len(lengths))]]
-        runner.start(self.texts, self.sources)
+        begin(runner, self.texts, self.sources)
 
     def _tokens(self, count: int) -> list[int]:
         return [t + (t >= PAD) for t in (self.rng.randrange(VOCAB - 1) for _ in range(count))]
@@ -48,23 +49,28 @@ class SourceWalk(Walk):
     def _wanted(self, row: int, path: list[int]) -> torch.Tensor:
         return plain_scores(self.runner.model, self.sources[row], self.texts[row] + path)
 
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
+    def keep(self, rows: list[int]) -> None:
+        super().keep(rows)
         self.sources = [self.sources[r] for r in rows]
+
+    def add(self, lengths: list[int], sources: list[int] | None = None) -> None:
+        texts, new = ([self._tokens(n) for n in some] for some in (lengths, sources or [4] * len(lengths)))
+        self.runner.add(texts, new)
+        self.texts, self.roots, self.sources = self.texts + texts, self.roots + self._tokens(len(texts)), self.sources + new
 
 
 def with_decoder(model, kind) -> Seq2SeqRunner:
     """A runner with this decoder, whatever it would choose."""
     runner = Seq2SeqRunner(model, check=False)
-    runner._decoder = kind(model)
+    runner._use(kind, check=False)
     return runner
 
 
 def walk_all(walk: SourceWalk) -> float:
     worst = max(walk.round(), walk.round(unscored=2))
-    walk.select([3, 0, 1])  # a row has left, and the others changed places
+    walk.keep([0, 1, 3])  # a row has left
     worst = max(worst, walk.round(), walk.round(unscored=3))
-    walk.select([1])
+    walk.keep([1])
     return max(worst, walk.round(), walk.round())
 
 
@@ -112,7 +118,7 @@ def test_texts_longer_than_one_chunk_and_farther_than_the_last_bias(kind):
     settings = {} if kind == "t5" else {"max_position_embeddings": 800}
     walk = SourceWalk(Seq2SeqRunner(tiny(kind, **settings)), [3, 700, 515])
     assert max(walk.round(nodes=4), walk.round(nodes=4)) < tolerance(kind)
-    walk.select([0, 2])
+    walk.keep([0, 2])
     assert walk.round(nodes=4) < tolerance(kind)
 
 
@@ -133,7 +139,7 @@ def test_the_last_tokens_of_the_positions_are_exact(kind, runs):
     assert walk.runner.max_length == walk.runner.max_source == 32
     tokens, depths = torch.tensor([[4, 5, 6]] * 2), torch.tensor([[0, 1, 2]] * 2)
     ancestors = torch.ones(2, 3, 3, dtype=torch.bool).tril()
-    scores = walk.runner.extend(tokens, depths, ancestors)  # position 32 of row 1 does not exist: that node is never used
+    scores = walk.runner.extend(tokens, depths, ancestors).logits  # row 1 has no position 32: that node is never used
     for row, nodes in ((0, 3), (1, 2)):
         for node in range(nodes):
             assert torch.allclose(scores[row, node], walk._wanted(row, tokens[row, : node + 1].tolist()), atol=1e-9)
@@ -163,7 +169,7 @@ def test_the_source_is_read_once(chosen, monkeypatch):
     walk = SourceWalk(runner, [3, 6, 1])
     for _ in range(3):
         walk.round(check=False)
-    walk.select([2, 0])
+    walk.keep([0, 2])
     walk.round(check=False)
     assert calls.count("encoder") == 1
     assert calls.count("keys") == (len(model.get_decoder().layers) if chosen is PatchedDecoder else 0)
@@ -219,23 +225,24 @@ def test_the_users_model_stays_as_it_was(kind):
 @pytest.mark.parametrize("kind", ["mbart", "t5"])
 def test_states_are_what_the_output_embedding_gets(kind):
     model = tiny(kind)
-    runner = Seq2SeqRunner(model)
-    runner.keep_states = True
-    walk = SourceWalk(runner, [4, 0, 7])
-    assert runner.state is None
+    walk = SourceWalk(Seq2SeqRunner(model, hidden=True), [4, 0, 7])
     seen = []
-    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, -1]))
-    for rows in ([0, 1, 2], [2, 0]):
-        walk.round()
-        for row in range(len(rows)):
-            plain_scores(model, walk.sources[row], walk.texts[row])
-            assert torch.allclose(runner.state[row], seen[-1], atol=tolerance(kind))
-        walk.select(rows)
-        for row in range(len(rows)):
-            plain_scores(model, walk.sources[row], walk.texts[row])
-            assert torch.allclose(runner.state[row], seen[-1], atol=tolerance(kind))
-    runner.start([[5]], [[6]])
-    assert runner.state is None
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
+    for rows in ([0, 1, 2], [0, 2]):
+        tokens = torch.tensor([[root, 7] for root in walk.roots])
+        ancestors = torch.ones(len(tokens), 2, 2, dtype=torch.bool).tril()
+        found = walk.runner.extend(tokens, torch.tensor([[0, 1]] * len(tokens)), ancestors)
+        for row, text in enumerate(walk.texts):
+            plain_scores(model, walk.sources[row], [*text, *tokens[row].tolist()])
+            assert torch.allclose(found.hidden[row], seen[-1][-2:], atol=tolerance(kind))
+            read = found.read[row]
+            assert torch.allclose(read, seen[-1][: len(read)], atol=tolerance(kind))
+            assert len(read) == (len(text) if len(rows) == 3 else 0)
+        walk.runner.commit([[0] for _ in tokens], [[] for _ in tokens])
+        walk.texts = [[*text, root] for text, root in zip(walk.texts, walk.roots, strict=True)]
+        walk.keep([0, 2] if len(rows) == 3 else [0, 1])
+    one = torch.tensor([[5]])
+    assert SourceWalk(Seq2SeqRunner(model), [4]).runner.extend(one, one * 0, one[None] > 0).hidden is None
 
 
 # ---- which runner, and what is refused ----
@@ -302,14 +309,14 @@ def test_a_forward_that_fails_is_named():
 def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(runs):
     runner = runs(tiny("marian", max_position_embeddings=16))
     with pytest.raises(CacheError, match="source 1 has 17 tokens, but the encoder of marian takes 16"):
-        runner.start([[], []], [[5], [5] * 17])
+        begin(runner, [[], []], [[5], [5] * 17])
     with pytest.raises(ConfigError, match="source 0 is empty"):
-        runner.start([[]], [[]])
+        begin(runner, [[]], [[]])
     with pytest.raises(ConfigError, match="2 texts came with 0 sources"):
-        runner.start([[], []])
+        begin(runner, [[], []])
     with pytest.raises(ConfigError, match="source 0 holds token 97, but the encoder knows 0 to 96"):
-        runner.start([[]], [[5, 97]])
-    runner.start([[5] * 16], [[5] * 16])
+        begin(runner, [[]], [[5, 97]])
+    begin(runner, [[5] * 16], [[5] * 16])
     one = torch.tensor([[5]])
     with pytest.raises(CacheError, match="the text has 17 tokens, but the decoder of marian takes 16"):
         runner.extend(one, one * 0, one[None] > 0)
@@ -319,10 +326,10 @@ def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(runs):
 def test_a_draft_model_makes_do_with_what_it_can_read(runs):
     runner = runs(tiny("marian", max_position_embeddings=16), drafts=True)
     one, source = torch.tensor([[120]]), list(range(5, 25))
-    runner.start([[5]], [source])
-    scores = runner.extend(one, one * 0, one[None] > 0)[0, 0]
+    begin(runner, [[5]], [source])
+    scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
     assert torch.allclose(scores, plain_scores(runner.model, source[:16], [5, VOCAB - 1]), atol=1e-9)
-    runner.start([[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
+    begin(runner, [[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
     assert runner.extend(one, one * 0, one[None] > 0).isfinite().all()
 
 
@@ -331,13 +338,13 @@ def test_a_draft_model_makes_do_with_what_it_can_read(runs):
 
 @pytest.mark.parametrize("kind", ["marian", "bart", "mbart", "m2m_100", "t5", "umt5"])
 def test_control_positions_that_are_places_in_memory_are_refused(kind, monkeypatch):
-    step = SlotTable.step
+    inner = SlotTable._node_batch
 
     def unpatched(self, tokens, depths, ancestors):
-        out = step(self, tokens, depths, ancestors)
+        out = inner(self, tokens, depths, ancestors)
         return out._replace(positions=(out.start + torch.arange(out.tokens.shape[1])).expand(out.tokens.shape))
 
-    monkeypatch.setattr(SlotTable, "step", unpatched)
+    monkeypatch.setattr(SlotTable, "_node_batch", unpatched)
     with pytest.raises(ModelError, match=f"'{kind}' cannot score a draft tree: its scores differ"):
         Seq2SeqRunner(tiny(kind))
     assert type(seq2seq_runner(tiny(kind))) is PathRunner
@@ -362,11 +369,12 @@ def test_control_a_runner_that_does_not_move_the_accepted_path(kind):
 
 
 @pytest.mark.parametrize("chosen", [BartDecoder, PatchedDecoder])
-def test_control_a_select_that_forgets_the_sources(chosen):
+def test_control_a_drop_of_the_wrong_row_of_the_sources(chosen):
     walk = SourceWalk(with_decoder(tiny("marian"), chosen), [5, 2, 9], sources=[4, 4, 4])
     walk.round()
-    walk.runner._decoder.select = walk.runner._decoder.cache.select  # of the text alone
-    walk.select([2, 0, 1])
+    drop = walk.runner._decoder.drop
+    walk.runner._decoder.drop = lambda _: drop([2])
+    walk.keep([1, 2])
     assert walk.round() > 1e-2
 
 

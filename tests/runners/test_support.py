@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, FalconConfig, FalconForCausalLM,
 from draftwood.core.errors import CacheError, ModelError
 from draftwood.runners.support import check_architecture, context
 from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import begin
 from tests.runners.zoo import plain_scores, tiny
 
 WINDOW = 16
@@ -100,9 +101,9 @@ def test_sliding_attention_is_exact_in_its_first_window(kind):
     runner = TorchRunner(model)
     assert runner.max_length == WINDOW
     text = list(range(40, 40 + WINDOW - 3))
-    runner.start([text])
+    begin(runner, [text])
     tokens, depths, ancestors = chain(3)
-    scores = runner.extend(tokens, depths, ancestors)[0]
+    scores = runner.extend(tokens, depths, ancestors).logits[0]
     for node in range(3):
         wanted = plain_scores(model, text + tokens[0, : node + 1].tolist())
         assert torch.allclose(scores[node], wanted, atol=1e-4)
@@ -111,7 +112,7 @@ def test_sliding_attention_is_exact_in_its_first_window(kind):
 @pytest.mark.parametrize("kind", SLIDING)
 def test_sliding_attention_beyond_its_window_is_refused_by_name(kind):
     runner = TorchRunner(tiny(kind, **SLIDING[kind]))
-    runner.start([list(range(40, 40 + WINDOW))])
+    begin(runner, [list(range(40, 40 + WINDOW))])
     with pytest.raises(CacheError, match=rf"{kind} takes 16 \(its sliding window is 16 tokens"):
         runner.extend(*chain(1))
 
@@ -131,7 +132,7 @@ def test_a_window_that_is_not_used_is_no_limit():
 
 def test_a_text_beyond_the_position_embeddings_is_refused_by_name():
     runner = TorchRunner(tiny("gpt2", max_position_embeddings=32))
-    runner.start([[5] * 32])
+    begin(runner, [[5] * 32])
     with pytest.raises(CacheError, match=r"33 tokens but gpt2 takes 32 \(its configuration says .*=32\)"):
         runner.extend(*chain(1))
 

@@ -19,7 +19,7 @@ from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
 from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
-from tests.helpers import tiny_gpt
+from tests.helpers import begin, tiny_gpt
 
 Make = Callable[..., DraftConfig]
 BLOCK, VOCAB, TEXT = 4, 11, 20
@@ -46,7 +46,7 @@ def worst_difference(model: Any, cut: Any, cuts: torch.Tensor) -> float:
     for row, places in enumerate(cuts.tolist()):
         for number, place in enumerate(places):
             text = cut.tokens[row, : place + 1].tolist()
-            runner.start([text[:-1]])
+            begin(runner, [text[:-1]])
             used = runner.score_block(torch.tensor(text[-1:]), BLOCK)[0, :, :VOCAB]
             behind = TEXT + number * (BLOCK - 1)
             trained = torch.cat([scores[row, [place]], scores[row, behind : behind + BLOCK - 1]])[:, :VOCAB]

@@ -9,7 +9,12 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any, final
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from draftwood.core.log_probs import LogProbs
+from draftwood.core.scores import Scores
 from draftwood.core.tree import DraftTree
 
 
@@ -32,9 +37,17 @@ class Verdict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round: the tree, the target's distributions at its nodes and the verdict. Nothing else is fed back."""
+    """One round; all that is fed back.
+
+    Attributes:
+        tree: what was drafted.
+        scores: what the target's forward returned for it.
+        target_log_probs: the target's distributions at its nodes.
+        verdict: what the verifier decided.
+    """
 
     tree: DraftTree
+    scores: Scores
     target_log_probs: LogProbs
     verdict: Verdict
 
@@ -48,6 +61,16 @@ class Round:
         """Committed tokens per row: the accepted ones and the next token (host sync if any was accepted)."""
         rows = enumerate(zip(self.paths, self.verdict.next_tokens, strict=True))
         return [[*(self.tree.lists[0][row][node] for node in path), last] for row, (path, last) in rows]
+
+    @cached_property
+    def hidden(self) -> list[Float[Tensor, "_token width"]] | None:
+        """Per row, the target's hidden states of the tokens that joined its text for good: what was pending, the root and
+        the accepted nodes. Over all rounds they are those of the text without its last token. None without hidden layers.
+        """
+        nodes, read = self.scores.hidden, self.scores.read
+        if nodes is None or read is None:
+            return None
+        return [torch.cat([read[row], nodes[row, [0, *path]]]) for row, path in enumerate(self.paths)]
 
 
 STAGES = ("draft", "target", "verify", "other")

@@ -15,7 +15,7 @@ def drawn(seed: int | None) -> int:
     """The seed, or a new one.
 
     Raises:
-        ConfigError: a seed that is no integer number.
+        ConfigError: a seed that is no integer.
     """
     return secrets.randbits(_BITS) if seed is None else integer("seed", seed)
 
@@ -32,7 +32,7 @@ def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[i
         what: the name of the texts in an error.
 
     Raises:
-        ConfigError: another number of seeds, or one that is no integer number.
+        ConfigError: another number of seeds, or one that is no integer.
     """
     if seed is None:
         return [drawn(None) for _ in range(count)]

@@ -41,8 +41,13 @@ class Drafter(Protocol):
     @property
     def forward_seconds(self) -> float: ...
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Forget everything; ``texts`` are the prompts without their last token."""
+    def clear(self) -> None:
+        """All rows leave, as with :meth:`draftwood.runners.protocols.Runner.clear`."""
+        ...
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """New rows, behind those that are there: prompts without their last token, and what an encoder reads. Between rounds
+        only."""
         ...
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
@@ -53,6 +58,6 @@ class Drafter(Protocol):
         """Learn what was kept of the last tree."""
         ...
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows."""
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order. Between rounds only."""
         ...

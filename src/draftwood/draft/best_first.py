@@ -10,7 +10,7 @@ tree exists may depend on anything except the token drawn there and what is draw
 draft's distributions above it and on how many siblings come before it, and no place below it is worth more than it; so
 neither its own token nor any below decides whether it is among the most valuable ones, or whether its level is drawn at all.
 
-A small draft model may choose several tokens in one call (:class:`draftwood.runners.protocols.ChainRunner`), each the best
+A small draft model may choose several tokens in one call (:class:`draftwood.runners.protocols.BurstRunner`), each the best
 child of the one before. Then the tree grows by such chains: below the root, and below whatever candidate promises most after
 that.
 
@@ -41,7 +41,7 @@ from draftwood.draft.lookup import Lookup
 from draftwood.draft.none import NoDraft
 from draftwood.draft.pace import Pace
 from draftwood.draft.pool import Planes, Pool, lineage, planes, prefixes
-from draftwood.runners.protocols import BlockRunner, ChainRunner, Runner
+from draftwood.runners.protocols import BlockRunner, BurstRunner, Runner
 
 
 @final
@@ -80,8 +80,8 @@ class BestFirst:
         self.pace = pace
         self.lookup = lookup
         self._at_once = (runner, fan) if isinstance(runner, BlockRunner) and isinstance(fan, SharedFan) else None
-        self._chains: tuple[ChainRunner, SharedFan] | None = None
-        if pace is not None and isinstance(runner, ChainRunner) and isinstance(fan, SharedFan):
+        self._chains: tuple[BurstRunner, SharedFan] | None = None
+        if pace is not None and isinstance(runner, BurstRunner) and isinstance(fan, SharedFan):
             self._chains = runner, fan
         self._begun = self._drafting = 0.0  # when this round began, and the seconds of its levels
         self._reading = True  # the first round reads the prompt, which says nothing about costs
@@ -99,17 +99,22 @@ class BestFirst:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.start(texts, sources)
+    def clear(self) -> None:
+        self.runner.clear()
         if self.lookup is not None:
-            self.lookup.start(texts, sources)
-        self._reading = self._behind = True
+            self.lookup.clear()
         self._by_calls = False
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.runner.select(rows)
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.add(texts, sources)
         if self.lookup is not None:
-            self.lookup.select(rows)
+            self.lookup.add(texts, sources)
+        self._reading = self._behind = True
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self.runner.drop(rows)
+        if self.lookup is not None:
+            self.lookup.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._begun, self._drafting = perf_counter(), 0.0
@@ -118,7 +123,7 @@ class BestFirst:
         pools = self._guessed(sampler, limits)
         fronts = [[0] if limit > 0 else [] for limit in limits]
         self._log_probs = []
-        by_chains = self._chains is not None and self._chains[0].span > 0 and sampler.sampling.only_scales
+        by_chains = self._chains is not None and self._chains[0].burst > 0 and sampler.sampling.only_scales
         self._behind |= self._by_calls and not by_chains  # the draft begins again
         self._by_calls = by_chains
         if self._chains is not None and by_chains:
@@ -171,7 +176,7 @@ class BestFirst:
             began = ended
 
     def _by_chains(
-        self, runner: ChainRunner, fan: SharedFan, pool: Pool, sampler: Sampler, rng: RoundRng, limit: int
+        self, runner: BurstRunner, fan: SharedFan, pool: Pool, sampler: Sampler, rng: RoundRng, limit: int
     ) -> None:
         """One row's candidates, several levels in each call: below the root, and then below whatever promises most."""
         seen, began, scale = 0, perf_counter(), 1.0 if sampler.sampling.greedy else 1.0 / sampler.sampling.temperature
@@ -180,9 +185,9 @@ class BestFirst:
             if candidate is None or not self._pays(above := pool.unguessed(candidate), call):
                 break
             since, depth = len(pool.values), pool.depths[candidate]
-            noise = rng.shared(depth, runner.span, sampler.vocab)
+            noise = rng.shared(depth, runner.burst, sampler.vocab)
             path = [pool.numbers[i] for i in pool.above(candidate)]
-            chosen, scores = runner.chain(pool.tokens[candidate], path, None if noise is None else noise[0], scale)
+            chosen, scores = runner.draft_burst(pool.tokens[candidate], path, None if noise is None else noise[0], scale)
             [fans] = fan.along(sampler.draft(scores.unsqueeze(0), list).dense(), rng, depth)
             pool.chain(candidate, seen, fans[: limit - depth], chosen, sampler.stops[0])
             seen += len(chosen)
@@ -212,7 +217,7 @@ class BestFirst:
             [pool.tokens[i] for i in front] + [0] * (n - len(front)) for pool, front in zip(pools, fronts, strict=True)
         ]
         depths = torch.full((len(pools), n), depth, device=device)
-        logits = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
+        logits = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors).logits
         log_probs = sampler.draft(logits, lambda: prefixes(pools, fronts))
         self._log_probs.append(log_probs)
         logp, missing = log_probs.dense(), [[i >= len(front) for i in range(n)] for front in fronts]
@@ -269,7 +274,7 @@ class BestFirst:
             for node, choice in zip(chain, came, strict=True):
                 if (grown := pool.grown.get(kept[node])) is not None:
                     self.fan.learn(grown, choice)
-        self.runner.commit(seen, rest)
+        self.runner.commit(seen, rest, this_round.hidden)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
         if self.pace is not None and not self._reading:

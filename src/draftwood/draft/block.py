@@ -50,7 +50,7 @@ class BlockChain:
         self.length = length
         self._level = LevelDrafter(runner, ConstantBranching((1,) * length))
         self._by_level = False
-        self._asked = False
+        self._scored = False
 
     @property
     def max_length(self) -> int | None:
@@ -60,18 +60,21 @@ class BlockChain:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.start(texts, sources)
+    def clear(self) -> None:
+        self.runner.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.runner.select(rows)
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.add(texts, sources)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self.runner.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._by_level = sampler.sampling.looks_back
         if self._by_level:
             return self._level.draft(root, sampler, rng, limits)
-        self._asked = max(limits) > 0
-        if not self._asked:
+        self._scored = max(limits) > 0
+        if not self._scored:
             return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
         log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
         tokens = _chosen(_within(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
@@ -84,8 +87,8 @@ class BlockChain:
             return
         tokens = this_round.tree.lists[0]
         chains = [[row[node] for node in [0, *path]] for row, path in zip(tokens, this_round.paths, strict=True)]
-        read = int(self._asked)  # of each chain, the root is in the runner's memory
-        self.runner.commit([[0] * read for _ in chains], [chain[read:] for chain in chains])
+        read = int(self._scored)  # of each chain, the root is in the runner's memory
+        self.runner.commit([[0] * read for _ in chains], [chain[read:] for chain in chains], this_round.hidden)
 
 
 def _within(logp: Float[Tensor, "row place vocab"], limits: Sequence[int]) -> Float[Tensor, "row place vocab"]:

@@ -133,11 +133,14 @@ class LevelDrafter:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.start(texts, sources)
+    def clear(self) -> None:
+        self.runner.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.runner.select(rows)
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.add(texts, sources)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self.runner.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         widths = self.policy.widths[: max(limits)]
@@ -155,9 +158,9 @@ class LevelDrafter:
         outlook = None if self.min_gain is None else Outlook(self.min_gain, len(limits))
         self._evaluated = 0
         for width, above in zip(widths, (1, *widths), strict=False):
-            logits = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
+            scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             self._evaluated = builder.size
-            log_probs.append(sampler.draft(logits, builder.prefixes))
+            log_probs.append(sampler.draft(scores.logits, builder.prefixes))
             possible = _possible(log_probs[-1].dense(), drafted, level.depth, sampler, limits)
             if outlook is not None:
                 possible = outlook.worth(possible, width // above)
@@ -186,7 +189,7 @@ class LevelDrafter:
         chains = [[0, *path] for path in this_round.paths]
         seen = [[n for n in chain if n < self._evaluated] for chain in chains]
         rest = [[row[n] for n in chain if n >= self._evaluated] for row, chain in zip(tokens, chains, strict=True)]
-        self.runner.commit(seen, rest)
+        self.runner.commit(seen, rest, this_round.hidden)
 
 
 def _possible(

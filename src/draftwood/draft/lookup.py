@@ -85,11 +85,14 @@ class Lookup:
         self._right, self._all = [0.0] * _LONGEST, [0.0] * _LONGEST  # by tokens that agree, less 1
         self._chances = self._chances_now()
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._endings = [Endings(source) for source in sources or [()] * len(texts)]
+    def clear(self) -> None:
+        self._endings = []
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._endings = [self._endings[r] for r in rows]
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._endings += [Endings(source) for source in sources or [()] * len(texts)]
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._endings = [endings for row, endings in enumerate(self._endings) if row not in rows]
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
         """One guess per row, cut at its limit, behind the end of its text and before what the settings forbid."""

@@ -33,7 +33,10 @@ class NoDraft:
     max_length: int | None = None
     forward_seconds = 0.0
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def clear(self) -> None:
+        """Nothing to forget."""
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
@@ -51,5 +54,5 @@ class NoDraft:
     def commit(self, this_round: Round) -> None:
         """Nothing to learn."""
 
-    def select(self, rows: Sequence[int]) -> None:
+    def drop(self, rows: Sequence[int]) -> None:
         """Nothing to drop."""

@@ -51,8 +51,12 @@ class ProposedChains:
         self._make = make
         self._proposers: list[Proposer] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._proposers = [self._make(source) for source in sources or [()] * len(texts)]
+    def clear(self) -> None:
+        self._proposers = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        # The sampler holds the texts.
+        self._proposers += [self._make(source) for source in sources or [()] * len(texts)]
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         rows = zip(self._proposers, sampler.texts, limits, strict=True)
@@ -75,5 +79,5 @@ class ProposedChains:
     def commit(self, this_round: Round) -> None:
         """Nothing to learn: the text itself is the memory."""
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._proposers = [self._proposers[r] for r in rows]
+    def drop(self, rows: Sequence[int]) -> None:
+        self._proposers = [proposer for row, proposer in enumerate(self._proposers) if row not in rows]

@@ -247,7 +247,8 @@ class Decoder:
         clock = Clock()  # what an encoder reads belongs to the first round
         for stage, part in (("target", self.target), ("draft", self.drafter)):
             before = part.forward_seconds
-            part.start([output.tokens[:-1] for output in outputs], sources)
+            part.clear()
+            part.add([output.tokens[:-1] for output in outputs], sources)
             clock.claim(stage, part.forward_seconds - before)
         while rows:
             with torch_threads(self._threads):
@@ -259,7 +260,7 @@ class Decoder:
             if 0 < len(going) < len(rows):
                 sampler, noise = sampler.select(going), noise.select(going)
                 for part in (self.target, self.drafter):
-                    part.select(going)
+                    part.drop([i for i in range(len(rows)) if i not in going])
             self._count(pieces, this_round, clock.stop())
             rows = [rows[i] for i in going]
             yield pieces
@@ -276,14 +277,14 @@ class Decoder:
             tree = self.drafter.draft(root, own, rng, limits)
             clock.claim("draft", self.drafter.forward_seconds - before)
             before = self.target.forward_seconds
-            logits = self.target.score(tree)
+            scores = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_log_probs = own.target(logits, tree.prefixes, certain=not self._reads_beyond_the_best)
+            target_log_probs = own.target(scores.logits, tree.prefixes, certain=not self._reads_beyond_the_best)
             began = perf_counter()
             verdict = verify(self.verifier, tree, target_log_probs, rng)
             target_log_probs.check_reached(verdict.paths)
             clock.claim("verify", perf_counter() - began)
-        return Round(tree=tree, target_log_probs=target_log_probs, verdict=verdict)
+        return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict)
 
     def _limit(self, output: RowOutput) -> int:
         """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""

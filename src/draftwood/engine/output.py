@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, final
 
+from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 
 FinishReason: TypeAlias = Literal["stop", "length"]

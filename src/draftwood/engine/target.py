@@ -1,21 +1,19 @@
-"""The target asked about a whole tree: one forward for all nodes of all rows."""
+"""The target model scores a whole tree: one forward for all nodes of all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import final
 
-from jaxtyping import Float
-from torch import Tensor
-
 from draftwood.core.rounds import Round
+from draftwood.core.scores import Scores
 from draftwood.core.tree import DraftTree
 from draftwood.runners.protocols import Runner
 
 
 @final
 class Target:
-    """A runner that sees every node of every tree."""
+    """A runner that reads every node of every tree."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -24,18 +22,22 @@ class Target:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Prompts without their last token, and what an encoder reads."""
-        self.runner.start(texts, sources)
+    def clear(self) -> None:
+        """All rows leave."""
+        self.runner.clear()
 
-    def score(self, tree: DraftTree) -> Float[Tensor, "row node vocab"]:
-        """Scores after every node; the first round also reads the prompt."""
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """New rows: prompts without their last token, and what an encoder reads."""
+        self.runner.add(texts, sources)
+
+    def score(self, tree: DraftTree) -> Scores:
+        """Scores at every node; a row's first round also reads its prompt."""
         return self.runner.extend(tree.tokens, tree.depths, tree.ancestors)
 
     def commit(self, this_round: Round) -> None:
-        """Keep the accepted path; the next token is the next root and is seen then."""
+        """Keep the accepted path; the next token is the next root, which the next round reads."""
         self.runner.commit([[0, *path] for path in this_round.paths], [[] for _ in this_round.paths])
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows."""
-        self.runner.select(rows)
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order."""
+        self.runner.drop(rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options
+from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from draftwood.runners.rows import staying
 from draftwood.runners.slots import ForwardBatch
 
 _SMALLEST = 256
@@ -19,16 +20,28 @@ _SMALLEST = 256
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers in two buffers ``[layer, row, head, slot, dim]``.
 
-    New entries go to the slots ``[start, start + n)`` of every row; which slot means what is the runner's business.
+    New entries go to the slots ``[start, start + n)`` of every row; which slot means what is the slot table's business.
     """
 
     def __init__(self, layer_count: int) -> None:
         super().__init__(layers=[])
         self.layer_count = layer_count
+        self.clear()
+
+    def clear(self) -> None:
+        """All rows leave, and their memory with them."""
         self.keys: Float[Tensor, "layer row head slot dim"] | None = None
         self.values: Float[Tensor, "layer row head slot dim"] | None = None
         self.start = 0
         self.capacity = _SMALLEST
+
+    def add(self, rows: int) -> None:
+        """New rows, whose slots hold nothing."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = (
+                torch.cat([part, part.new_zeros(part.shape[0], rows, *part.shape[2:])], dim=1)
+                for part in (self.keys, self.values)
+            )
 
     def reserve(self, slots: int) -> None:
         """Make room for ``slots`` entries per row, doubling."""
@@ -37,10 +50,10 @@ class TreeCache(Cache):  # type: ignore[misc]
         if self.keys is not None and self.values is not None and self.keys.shape[3] < self.capacity:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
-    def place(self, step: ForwardBatch) -> None:
-        """Make room for a step; its entries come next."""
-        self.reserve(step.start + step.tokens.shape[1])
-        self.start = step.start
+    def place(self, batch: ForwardBatch) -> None:
+        """Make room for a batch; its entries come next."""
+        self.reserve(batch.start + batch.tokens.shape[1])
+        self.start = batch.start
 
     def _grown(self, old: Tensor) -> Tensor:
         new = old.new_zeros(*old.shape[:3], self.capacity, old.shape[4])
@@ -91,8 +104,8 @@ class TreeCache(Cache):  # type: ignore[misc]
             for buffer in (self.keys, self.values):
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows."""
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order."""
         if self.keys is not None and self.values is not None:
-            index = torch.tensor(list(rows), device=self.keys.device)
-            self.keys, self.values = self.keys.index_select(1, index), self.values.index_select(1, index)
+            stay = torch.tensor(staying(self.keys.shape[1], rows), dtype=torch.long, device=self.keys.device)
+            self.keys, self.values = self.keys.index_select(1, stay), self.values.index_select(1, stay)

@@ -16,7 +16,7 @@ from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-from draftwood.runners.openvino.chain_runner import chained
+from draftwood.runners.openvino.burst_runner import with_bursts
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner, Runner
@@ -58,7 +58,7 @@ def make_runners(
         place: OpenVINO's name of the device that computes; its CPU by default. OpenVINO only, as above.
 
     Raises:
-        ConfigError: a backend that is not installed, or does not do what is asked.
+        ConfigError: a backend that is not installed, or does not do what the options say.
         ModelError: a model that cannot score a tree, or that the backend cannot run.
     """
     if wanted(backend) == "auto" and (weights != "same" or place is not None):
@@ -75,7 +75,7 @@ def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
 
 
 class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library; heads are PyTorch's beside either.
+    """An encoder-decoder target and its drafter, run by the same library; heads run in PyTorch with either.
 
     Attributes:
         fallback: as for :class:`Runners`.
@@ -95,7 +95,7 @@ def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendNa
         backend: as for :func:`make_runners`.
 
     Raises:
-        ConfigError: a backend that is not installed, or does not do what is asked.
+        ConfigError: a backend that is not installed, or does not do what the options say.
         ModelError: a model that cannot score a tree, or that the backend cannot run.
         PairingError: a drafter that was trained for another target.
     """
@@ -132,18 +132,18 @@ def _of_the_draft() -> Iterator[None]:
 
 
 def _translation_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
-    target = seq2seq_runner(model, engine=backend)
+    target = seq2seq_runner(model, engine=backend, hidden=isinstance(draft_model, HeadsDrafter))
     if draft_model is None:
         return TranslationRunners(target, None)
     with _of_the_draft():
-        return TranslationRunners(target, _drafter(backend, draft_model, target))
+        return TranslationRunners(target, _drafter(backend, draft_model, model))
 
 
-def _drafter(backend: Backend, draft_model: Any, target: Seq2SeqRunner | PathRunner) -> Runner:
+def _drafter(backend: Backend, draft_model: Any, model: Any) -> Runner:
     if isinstance(draft_model, MaskedBlockDrafter):
         return MaskedBlockRunner(draft_model, engine=backend)
     if isinstance(draft_model, HeadsDrafter):
-        return HeadsRunner(draft_model, target)
+        return HeadsRunner(draft_model, model)
     if draft_model.config.is_encoder_decoder:
         return seq2seq_runner(draft_model, engine=backend, drafts=True)
     kind: Callable[..., ModelRunner] = TorchRunner if backend == "torch" else OpenVinoRunner
@@ -164,5 +164,5 @@ def _pair(kind: Callable[..., ModelRunner], model: Any, draft_model: Any) -> Run
     draft = None
     if draft_model is not None:
         with _of_the_draft():
-            draft = chained(causal_draft(kind(draft_model, drafts=True)))
+            draft = with_bursts(causal_draft(kind(draft_model, drafts=True)))
     return Runners(kind(model), draft)

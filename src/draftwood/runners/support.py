@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import CacheError, ModelError, NumericsError
+from draftwood.runners.limits import TextLimits
 from draftwood.runners.protocols import ModelRunner
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
@@ -180,8 +182,14 @@ def check_length(model: Any, context: Context | None, length: int) -> None:
         )
 
 
+def text_limits(model: Any, *, drafts: bool) -> TextLimits:
+    """What a causal model takes."""
+    known = int(model.get_input_embeddings().weight.shape[0])
+    return TextLimits(partial(check_length, model, context(model.config)), known, drafts=drafts)
+
+
 def check_scores(runner: ModelRunner) -> None:
-    """Score a text of tokens from all over the vocabulary, and ask the model itself by a plain forward.
+    """Compare the scores of a text, of tokens from all over the vocabulary, with a plain forward of the model itself.
 
     Raises:
         ModelError: they differ by more than rounding, so what runs is not the model.
@@ -193,7 +201,7 @@ def check_scores(runner: ModelRunner) -> None:
         ids = torch.tensor([text], device=runner.device)
         wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].double()
     found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], behind=[])
-    runner.start([[]])
+    runner.clear()
     runner.forward_seconds = 0.0
     worst = apart(found, wanted)
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
@@ -222,7 +230,7 @@ def check_tree_forward(runner: ModelRunner) -> None:
     except Exception as error:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
     finally:
-        runner.start([[]])
+        runner.clear()
         runner.forward_seconds = 0.0
     worst = apart(tree, torch.stack(chains))
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
@@ -255,7 +263,7 @@ def _check_behind(runner: ModelRunner, tokens: list[int], paths: list[list[int]]
     except Exception as error:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
     finally:
-        runner.start([[]])
+        runner.clear()
         runner.forward_seconds = 0.0
     worst = apart(tree[-2:], torch.stack(plain).to(tree.device))
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
@@ -294,6 +302,6 @@ def score_tree(
     for i, path in enumerate(paths):
         ancestors[0, i, path] = True
     depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
-    runner.start([list(behind)])
-    scores: torch.Tensor = runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors)
-    return scores[0].double()
+    runner.clear()
+    runner.add([list(behind)])
+    return runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors).logits[0].double()

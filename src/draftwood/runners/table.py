@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound
 from draftwood.runners.protocols import Runner
+from draftwood.runners.rows import staying
 
 
 @final
@@ -32,9 +34,12 @@ class TableRunner:
         self._texts: list[list[int]] = []
         self._nodes: list[list[int]] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._texts = [list(text) for text in texts]
-        self._nodes = [[] for _ in texts]
+    def clear(self) -> None:
+        self._texts, self._nodes = [], []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._texts += [list(text) for text in texts]
+        self._nodes += [[] for _ in texts]
 
     def scores(self, text: Sequence[int]) -> Float[Tensor, "vocab"]:
         """Scores after ``text``."""
@@ -47,7 +52,7 @@ class TableRunner:
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes.extend(new)
         # Nodes come in an order in which ancestors precede descendants, so a mask row lists its path in order.
@@ -55,16 +60,22 @@ class TableRunner:
             torch.stack([self.scores(text + [t for t, on in zip(nodes, row, strict=True) if on]) for row in rows])
             for text, nodes, rows in zip(self._texts, self._nodes, ancestors.tolist(), strict=True)
         ]
-        return torch.stack(out)
+        return Scores(torch.stack(out))
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         for text, seen, kept, rest in zip(self._texts, self._nodes, nodes, pending, strict=True):
             text.extend([seen[n] for n in kept] + list(rest))
             seen.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._texts = [self._texts[r] for r in rows]
-        self._nodes = [self._nodes[r] for r in rows]
+    def drop(self, rows: Sequence[int]) -> None:
+        stay = staying(len(self._texts), rows)
+        self._texts = [self._texts[r] for r in stay]
+        self._nodes = [[] for _ in stay]
 
 
 @final
@@ -86,8 +97,11 @@ class BlockTableRunner:
         self.forward_seconds = 0.0
         self._round = BlockRound()
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._round = BlockRound()
+    def clear(self) -> None:
+        self._round.clear()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """Nothing to read: scores depend on the root alone."""
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
@@ -98,14 +112,19 @@ class BlockTableRunner:
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         return self._round.answer(self, tokens, depths)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         self._round.end(nodes, pending)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Nothing to drop: only the root is looked at."""
+    def drop(self, rows: Sequence[int]) -> None:
+        """Nothing to drop."""
 
 
 def toy(block: int = 0) -> Runner:

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.errors import ConfigError
+from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.slots import ForwardBatch, SlotTable
-from draftwood.runners.support import check_architecture, check_length, check_tree_forward, context, layer_count
-
-_CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
+from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
+from draftwood.runners.support import check_architecture, check_tree_forward, context, layer_count, text_limits
 
 
 @final
@@ -25,29 +25,34 @@ class TorchRunner:
     Args:
         model: a ``transformers`` causal language model in evaluation mode.
         check: run a tree of five tokens and compare it with one forward per path.
-        drafts: this is a draft model. Of texts beyond its context, and of tokens that it does not know, it may say anything:
-            there it is not asked, or its distribution is only worse.
+        drafts: this is a draft model, as in :class:`draftwood.runners.limits.TextLimits`.
+        hidden_layers: whose hidden states :class:`draftwood.core.scores.Scores` shall hold, for drafters that read them.
+            Numbered as in ``output_hidden_states``: 0 is the embedding, ``i`` the output of layer ``i``, and the last one
+            comes after the final norm.
 
     Raises:
+        ConfigError: the model has no such layer.
         ModelError: the architecture cannot score a tree; it is named, with the reason.
     """
 
     reads_source = False
     engine = "torch"
 
-    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
+    def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
+        layers, longest = layer_count(model.config), context(model.config)
+        if not all(0 <= layer <= layers for layer in hidden_layers):
+            raise ConfigError(f"hidden_layers {hidden_layers}, but the model has {layers} layers: give 0 to {layers}")
         self.model = model
+        self.hidden_layers = hidden_layers
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        self._context = context(model.config)
-        self.max_length = self._context.length if self._context is not None else None
+        self.max_length = longest.length if longest is not None else None
         self.device = model.device
-        self._drafts = drafts
-        self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
-        self._layers = layer_count(model.config)
+        self._limits = text_limits(model, drafts=drafts)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.start([[]])
+        self._cache = TreeCache(layers)
+        self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length)
         if check:
             check_tree_forward(self)
 
@@ -56,44 +61,50 @@ class TorchRunner:
         model: nn.Module = self.model
         return model
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._cache = TreeCache(self._layers)
-        self._rows = SlotTable(texts, self.model.dtype, self.device, self.max_length)
+    def clear(self) -> None:
+        self._rows.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._cache.select(rows)
-        self._rows.select(rows)
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._rows.add(texts)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._rows.drop(rows)
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
-        if not self._drafts:
-            check_length(self.model, self._context, self._rows.longest_text)
-        n = tokens.shape[1]
-        self._cache.reserve(self._rows.slots(n))
-        while self._rows.waiting > _CHUNK:
-            self._forward(self._rows.chunk(_CHUNK), keep=1)
-        return self._forward(self._rows.step(tokens, depths, ancestors), keep=n)
+    ) -> Scores:
+        self._limits.check(self._rows.longest_text)
+        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self._rows.commit(nodes, pending, self._cache)
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        self._rows.commit(nodes, pending)
 
-    def _forward(self, step: ForwardBatch, keep: int) -> Float[Tensor, "row keep vocab"]:
-        self._cache.start = step.start
-        only = {"logits_to_keep": keep} if self._can_keep else {}
+    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
+        self._cache.place(batch)
+        only = {"logits_to_keep": batch.keep} if self._can_keep else {}
+        states = {"output_hidden_states": True} if self.hidden_layers else {}
         start = perf_counter()
         with torch.inference_mode():
             out = self.model(
-                input_ids=step.tokens.clamp(max=self._known_tokens - 1) if self._drafts else step.tokens,
-                position_ids=step.positions,
-                attention_mask=step.mask,
+                input_ids=self._limits.within(batch.tokens),
+                position_ids=batch.positions,
+                attention_mask=batch.mask,
                 past_key_values=self._cache,
                 use_cache=True,
                 **only,
+                **states,
             )
+            hidden = None
+            if self.hidden_layers:
+                hidden = torch.cat([out.hidden_states[layer] for layer in self.hidden_layers], dim=-1)
         self.forward_seconds += perf_counter() - start
-        logits: Tensor = out.logits
-        return logits[:, -keep:]
+        return ForwardOutput(out.logits[:, -batch.keep :], hidden)

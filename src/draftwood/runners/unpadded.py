@@ -9,11 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.rng import CounterRng, RoundRng
+from draftwood.core.scores import Scores
 from draftwood.runners.protocols import BlockRunner, Runner
 
 
 def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
-    """A runner that never sees the first ``padding`` tokens of each row's text.
+    """A runner that never sees the first tokens of each row's text, as many as ``padding`` says in the order of ``add``.
 
     Its ``max_length`` counts the padding of the row that has least of it.
     """
@@ -29,9 +30,10 @@ class Unpadded:
         self.hold(runner, padding)
 
     def hold(self, runner: Runner, padding: Sequence[int]) -> None:
-        """Stand for this runner, from the next ``start`` on."""
+        """Stand for this runner, from the next :meth:`clear` on."""
         self._runner = runner
-        self._padding = padding
+        self._padding = list(padding)
+        self._coming = self._padding  # of the rows that are not here yet
         self.vocab_size = runner.vocab_size
         # No row has less padding, so none is longer than the runner takes as long as its text is no longer than this.
         self.max_length: int | None = None if runner.max_length is None else runner.max_length + min(padding, default=0)
@@ -42,24 +44,34 @@ class Unpadded:
         """Forget the runner, and with it the model and its memory; nothing works until another one is held."""
         del self._runner
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._runner.start([text[n:] for text, n in zip(texts, self._padding, strict=True)])
+    def clear(self) -> None:
+        self._runner.clear()
+        self._coming = self._padding
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        padding, self._coming = self._coming[: len(texts)], self._coming[len(texts) :]
+        self._runner.add([text[n:] for text, n in zip(texts, padding, strict=True)])
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         scores = self._runner.extend(tokens, depths, ancestors)
         self.forward_seconds = self._runner.forward_seconds
         return scores
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self._runner.commit(nodes, pending)
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        self._runner.commit(nodes, pending, hidden)
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._runner.select(rows)
+    def drop(self, rows: Sequence[int]) -> None:
+        self._runner.drop(rows)
 
 
 @final

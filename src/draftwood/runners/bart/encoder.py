@@ -13,12 +13,12 @@ from torch.nn.functional import embedding
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import (
-    encoder_layer_of,
-    ends_of,
-    feed,
-    itself,
+    BartEmbedding,
+    attend_within,
+    final_norm_of,
+    layer_of,
     padding_bias,
-    residual,
+    read_layer,
 )
 from draftwood.runners.support import TOLERANCE
 
@@ -43,14 +43,15 @@ class BartEncoder:
     """
 
     def __init__(self, encoder: Any) -> None:
-        self._ends = ends_of(encoder)
         if encoder.dtype == torch.float16:
             raise ModelError("in float16 these encoders clamp what overflows between their layers")
-        self.longest = int(self._ends.positions.shape[0]) - self._ends.offset
+        self._embedding = BartEmbedding(encoder)
+        self.longest = int(self._embedding.table.shape[0]) - self._embedding.offset
         # Positions that are no embedding (M2M100) count the tokens that are not padding, wherever padding stands.
         positions = encoder.embed_positions
         self._padding = None if isinstance(positions, nn.Embedding) else int(positions.padding_idx)
-        self._layers = [encoder_layer_of(part) for part in encoder.layers]
+        self._layers = [layer_of(part) for part in encoder.layers]
+        self._final_norm = final_norm_of(encoder)
 
     def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> Reading:
         """Read sources; ``mask`` is False at padding, None where nothing is padded."""
@@ -59,23 +60,20 @@ class BartEncoder:
 
     def embedded(self, tokens: Int[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
         """Tokens and positions."""
-        x, offset = self._ends.tokens(tokens), self._ends.offset
+        x, table, offset = self._embedding.words(tokens), self._embedding.table, self._embedding.offset
         if self._padding is None:
-            return x + self._ends.positions[offset : offset + tokens.shape[1]]
-        counted = (tokens != self._padding).long()
-        return x + embedding(counted.cumsum(1) * counted + self._padding, self._ends.positions)
+            return x + table[offset : offset + tokens.shape[1]]
+        counts = (tokens != self._padding).long()
+        return x + embedding(counts.cumsum(1) * counts + self._padding, table)
 
     def states(
         self, embedded: Float[Tensor, "row source width"], bias: Float[Tensor, "row 1 1 source"] | None
     ) -> Float[Tensor, "row source width"]:
         """What the layers make of it; ``bias`` is :func:`draftwood.runners.bart.layers.padding_bias`."""
-        ends = self._ends
-        x = embedded if ends.first_norm is None else layer_norm(embedded, *ends.first_norm)
-        first = ends.final_norm is not None
+        x, norm_first = self._embedding.normed(embedded), self._final_norm is not None
         for layer in self._layers:
-            x = residual(x, layer.own_norm, partial(itself, layer, bias), first=first)
-            x = residual(x, layer.last_norm, partial(feed, layer), first=first)
-        return x if ends.final_norm is None else layer_norm(x, *ends.final_norm)
+            x = read_layer(layer, x, partial(attend_within, layer, mask=bias), norm_first=norm_first)
+        return x if self._final_norm is None else layer_norm(x, *self._final_norm)
 
 
 def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:

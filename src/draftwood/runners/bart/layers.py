@@ -7,8 +7,8 @@ feed-forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,67 +22,44 @@ Weights: TypeAlias = tuple[Tensor, Tensor | None]  # [input, output] and [output
 Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 
 
-class EncoderLayer(NamedTuple):
-    """The weights of one layer of an encoder."""
+class SourceAttention(NamedTuple):
+    """The weights of a decoder layer's attention to the source."""
+
+    query: Weights
+    key: Weights
+    value: Weights
+    out: Weights
+    norm: Norm
+    scale: float
+
+
+class Layer(NamedTuple):
+    """The weights of one layer of an encoder or decoder."""
 
     own: list[Weights]  # query, key and value of self-attention: three products, or one of all
     own_out: Weights
     own_norm: Norm
+    source: SourceAttention | None  # of a decoder
     up: Weights
     activation: Callable[[Tensor], Tensor]
     down: Weights
     last_norm: Norm
     heads: int
-    scale: float
+    scale: float  # of self-attention
 
 
-class Layer(NamedTuple):
-    """The weights of one layer of a decoder."""
+def layer_of(part: Any) -> Layer:
+    """The weights of a layer of an encoder or decoder.
 
-    inner: EncoderLayer  # self-attention and the feed-forward part
-    question: Weights
-    key: Weights
-    value: Weights
-    source_out: Weights
-    source_norm: Norm
-    scale: float  # of cross-attention
-
-
-class Ends(NamedTuple):
-    """What stands before and behind the layers of an encoder or decoder."""
-
-    embed: Callable[[Tensor], Tensor]
-    factor: float  # of the embedded tokens
-    positions: Tensor  # [position, width]
-    offset: int  # the row of position 0
-    first_norm: Norm | None
-    final_norm: Norm | None  # where there is one, norms stand before the parts of a layer, else after them
-
-    def tokens(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new width"]:
-        """Embedded tokens, without positions."""
-        x = self.embed(tokens)
-        return x if self.factor == 1.0 else x * self.factor
-
-
-def ends_of(stack: Any) -> Ends:
-    if (table := position_table(stack)) is None:
-        raise ModelError(f"a {type(stack).__name__} has no table of positions")
-    return Ends(
-        embed=stack.embed_tokens,
-        factor=float(getattr(stack, "embed_scale", 1.0)),
-        positions=table[0],
-        offset=table[1],
-        first_norm=norm_of(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None,
-        final_norm=norm_of(stack.layer_norm) if hasattr(stack, "layer_norm") else None,
-    )
-
-
-def encoder_layer_of(part: Any) -> EncoderLayer:
-    own = part.self_attn
-    return EncoderLayer(
+    Raises:
+        ModelError, AttributeError: it is made of other parts.
+    """
+    own, source = part.self_attn, getattr(part, "encoder_attn", None)
+    return Layer(
         own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
         own_out=weights_of(own.out_proj),
         own_norm=norm_of(part.self_attn_layer_norm),
+        source=None if source is None else _source_attention(source, part.encoder_attn_layer_norm),
         up=weights_of(part.fc1),
         activation=part.activation_fn,
         down=weights_of(part.fc2),
@@ -92,25 +69,53 @@ def encoder_layer_of(part: Any) -> EncoderLayer:
     )
 
 
-def layer_of(part: Any) -> Layer:
-    source = part.encoder_attn
-    return Layer(
-        inner=encoder_layer_of(part),
-        question=weights_of(source.q_proj),
-        key=weights_of(source.k_proj),
-        value=weights_of(source.v_proj),
-        source_out=weights_of(source.out_proj),
-        source_norm=norm_of(part.encoder_attn_layer_norm),
-        scale=source.scaling,
-    )
+def _source_attention(part: Any, norm: Any) -> SourceAttention:
+    query, key, value, out = (weights_of(one) for one in (part.q_proj, part.k_proj, part.v_proj, part.out_proj))
+    return SourceAttention(query, key, value, out, norm_of(norm), part.scaling)
 
 
-def residual(x: Tensor, norm: Norm, part: Callable[[Tensor], Tensor], *, first: bool) -> Tensor:
-    """A part of a layer added to what it reads, with the norm ``first`` or last."""
-    return x + part(layer_norm(x, *norm)) if first else layer_norm(x + part(x), *norm)
+def source_attention_of(layer: Layer) -> SourceAttention:
+    """A decoder layer's attention to the source.
+
+    Raises:
+        ModelError: the layer has none.
+    """
+    if layer.source is None:
+        raise ModelError("a layer without attention to the source stands where a decoder's layer was wanted")
+    return layer.source
 
 
-def own(layer: EncoderLayer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
+def read_layer(
+    layer: Layer,
+    x: Float[Tensor, "row new width"],
+    attention: Callable[[Tensor], Tensor],
+    memory: tuple[Tensor, Tensor] | None = None,
+    bias: Float[Tensor, "row 1 1 source"] | None = None,
+    *,
+    norm_first: bool,
+) -> Float[Tensor, "row new width"]:
+    """One layer.
+
+    Args:
+        layer: its weights.
+        x: the states of the new tokens.
+        attention: self-attention.
+        memory: of a decoder, the layer's keys and values of the sources, [row, head, source, dim].
+        bias: what attention to them adds.
+        norm_first: norms stand before each part (mBART, Pegasus, M2M100), not after it (Marian, BART).
+    """
+    if norm_first:
+        x = x + attention(layer_norm(x, *layer.own_norm))
+        if layer.source is not None and memory is not None:
+            x = x + _source(layer.source, layer.heads, layer_norm(x, *layer.source.norm), memory, bias)
+        return x + feed(layer, layer_norm(x, *layer.last_norm))
+    x = layer_norm(x + attention(x), *layer.own_norm)
+    if layer.source is not None and memory is not None:
+        x = layer_norm(x + _source(layer.source, layer.heads, x, memory, bias), *layer.source.norm)
+    return layer_norm(x + feed(layer, x), *layer.last_norm)
+
+
+def own(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of self-attention, [row, head, new, dim] each."""
     parts = [product(x, weights) for weights in layer.own]
     if len(parts) > 1:
@@ -127,26 +132,35 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
     return product(found.reshape(*found.shape[:2], out[0].shape[0]), out)
 
 
-def itself(layer: EncoderLayer, mask: Tensor | None, x: Tensor) -> Float[Tensor, "row new width"]:
-    """Self-attention among tokens that are all new."""
+def attend_within(layer: Layer, x: Tensor, mask: Tensor | None) -> Float[Tensor, "row new width"]:
+    """Self-attention among the tokens of ``x`` alone."""
     return attend(*own(layer, x), mask, layer.scale, layer.own_out)
 
 
-def source_memory(layers: list[Layer], states: Float[Tensor, "row source width"]) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values that each layer makes of the encoded source, [row, head, source, dim]."""
-    return [
-        (split(product(states, layer.key), layer.inner.heads), split(product(states, layer.value), layer.inner.heads))
-        for layer in layers
-    ]
+def source_memory(
+    layers: Sequence[Layer], states: Float[Tensor, "row source width"]
+) -> Float[Tensor, "row part head source dim"]:
+    """Keys and values that each layer makes of the encoded source, in turn."""
+    parts = []
+    for layer in layers:
+        source = source_attention_of(layer)
+        parts += [split(product(states, weights), layer.heads) for weights in (source.key, source.value)]
+    return torch.stack(parts, dim=1)
 
 
-def ask(layer: Layer, memory: tuple[Tensor, Tensor], mask: Tensor | None, x: Tensor) -> Float[Tensor, "row new width"]:
+def by_layer(parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values in turn, as one pair for each layer."""
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _source(
+    source: SourceAttention, heads: int, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
+) -> Float[Tensor, "row new width"]:
     """Attention to the source."""
-    query = split(product(x, layer.question), layer.inner.heads)
-    return attend(query, *memory, mask, layer.scale, layer.source_out)
+    return attend(split(product(x, source.query), heads), *memory, mask, source.scale, source.out)
 
 
-def feed(layer: EncoderLayer, x: Tensor) -> Float[Tensor, "row new width"]:
+def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
     """The feed-forward part."""
     return product(layer.activation(product(x, layer.up)), layer.down)
 
@@ -159,6 +173,41 @@ def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Fl
 def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:
     """-inf where ``seen`` is False, and 0 elsewhere."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
+
+
+@final
+class BartEmbedding:
+    """Tokens and absolute positions of an encoder or decoder, and the norm after them, if there is one.
+
+    Attributes:
+        table: embeddings of the positions.
+        offset: the row of position 0.
+
+    Raises:
+        ModelError, AttributeError: the stack is made of other parts.
+    """
+
+    def __init__(self, stack: Any) -> None:
+        if (table := position_table(stack)) is None:
+            raise ModelError(f"a {type(stack).__name__} has no table of positions")
+        self.table, self.offset = table
+        self._embed = stack.embed_tokens
+        self._scale = float(getattr(stack, "embed_scale", 1.0))
+        self._norm = norm_of(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
+
+    def words(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
+        """The tokens alone."""
+        x: Tensor = self._embed(tokens)
+        return x if self._scale == 1.0 else x * self._scale
+
+    def normed(self, x: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
+        """What the first layer gets of tokens and positions."""
+        return x if self._norm is None else layer_norm(x, *self._norm)
+
+
+def final_norm_of(stack: Any) -> Norm | None:
+    """The norm after all layers, of stacks whose layers begin with one."""
+    return norm_of(stack.layer_norm) if hasattr(stack, "layer_norm") else None
 
 
 def position_table(stack: Any) -> tuple[Tensor, int] | None:

@@ -14,29 +14,33 @@ from torch import Tensor
 from draftwood.runners.bart.encoder import bart_encoder
 from draftwood.runners.bart.layers import (
     Layer,
-    ask,
-    feed,
-    itself,
+    attend_within,
+    by_layer,
     layer_of,
     padding_bias,
     product,
-    residual,
+    read_layer,
     source_memory,
     turned,
 )
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
+from draftwood.runners.rows import padded_rows, staying
 
 
 @runtime_checkable
 class BlockNetwork(Protocol):
     """A masked-block drafter over the sources of a batch."""
 
-    def start(self, sources: Sequence[Sequence[int]]) -> None:
-        """Read these sources from now on, once for all their blocks."""
+    def clear(self) -> None:
+        """All rows leave."""
         ...
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows."""
+    def add(self, sources: Sequence[Sequence[int]]) -> None:
+        """New rows, whose sources are read once for all their blocks."""
+        ...
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order."""
         ...
 
     def scores(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
@@ -44,7 +48,7 @@ class BlockNetwork(Protocol):
         ...
 
     def fresh(self) -> BlockNetwork:
-        """The same weights, and a memory of its own."""
+        """The same weights, and no rows."""
         ...
 
 
@@ -62,43 +66,57 @@ class BartBlocks:
         self._encoder = bart_encoder(model.encoder, self._pad)
         self._layers = [layer_of(part) for part in model.layers]
         self._head = turned(model.encoder.embed_tokens.weight), None
-        self.start([])
+        self.clear()
 
-    def start(self, sources: Sequence[Sequence[int]]) -> None:
-        self._sources = list(sources)
-        self._source: Source | None = None
-        self._memory: list[tuple[Tensor, Tensor]] = []
+    def clear(self) -> None:
+        self._unread: list[Sequence[int]] = []  # sources of the last rows
+        self._source: Source | None = None  # of those before
+        self._memory: Float[Tensor, "row part head source dim"] | None = None
 
     def fresh(self) -> BartBlocks:
         found = copy.copy(self)
-        found.start([])
+        found.clear()
         return found
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._sources = [self._sources[r] for r in rows]
-        if self._source is not None:
-            index = torch.tensor(list(rows), device=self.model.device)
-            self._source = self._source.select(index)
-            self._memory = [(keys[index], values[index]) for keys, values in self._memory]
+    def add(self, sources: Sequence[Sequence[int]]) -> None:
+        self._unread += sources
+
+    def drop(self, rows: Sequence[int]) -> None:
+        read = 0 if self._source is None else len(self._source.states)
+        self._unread = [source for row, source in enumerate(self._unread, read) if row not in rows]
+        if self._source is not None and self._memory is not None:
+            stay = torch.tensor(staying(read, rows), dtype=torch.long, device=self.model.device)
+            self._source, self._memory = self._source.picked(stay), self._memory[stay]
 
     def scores(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
         prefix, mask = self._padded(texts)
         with torch.inference_mode():
-            source = self._encoded(prefix.shape[1] + count)
+            source, memory = self._encoded(prefix.shape[1] + count)
             x, seen = self.model.entered(source, prefix, mask, count)
             here, there = padding_bias(seen, x.dtype), padding_bias(source.mask, x.dtype)
-            return product(read_block(self._layers, x, self._memory, here, there)[:, -count:], self._head)
+            states = read_block(self._layers, x, by_layer(memory.unbind(1)), here, there)
+            return product(states[:, -count:], self._head)
 
-    def _encoded(self, positions: int) -> Source:
-        """The sources, and what the first ``positions`` positions ask them; asked in portions, as texts grow slowly."""
-        if self._source is None:
-            self._source = self._read_source(*self._padded(self._sources))
-            self._memory = source_memory(self._layers, self._source.states)
-        known = 0 if self._source.answers is None else self._source.answers.shape[1]
-        if known < positions:
+    def _encoded(self, positions: int) -> tuple[Source, Float[Tensor, "row part head source dim"]]:
+        """The sources, with the answers to at least the first ``positions`` positions, and the layers' keys and values of
+        them. The answers are computed in portions, as texts grow slowly."""
+        source, memory = self._source, self._memory
+        if self._unread:
+            new = self._read_source(*self._padded(self._unread))
+            its_memory = source_memory(self._layers, new.states)
+            if source is None or memory is None:
+                source, memory = new, its_memory
+            else:
+                known = 0 if source.answers is None else source.answers.shape[1]
+                source, memory = source.joined(self.model.answered(new, known)), padded_rows(memory, its_memory, 3)
+            self._unread = []
+        assert source is not None
+        assert memory is not None
+        if source.answers is None or source.answers.shape[1] < positions:
             room = int(self.model.positions.num_embeddings)
-            self._source = self.model.answered(self._source, min(room, positions + int(self.model.config.block)))
-        return self._source
+            source = self.model.answered(source, min(room, positions + int(self.model.config.block)))
+        self._source, self._memory = source, memory
+        return source, memory
 
     def _read_source(self, tokens: Int[Tensor, "row source"], mask: Int[Tensor, "row source"] | None) -> Source:
         if self._encoder is None:
@@ -126,8 +144,5 @@ def read_block(
 ) -> Float[Tensor, "row token width"]:
     """What the layers make of prefix and block; the masks are additive."""
     for layer, parts in zip(layers, memory, strict=True):
-        inner = layer.inner
-        x = residual(x, inner.own_norm, partial(itself, inner, here), first=False)
-        x = residual(x, layer.source_norm, partial(ask, layer, parts, there), first=False)
-        x = residual(x, inner.last_norm, partial(feed, inner), first=False)
+        x = read_layer(layer, x, partial(attend_within, layer, mask=here), parts, there, norm_first=False)
     return x

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.scores import Scores
 from draftwood.runners.protocols import BlockRunner
 
 
@@ -25,6 +26,10 @@ class BlockRound:
         self._nodes: list[Tensor] = []  # [row, n] each
         self._scores: Tensor | None = None  # [row, place, vocab]
 
+    def clear(self) -> None:
+        """The round is given up."""
+        self._nodes, self._scores = [], None
+
     def begin(self, root: Int[Tensor, "row"], count: int, block: int) -> None:
         """The round's forward is about to be made, for ``count`` places.
 
@@ -32,13 +37,11 @@ class BlockRound:
             ConfigError: ``count`` is below 1 or above ``block``.
         """
         if not 1 <= count <= block:
-            raise ConfigError(f"{count} tokens were asked of a draft that fills blocks of {block}: ask for 1 to {block}")
+            raise ConfigError(f"a block of {count} tokens is wanted, but the draft fills at most {block}: give 1 to {block}")
         self._nodes = [root.unsqueeze(1)]
 
-    def answer(
-        self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]
-    ) -> Float[Tensor, "row node vocab"]:
-        """Scores after new nodes; the first of a round is the root, for which ``runner`` makes the forward."""
+    def answer(self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]) -> Scores:
+        """Scores at new nodes; the first of a round is the root, for which ``runner`` makes the forward."""
         if self._scores is None:
             scores = runner.score_block(tokens[:, 0], runner.block)
             self._scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=-torch.inf)
@@ -46,12 +49,12 @@ class BlockRound:
         else:
             self._nodes.append(tokens)
         row = torch.arange(len(tokens), device=tokens.device).unsqueeze(1)
-        return self._scores[row, depths.clamp(max=runner.block)]
+        return Scores(self._scores[row, depths.clamp(max=runner.block)])
 
     def end(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> list[list[int]]:
         """The round is over; returns the tokens that join each row's text (one host sync)."""
         tokens = torch.cat(self._nodes, dim=1).tolist() if self._nodes else [[] for _ in pending]
-        self._nodes, self._scores = [], None
+        self.clear()
         return [[*(row[node] for node in kept), *rest] for row, kept, rest in zip(tokens, nodes, pending, strict=True)]
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, unwanted
 from draftwood.runners.protocols import ModelRunner
 
@@ -60,9 +61,12 @@ class CausalBlockRunner:
     def network(self) -> nn.Module:
         return self.runner.network
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.start(texts)
-        self._round = BlockRound()
+    def clear(self) -> None:
+        self.runner.clear()
+        self._round.clear()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.runner.add(texts)
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
@@ -71,7 +75,7 @@ class CausalBlockRunner:
         tokens[:, 1:] = self.mask_token
         depths = torch.arange(count, device=self.device).expand(rows, -1)
         chain = torch.ones(count, count, dtype=torch.bool, device=self.device).tril_().expand(rows, -1, -1)
-        scores = self.runner.extend(tokens, depths, chain).index_fill(-1, self._never, -torch.inf)
+        scores = self.runner.extend(tokens, depths, chain).logits.index_fill(-1, self._never, -torch.inf)
         self.forward_seconds = self.runner.forward_seconds
         return scores
 
@@ -80,16 +84,21 @@ class CausalBlockRunner:
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         return self._round.answer(self, tokens, depths)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         new = self._round.end(nodes, pending)
-        read = [len(kept[:1]) for kept in nodes]  # of each row, the root, unless nothing was asked in this round
+        read = [len(kept[:1]) for kept in nodes]  # of each row, the root, unless nothing was scored in this round
         self.runner.commit([[0] * n for n in read], [tokens[n:] for tokens, n in zip(new, read, strict=True)])
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.runner.select(rows)
+    def drop(self, rows: Sequence[int]) -> None:
+        self.runner.drop(rows)
 
 
 def causal_draft(runner: ModelRunner) -> ModelRunner:

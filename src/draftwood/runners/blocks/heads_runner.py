@@ -4,85 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import PairingError
+from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, unwanted
 from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.protocols import Runner
-
-
-@runtime_checkable
-class StateRunner(Runner, Protocol):
-    """A runner that shows hidden states.
-
-    Attributes:
-        model: the ``transformers`` model behind it.
-        keep_states: whether it keeps them.
-        state: after ``commit``, what its output embedding got at the last committed node of each row, which predicted the
-            present root; None before the first one.
-    """
-
-    model: Any
-    keep_states: bool
-    state: Float[Tensor, "row width"] | None
+from draftwood.runners.rows import staying
 
 
 @final
 class HeadsRunner:
-    """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`HeadsDrafter`, beside the target that the text is
-    decoded with.
+    """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`HeadsDrafter`.
 
-    Before the target's first commit there is no state: then all scores are -inf, and nothing is drafted.
+    Before the first commit of a row there is no state: then all its scores are -inf, and nothing is drafted for it.
 
     Args:
         heads: in evaluation mode.
-        target: the runner of their target; from now on it keeps its states.
+        target: the model of their training; its runner must return what the output embedding gets as hidden states.
 
     Raises:
-        PairingError: a target that shows no states, or states of another width.
+        PairingError: a target with states of another width.
     """
 
-    def __init__(self, heads: HeadsDrafter, target: Runner) -> None:
-        if not isinstance(target, StateRunner):
-            raise PairingError(
-                f"heads need the target's hidden states, which {type(target).__name__} does not keep: give another drafter"
-            )
-        self._output: Tensor = target.model.get_output_embeddings().weight
+    def __init__(self, heads: HeadsDrafter, target: Any) -> None:
+        self._output: Tensor = target.get_output_embeddings().weight
         wanted, width = int(heads.config.d_model), int(self._output.shape[1])
         if wanted != width:
             raise PairingError(
                 f"the heads read states of width {wanted}, the target's have {width}: give the target of their training"
             )
-        target.keep_states = True
         self.heads = heads
-        self.block = int(heads.config.block)
-        self.vocab_size = int(self._output.shape[0])
         self.max_length: int | None = None
-        self.reads_source = target.reads_source
+        self.reads_source = bool(target.config.is_encoder_decoder)
         self.device = target.device
         self.forward_seconds = 0.0
-        self._target = target
-        self._never = torch.tensor(unwanted(target.model.config), dtype=torch.long, device=self.device)
+        self._never = torch.tensor(unwanted(target.config), dtype=torch.long, device=self.device)
         self._round = BlockRound()
+        self._states: list[Float[Tensor, "width"] | None] = []
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Nothing to read: the target does."""
-        self._round = BlockRound()
+    @property
+    def block(self) -> int:
+        return int(self.heads.config.block)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._output.shape[0])
+
+    def clear(self) -> None:
+        self._round.clear()
+        self._states = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._states += [None] * len(texts)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._states = [self._states[row] for row in staying(len(self._states), rows)]
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
         start = perf_counter()
-        state = self._target.state
-        if state is None:
-            return torch.full((len(root), count, self.vocab_size), -torch.inf, device=self.device)
-        with torch.inference_mode():
-            scores: Tensor = self.heads(state, self._output, count)
-            scores[..., self._never] = -torch.inf
+        known = [row for row, state in enumerate(self._states) if state is not None]
+        scores = torch.full((len(root), count, self.vocab_size), -torch.inf, device=self.device, dtype=self._output.dtype)
+        if known:
+            with torch.inference_mode():
+                states = torch.stack([state for state in self._states if state is not None])
+                scores[known] = self.heads(states, self._output, count)
+                scores[..., self._never] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
 
@@ -91,11 +83,21 @@ class HeadsRunner:
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         return self._round.answer(self, tokens, depths)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self._round.end(nodes, pending)
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        """End the round; the last hidden state of each row predicted the next root.
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Nothing to drop: the target does."""
+        Raises:
+            PairingError: no hidden states.
+        """
+        if hidden is None:
+            raise PairingError("heads read hidden states, but the target's runner returns none: make it with hidden=True")
+        self._states = [row[-1] for row in hidden]
+        self._round.end(nodes, pending)

@@ -23,6 +23,7 @@ from transformers.models.marian.modeling_marian import (
 
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.runners.pairing import check_target, digest_of
+from draftwood.runners.rows import padded_rows
 
 _SHARED = (
     *("vocab_size", "d_model", "encoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim"),
@@ -58,10 +59,25 @@ class Source(NamedTuple):
     mask: Bool[Tensor, "row source"] | None
     answers: Float[Tensor, "row position width"] | None = None
 
-    def select(self, rows: Int[Tensor, "kept"]) -> Source:
+    def picked(self, rows: Int[Tensor, "kept"]) -> Source:
         """Some of the sentences."""
         mask, answers = (None if part is None else part[rows] for part in (self.mask, self.answers))
         return Source(self.embedded[rows], self.states[rows], mask, answers)
+
+    def joined(self, other: Source) -> Source:
+        """These sentences and then the others, all padded to one length; answers to the positions that both have."""
+        mask, answers = None, None
+        if self.mask is not None or other.mask is not None or self.states.shape[1] != other.states.shape[1]:
+            mine, theirs = (
+                torch.ones_like(one.states[..., 0], dtype=torch.bool) if one.mask is None else one.mask
+                for one in (self, other)
+            )
+            mask = padded_rows(mine, theirs, 1)
+        if self.answers is not None and other.answers is not None:
+            known = min(self.answers.shape[1], other.answers.shape[1])
+            answers = torch.cat([self.answers[:, :known], other.answers[:, :known]])
+        embedded, states = padded_rows(self.embedded, other.embedded, 1), padded_rows(self.states, other.states, 1)
+        return Source(embedded, states, mask, answers)
 
 
 AutoConfig.register(MaskedBlockConfig.model_type, MaskedBlockConfig, exist_ok=True)  # as its tokenizer's loader asks

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, unwanted
@@ -44,8 +45,6 @@ class MaskedBlockRunner:
         self.model = model
         self.engine = engine
         self._limit(int(config.block) if block is None else block)
-        self.vocab_size = int(config.vocab_size)
-        self.max_source: int | None = int(config.max_position_embeddings)
         self.device = model.device
         self.forward_seconds = 0.0
         self._never = torch.tensor(unwanted(config, config.mask_token_id), device=self.device)
@@ -56,12 +55,25 @@ class MaskedBlockRunner:
     def _limit(self, block: int) -> None:
         room = int(self.model.positions.num_embeddings)
         if not 1 <= block < room:
-            raise ConfigError(f"a block of {block} masked positions was asked for; the model takes 1 to {room - 1}")
+            raise ConfigError(f"a block of {block} masked positions is wanted, but the model takes 1 to {room - 1}")
         self.block = block
         self.max_length: int | None = room - block
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """As :meth:`draftwood.runners.protocols.Runner.start`; the sources are encoded in the first round.
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    @property
+    def max_source(self) -> int | None:
+        return int(self.model.config.max_position_embeddings)
+
+    def clear(self) -> None:
+        self._network.clear()
+        self._texts = []
+        self._round.clear()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """As :meth:`draftwood.runners.protocols.Runner.add`; the sources are encoded in the next round.
 
         Raises:
             ConfigError: not as many sources as texts, or an empty one.
@@ -72,21 +84,19 @@ class MaskedBlockRunner:
         longest = max(map(len, sources), default=0)
         if self.max_source is not None and longest > self.max_source:
             raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
-        self._network.start([list(source) for source in sources])
-        self._texts = [list(text) for text in texts]
-        self._round = BlockRound()
+        self._network.add([list(source) for source in sources])
+        self._texts += [list(text) for text in texts]
 
     def longer(self, block: int) -> MaskedBlockRunner:
         """The same drafter for blocks of ``block`` tokens, longer than this one's and those of its training; it shares the
-        weights and starts anew.
+        weights, and has no rows.
 
         Raises:
             ConfigError: a block longer than the positions of the model allow.
         """
         found = copy.copy(self)
         found._limit(block)
-        found._network = self._network.fresh()
-        found.start([])
+        found._network, found._texts, found._round = self._network.fresh(), [], BlockRound()
         return found
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
@@ -105,13 +115,18 @@ class MaskedBlockRunner:
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
+    ) -> Scores:
         return self._round.answer(self, tokens, depths)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         for text, new in zip(self._texts, self._round.end(nodes, pending), strict=True):
             text.extend(new)
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._texts = [self._texts[r] for r in rows]
-        self._network.select(rows)
+    def drop(self, rows: Sequence[int]) -> None:
+        self._texts = [text for row, text in enumerate(self._texts) if row not in rows]
+        self._network.drop(rows)

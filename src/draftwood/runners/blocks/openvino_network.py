@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.bart.layers import (
     attend,
     bias_of,
+    by_layer,
     layer_of,
     product,
     source_memory,
@@ -35,6 +36,15 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.openvino.graph import converting, plain, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
 from draftwood.runners.openvino.store import stored_graphs
+from draftwood.runners.rows import padded_rows, staying
+
+
+class _Read(NamedTuple):
+    """What the first graph makes of sources."""
+
+    mask: Float[Tensor, "row 1 1 source"]
+    memory: Float[Tensor, "row part head source dim"]
+    answers: Float[Tensor, "row position width"]
 
 
 @final
@@ -58,28 +68,30 @@ class OpenVinoBlocks:
         self._reading, self._filling = CompiledGraph(source, model), CompiledGraph(block, model)
         self._heads, self._dim = _heads(model)
         self._room = int(model.positions.num_embeddings)
-        self.start([])
+        self.clear()
 
-    def start(self, sources: Sequence[Sequence[int]]) -> None:
-        self._sources = list(sources)
-        self._places = 0  # whose answers are known
+    def clear(self) -> None:
+        self._sources: list[Sequence[int]] = []
+        self._read: _Read | None = None  # of the first of them
 
     def fresh(self) -> OpenVinoBlocks:
         found = copy.copy(self)
         found._reading, found._filling = self._reading.another(), self._filling.another()
-        found.start([])
+        found.clear()
         return found
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._sources = [self._sources[r] for r in rows]
-        if self._places:
-            index = torch.tensor(list(rows))
-            self._attach(*(part.index_select(0, index) for part in (self._mask, self._memory, self._answers)))
+    def add(self, sources: Sequence[Sequence[int]]) -> None:
+        self._sources += sources
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._sources = [source for row, source in enumerate(self._sources) if row not in rows]
+        if self._read is not None:
+            stay = torch.tensor(staying(len(self._read.mask), rows), dtype=torch.long)
+            self._attach(_Read(*(part.index_select(0, stay) for part in self._read)))
 
     def scores(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
         config, longest = self.model.config, max(map(len, texts))
-        if self._places < longest + count:
-            self._read_sources(min(self._room, longest + count + int(config.block)))
+        self._read_sources(longest + count)
         width = filled(longest, self._room)
         block = [int(config.mask_token_id)] * count
         tokens = [[*text, *[int(config.pad_token_id)] * (width - len(text)), *block] for text in texts]
@@ -96,22 +108,43 @@ class OpenVinoBlocks:
         self._filling.run()
         return scores
 
-    def _read_sources(self, places: int) -> None:
-        longest = filled(max(map(len, self._sources)), int(self.model.config.max_position_embeddings))
-        padding = int(self.model.config.pad_token_id)
-        tokens = torch.tensor([[*source, *[padding] * (longest - len(source))] for source in self._sources])
-        mask = bias_of(torch.tensor([[i < len(source) for i in range(longest)] for source in self._sources]), torch.float32)
-        memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
-        answers = torch.empty(len(tokens), places, int(self.model.config.d_model))
-        self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
-        self._reading.put_list("places", range(places), np.int64)
-        self._reading.run()
-        self._attach(mask, memory, answers)
+    def _read_sources(self, positions: int) -> None:
+        """Read what was not read yet, for at least the first ``positions`` masked positions; they are answered in portions,
+        as texts grow slowly."""
+        old = self._read
+        if old is None or old.answers.shape[1] < positions:
+            self._attach(self._new(self._sources, min(self._room, positions + int(self.model.config.block))))
+        elif len(old.mask) < len(self._sources):
+            new = self._new(self._sources[len(old.mask) :], old.answers.shape[1])
+            padding = nn.functional.pad
+            missing = new.mask.shape[3] - old.mask.shape[3]
+            masks = (
+                padding(old.mask, (0, max(0, missing)), value=-torch.inf),
+                padding(new.mask, (0, max(0, -missing)), value=-torch.inf),
+            )
+            self._attach(
+                _Read(torch.cat(masks), padded_rows(old.memory, new.memory, 3), torch.cat([old.answers, new.answers]))
+            )
 
-    def _attach(self, mask: Tensor, memory: Tensor, answers: Tensor) -> None:
-        self._mask, self._memory, self._answers, self._places = mask, memory, answers, answers.shape[1]
-        parts = {f"source.{i}": part for i, part in enumerate(memory.unbind(1))}
-        self._filling.put(source_mask=mask, answers=answers, **parts)
+    def _new(self, sources: Sequence[Sequence[int]], positions: int) -> _Read:
+        longest = filled(max(map(len, sources)), int(self.model.config.max_position_embeddings))
+        padding = int(self.model.config.pad_token_id)
+        tokens = torch.tensor([[*source, *[padding] * (longest - len(source))] for source in sources])
+        mask = bias_of(torch.tensor([[i < len(source) for i in range(longest)] for source in sources]), torch.float32)
+        memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
+        answers = torch.empty(len(tokens), positions, int(self.model.config.d_model))
+        self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
+        self._reading.put_list("places", range(positions), np.int64)
+        self._reading.run()
+        return _Read(mask, memory, answers)
+
+    def _attach(self, read: _Read) -> None:
+        """Let the graph read these. It keeps the tensors that it was given: none may be empty."""
+        self._read = read
+        if not len(read.mask):
+            return
+        parts = {f"source.{i}": part for i, part in enumerate(read.memory.unbind(1))}
+        self._filling.put(source_mask=read.mask, answers=read.answers, **parts)
 
 
 def source_graph(model: Any) -> Any:
@@ -171,13 +204,12 @@ class _Reading(nn.Module):
     def forward(self, tokens: Tensor, source_mask: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self._encoder.embedded(tokens)
         states = self._encoder.states(embedded, source_mask)
-        memory = [part for both in source_memory(self._layers, states) for part in both]
         asking = embedding(places, self._table).unsqueeze(0).expand(tokens.shape[0], -1, -1)
         query, keys, values = (
             split(product(x, weights), self._heads)
             for x, weights in ((asking, self._query), (embedded, self._key), (embedded, self._value))
         )
-        return torch.stack(memory, dim=1), attend(query, keys, values, source_mask, self._scale, self._out)
+        return source_memory(self._layers, states), attend(query, keys, values, source_mask, self._scale, self._out)
 
 
 class _Filling(nn.Module):
@@ -204,8 +236,8 @@ class _Filling(nn.Module):
         places = positions.index_select(1, keep).unsqueeze(-1).expand(-1, -1, answers.shape[2])
         asked = hidden.index_select(1, keep) + answers.gather(1, places)
         hidden = torch.cat([hidden[:, : hidden.shape[1] - keep.shape[0]], asked], dim=1)
-        memory = list(zip(parts[::2], parts[1::2], strict=True))
-        return product(read_block(self._layers, hidden, memory, mask, source_mask).index_select(1, keep), self._head)
+        states = read_block(self._layers, hidden, by_layer(parts), mask, source_mask)
+        return product(states.index_select(1, keep), self._head)
 
 
 def _heads(model: Any) -> tuple[int, int]:

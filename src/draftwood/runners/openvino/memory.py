@@ -1,4 +1,4 @@
-"""Which slots of a memory that only grows are still of use: the others are masked, and seldom cleared away."""
+"""Which slots of a memory that only grows are still in use: the others are masked, and seldom cleared away."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.runners.openvino.graph import memory_names, shared
+from draftwood.runners.rows import staying
 from draftwood.runners.slots import ForwardBatch
 
 _PATIENCE = 100.0
 """Dead slots are cleared away once their square is so many times the slots in use. A forward pays for every dead slot at
 every new token, clearing away for every slot in use, and in small models most of all for itself. Decoding the bundled pair
 goes about as fast with anything from 20 to 1000; with few dead slots a round without a draft takes what it takes where
-nothing is ever drafted, and so the pace knows better what a draft has to beat."""
+nothing is ever drafted, and so the pace of drafting is better measured."""
 _ROOM = 256  # slots at first
 _SPARE, _WEIGHTS = 6, 5e6
 """A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long
@@ -26,7 +27,7 @@ as one more token does with some five million weights to a layer (measured on mo
 
 
 def spare_tokens(model: Any, layers: int) -> int:
-    """How many tokens of no use a forward may read so that it is of the same size as the last one, and so quicker."""
+    """How many padding tokens a forward may read so that it is of the same size as the last one, and so quicker."""
     return min(_SPARE, int(_WEIGHTS * layers / sum(weight.numel() for weight in model.parameters())))
 
 
@@ -47,64 +48,80 @@ class GrowingMemory:
 
     Args:
         request: an ``openvino.InferRequest`` whose state this is.
-        rows: how many texts.
-        spare: tokens of no use that a forward may read (:func:`spare_tokens`), of all rows together.
+        spare: padding tokens that a forward may read (:func:`spare_tokens`), of all rows together.
     """
 
-    def __init__(self, request: Any, rows: int, spare: int = 0) -> None:
+    def __init__(self, request: Any, spare: int = 0) -> None:
         self._request = request
         self._spare = spare
-        self._last = self._idled = 0  # tokens of the last forward; those of no use since one without
-        self._rows = list(range(rows))  # of the state as it is, those that go on
-        # Additive, of all slots: of earlier rounds' ones first, and with room for more, in which nothing is hidden.
-        self._line: Float[np.ndarray, "row room"] = np.zeros((rows, _ROOM), np.float32)
-        self._slots = 0  # of earlier rounds
-        self._live = [0] * rows  # how many of them are not hidden
-        self._new = 0  # slots of this round
-        self._places: list[int] = []  # of them, those of tokens that are of use
-        request.reset_state()
+        self.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, from the next forward on."""
-        whole = self._slots > 0  # an empty state takes as many rows as come
-        self._rows = [self._rows[r] for r in rows] if whole else list(range(len(rows)))
-        self._live = [self._live[r] for r in rows]
-        self._line = self._line[list(rows)]
+    def clear(self) -> None:
+        """All rows leave, and the state with them."""
+        self._last = self._idled = 0  # tokens of the last forward; padding tokens since one without
+        self._rows: list[int] = []  # the row of the state as it is that each row goes on from
+        # Additive, of all slots: of earlier rounds' ones first, and with room for more, in which nothing is hidden.
+        self._line: Float[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.float32)
+        self._slots = 0  # of earlier rounds
+        self._live: list[int] = []  # how many of them are not hidden
+        self._new = 0  # slots of this round
+        self._places: list[int] = []  # of them, those of tokens that are not padding
+        self._request.reset_state()
+
+    def add(self, rows: int) -> None:
+        """New rows, to which all slots in use are hidden: in the state they begin as copies of its first row."""
+        line = np.zeros((rows, self._line.shape[1]), np.float32)
+        line[:, : self._slots] = -np.inf
+        self._line = np.concatenate([self._line, line])
+        self._live += [0] * rows
+        self._rows += [0] * rows
+        if not self._slots:  # an empty state takes as many rows as come
+            self._rows = list(range(len(self._live)))
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave, from the next forward on; the others keep their order."""
+        stay = staying(len(self._live), rows)
+        if not stay:
+            self.clear()
+            return
+        self._rows = [self._rows[r] for r in stay] if self._slots else list(range(len(stay)))
+        self._live = [self._live[r] for r in stay]
+        self._line = self._line[stay]
 
     def next_rows(self) -> list[int]:
         """The rows of the state that the next forward goes on with; it is then taken as done."""
         rows, self._rows = self._rows, list(range(len(self._rows)))
         return rows
 
-    def inputs(self, step: ForwardBatch) -> Inputs:
-        """What the graph reads: perhaps tokens of no use first, and a mask over all slots of the state.
+    def inputs(self, batch: ForwardBatch) -> Inputs:
+        """What the graph reads: perhaps padding tokens first, and a mask over all slots of the state.
 
-        The mask of the step is over the slots of a memory that keeps the text only, or over those of this round, and ends
+        The mask of the batch is over the slots of a memory that keeps the text only, or over those of this round, and ends
         with these in either case; of those before, a new token sees whatever is not hidden. Without one it is the first of
         this round, and there is nothing else.
         """
-        rows, new = step.tokens.shape
+        rows, new = batch.tokens.shape
         idle = self._idle_for(rows, new)
         first, old = self._new + idle, self._slots
         self._places += range(first, first + new)
         self._new = first + new
-        if step.mask is None and not idle:
+        if batch.mask is None and not idle:
             self._make_room(1)
-            return Inputs(step.tokens, step.positions, torch.from_numpy(self._line[:, None, None, : old + 1]))
+            return Inputs(batch.tokens, batch.positions, torch.from_numpy(self._line[:, None, None, : old + 1]))
         out = np.full((rows, 1, idle + new, old + self._new), -np.inf, np.float32)
         out[..., :old] = self._line[:, None, None, :old]
-        of_use = 0.0 if step.mask is None else step.mask.numpy()[..., step.mask.shape[3] - len(self._places) :]
+        visible = 0.0 if batch.mask is None else batch.mask.numpy()[..., batch.mask.shape[3] - len(self._places) :]
         if len(self._places) == self._new:
-            out[..., old:] = of_use
+            out[..., old:] = visible
         else:
-            out[:, :, idle:, [old + place for place in self._places]] = of_use
+            out[:, :, idle:, [old + place for place in self._places]] = visible
             out[:, :, range(idle), range(old + first - idle, old + first)] = 0.0  # so that no softmax is empty
         if not idle:
-            return Inputs(step.tokens, step.positions, torch.from_numpy(out))
-        return Inputs(pad(step.tokens, (idle, 0)), pad(step.positions, (idle, 0)), torch.from_numpy(out))
+            return Inputs(batch.tokens, batch.positions, torch.from_numpy(out))
+        return Inputs(pad(batch.tokens, (idle, 0)), pad(batch.positions, (idle, 0)), torch.from_numpy(out))
 
     def _idle_for(self, rows: int, new: int) -> int:
-        """Tokens of no use per row; not more of them, one forward after the other, than another size would cost once."""
+        """Padding tokens per row; not more of them, one forward after the other, than another size would cost once."""
         idle = self._last - new
         self._idled += idle * rows
         if idle <= 0 or self._idled > self._spare:

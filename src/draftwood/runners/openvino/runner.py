@@ -11,22 +11,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.store import stored_graph
-from draftwood.runners.slots import ForwardBatch, SlotTable
+from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
 from draftwood.runners.support import (
     check_architecture,
-    check_length,
     check_scores,
     check_tree_forward,
     context,
     layer_count,
+    text_limits,
 )
-
-_CHUNK = 512  # pending tokens per forward; bounds the memory of a long prompt's mask
 
 
 @final
@@ -44,82 +43,105 @@ class OpenVinoRunner:
             five tokens with one forward per path.
         drafts: this is a draft model, as for :class:`TorchRunner`.
         place: OpenVINO's name of the device that computes, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
+        hidden_layers: hidden states are not available here: anything but () is refused.
 
     Attributes:
-        model: as it came; what it scored is asked from the graph.
-        engine: ``openvino``, with the device where it is not the CPU and the weights where they were rounded: ``openvino
-            int8``.
+        model: as it came; the graph computes what it would.
         network: the graph.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device; hidden layers.
         ModelError: the architecture cannot score a tree or cannot be converted; it is named, with the reason.
     """
 
     reads_source = False
 
     def __init__(
-        self, model: Any, *, weights: Weights = "same", check: bool = True, drafts: bool = False, place: str = CPU
+        self,
+        model: Any,
+        *,
+        weights: Weights = "same",
+        check: bool = True,
+        drafts: bool = False,
+        place: str = CPU,
+        hidden_layers: tuple[int, ...] = (),
     ) -> None:
+        if hidden_layers:
+            raise ConfigError(
+                f"hidden_layers {hidden_layers} are wanted, but OpenVINO returns no hidden states: use --backend torch"
+            )
         check_architecture(model)
         if model.training:
             raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
         check_precision(model, place)
+        longest = context(model.config)
         self.model = model
         self.weights, self.place = weights, place
-        self.engine = " ".join(["openvino", *([place] if place != CPU else []), *([weights] if weights != "same" else [])])
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        self._context = context(model.config)
-        self.max_length = self._context.length if self._context is not None else None
+        self.max_length = longest.length if longest is not None else None
         self.device = model.device
-        self._drafts = drafts
-        self._known_tokens = int(model.get_input_embeddings().weight.shape[0])
         self.forward_seconds = 0.0
-        # Not for a target: a pace chooses the size of its trees by what each size takes there.
-        self._spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
         self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
-        self.start([[]])
+        self._limits = text_limits(model, drafts=drafts)
+        # Not for a target: the size of its trees is chosen by what each size takes there.
+        spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
+        self._memory = GrowingMemory(self.network.request, spare)
+        self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
         if check:
             if weights == "same":
                 check_scores(self)
             check_tree_forward(self)
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._memory = GrowingMemory(self.network.request, len(texts), self._spare)
-        self._rows = SlotTable(texts, torch.float32, self.device, self.max_length, bare=True, recent=True)
+    @property
+    def engine(self) -> str:
+        """``openvino``, the device unless it is the CPU, and the weights if they were rounded: ``openvino int8``."""
+        parts = (self.place if self.place != CPU else "", self.weights if self.weights != "same" else "")
+        return " ".join(["openvino", *filter(None, parts)])
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._memory.select(rows)
-        self._rows.select(rows)
+    @property
+    def vocab_size(self) -> int:
+        return self.network.vocab_size
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._rows.add(texts)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._rows.drop(rows)
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
-        if not self._drafts:
-            check_length(self.model, self._context, self._rows.longest_text)
-        while self._rows.waiting > _CHUNK:
-            self._forward(self._rows.chunk(_CHUNK), keep=1)
-        return self._forward(self._rows.step(tokens, depths, ancestors), keep=tokens.shape[1])
+    ) -> Scores:
+        self._limits.check(self._rows.longest_text)
+        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self._rows.commit(nodes, pending, self._memory)
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        self._rows.commit(nodes, pending)
 
     def read(self, text: Sequence[int]) -> list[Float[np.ndarray, "1 head token width"]]:
-        """Begin again with this text, and its keys and values of every layer in turn; then only :meth:`start` may follow."""
-        self.start([text])
-        while self._rows.waiting:
-            self._forward(self._rows.chunk(min(_CHUNK, self._rows.waiting)), keep=1)
+        """The keys and values of this text, of every layer in turn. All rows leave; the next call is :meth:`clear`."""
+        self.clear()
+        self.add([text])
+        for batch in self._rows.pending_batches():
+            self._forward(batch)
         return self._memory.contents()
 
-    def _forward(self, step: ForwardBatch, keep: int) -> Float[Tensor, "row keep vocab"]:
-        tokens, positions, mask = self._memory.inputs(step)
-        if self._drafts:
-            tokens = tokens.clamp(max=self._known_tokens - 1)
+    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
+        tokens, positions, mask = self._memory.inputs(batch)
         rows = self._memory.next_rows()
         start = perf_counter()
-        scores: Tensor = self.network(input_ids=tokens, positions=positions, mask=mask, keep=keep, rows=rows)
+        scores: Tensor = self.network(
+            input_ids=self._limits.within(tokens), positions=positions, mask=mask, keep=batch.keep, rows=rows
+        )
         self.forward_seconds += perf_counter() - start
-        return scores
+        return ForwardOutput(scores)

@@ -14,22 +14,23 @@ from torch.nn.functional import embedding
 from transformers.cache_utils import Cache
 
 from draftwood.runners.bart.layers import (
-    EncoderLayer,
-    ask,
+    BartEmbedding,
+    Layer,
     attend,
-    ends_of,
-    feed,
+    by_layer,
+    final_norm_of,
     layer_of,
     own,
     product,
-    residual,
+    read_layer,
+    source_attention_of,
     source_memory,
     turned,
 )
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.seq2seq.patched_decoder import Scored, layer_list
+from draftwood.runners.seq2seq.patched_decoder import layer_list
 from draftwood.runners.seq2seq.source import Encoded
-from draftwood.runners.slots import ForwardBatch
+from draftwood.runners.slots import ForwardBatch, ForwardOutput
 
 
 @final
@@ -46,30 +47,43 @@ class BartDecoder:
         decoder = model.get_decoder()
         self.dtype = model.dtype
         self.layers = [layer_of(part) for part in layer_list(decoder)]
-        self._ends = ends_of(decoder)
+        for layer in self.layers:
+            source_attention_of(layer)
+        self._embedding = BartEmbedding(decoder)
+        self._final_norm = final_norm_of(decoder)
         head = model.get_output_embeddings()
         bias = getattr(model, "final_logits_bias", None)
         self._head = turned(head.weight), _sum(head.bias, None if bias is None else bias[0])
-
-    def start(self, source: Encoded) -> None:
         self.cache = TreeCache(len(self.layers))
+        self._source: Encoded | None = None
+
+    def clear(self) -> None:
+        self._source = None
+
+    def add(self, source: Encoded) -> None:
         with torch.inference_mode():
-            self.recall(source_memory(self.layers, source.states), source.bias())
+            new = source._replace(memory=source_memory(self.layers, source.states))
+            self._keep(new if self._source is None else self._source.joined(new))
+
+    def drop(self, rows: Sequence[int]) -> None:
+        assert self._source is not None
+        self._keep(self._source.without(rows))
+
+    def _keep(self, source: Encoded) -> None:
+        assert source.memory is not None
+        self._source = source
+        self.recall(by_layer(source.memory.unbind(1)), source.bias())
 
     def recall(self, memory: list[tuple[Tensor, Tensor]], bias: Float[Tensor, "row 1 1 source"] | None) -> None:
-        """Ask these keys and values of the sources from now on, [row, head, source, dim] of each layer."""
+        """Attend to these keys and values of the sources from now on, [row, head, source, dim] of each layer."""
         self._memory, self._bias = memory, bias
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.cache.select(rows)
-        index = torch.tensor(list(rows), device=self._ends.positions.device)
-        self._bias = None if self._bias is None else self._bias.index_select(0, index)
-        self._memory = [(keys.index_select(0, index), values.index_select(0, index)) for keys, values in self._memory]
-
-    def read(self, step: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        self.cache.place(step)
-        states = self.states(self.cache, step.tokens, step.positions, step.mask)[:, -keep:]
-        return Scored(states, self.scores(states))
+    def read(
+        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
+    ) -> ForwardOutput:
+        self.cache.place(batch)
+        states = self.states(self.cache, batch.tokens, batch.positions, batch.mask)
+        return ForwardOutput(self.scores(states[:, -batch.keep :]), states if hidden else None)
 
     def states(
         self,
@@ -79,25 +93,21 @@ class BartDecoder:
         mask: Float[Tensor, "row 1 new slot"] | None,
     ) -> Float[Tensor, "row new width"]:
         """What the layers make of new tokens, whose keys and values go to ``cache``; the output embedding gets it."""
-        ends = self._ends
-        x = ends.tokens(tokens) + embedding(positions + ends.offset, ends.positions)
-        if ends.first_norm is not None:
-            x = layer_norm(x, *ends.first_norm)
-        first = ends.final_norm is not None
+        words = self._embedding.words(tokens)
+        x = self._embedding.normed(words + embedding(positions + self._embedding.offset, self._embedding.table))
+        norm_first = self._final_norm is not None
         for index, layer in enumerate(self.layers):
-            inner, memory = layer.inner, self._memory[index]
-            x = residual(x, inner.own_norm, partial(_itself, inner, cache, index, mask), first=first)
-            x = residual(x, layer.source_norm, partial(ask, layer, memory, self._bias), first=first)
-            x = residual(x, inner.last_norm, partial(feed, inner), first=first)
-        return x if ends.final_norm is None else layer_norm(x, *ends.final_norm)
+            attention = partial(_attend_text, cache, index, layer, mask)
+            x = read_layer(layer, x, attention, self._memory[index], self._bias, norm_first=norm_first)
+        return x if self._final_norm is None else layer_norm(x, *self._final_norm)
 
     def scores(self, states: Float[Tensor, "row new width"]) -> Float[Tensor, "row new vocab"]:
         """The output embedding."""
         return product(states, self._head)
 
 
-def _itself(layer: EncoderLayer, cache: Cache, index: int, mask: Tensor | None, x: Tensor) -> Tensor:
-    """Self-attention, of which ``cache`` keeps the keys and values."""
+def _attend_text(cache: Cache, index: int, layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
+    """Self-attention to the text so far."""
     query, key, value = own(layer, x)
     keys, values = cache.update(key, value, index)
     return attend(query, keys, values, mask, layer.scale, layer.own_out)

@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.encoder import BartEncoder
-from draftwood.runners.bart.layers import Layer, bias_of, source_memory
+from draftwood.runners.bart.layers import Layer, bias_of, by_layer, source_attention_of, source_memory
 from draftwood.runners.openvino.graph import GraphMemory, converting, memory_names, plain, stateful, traced
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
 from draftwood.runners.openvino.store import stored_graphs
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
-from draftwood.runners.seq2seq.patched_decoder import Scored
 from draftwood.runners.seq2seq.source import Encoded, longest_source
-from draftwood.runners.slots import ForwardBatch
+from draftwood.runners.slots import ForwardBatch, ForwardOutput
 
 
 @final
@@ -52,8 +51,9 @@ class OpenVinoDecoder:
         parts = [one.partial_shape for one in decoder.inputs if one.any_name.startswith("source.")]
         self._sizes = len(parts), parts[0][1].get_length(), parts[0][3].get_length()
         self._width, self._vocab = (decoder.output(name).partial_shape[2].get_length() for name in ("states", "scores"))
-        self._spare = spare_tokens(model, len(parts) // 2)
         self._model_dtype, self._longest = model.dtype, longest_source(model) or 0
+        self.cache = GrowingMemory(self._decoder.request, spare_tokens(model, len(parts) // 2))
+        self._source: Encoded | None = None
 
     def encode(self, tokens: Int[Tensor, "row longest"], mask: Bool[Tensor, "row longest"] | None) -> Encoded:
         """Read padded sources, padded further; ``mask`` is True at tokens, None where nothing is padded."""
@@ -69,28 +69,36 @@ class OpenVinoDecoder:
         self._encoder.run()
         return Encoded(tokens, states, mask, memory)
 
-    def start(self, source: Encoded) -> None:
-        self.cache = GrowingMemory(self._decoder.request, len(source.tokens), self._spare)
-        self._attach(source)
+    def clear(self) -> None:
+        self._source = None
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.cache.select(rows)
-        self._attach(self._source.select(rows))
+    def add(self, source: Encoded) -> None:
+        self._attach(source if self._source is None else self._source.joined(source))
 
-    def read(self, step: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        inputs = self.cache.inputs(step)
+    def drop(self, rows: Sequence[int]) -> None:
+        assert self._source is not None
+        self._attach(self._source.without(rows))
+
+    def read(
+        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
+    ) -> ForwardOutput:
+        inputs = self.cache.inputs(batch)
         rows, new = inputs.tokens.shape
+        keep = batch.tokens.shape[1] if hidden else batch.keep
         states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
         self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
         self._decoder.put(mask=inputs.mask, states=states, scores=scores)
         self._decoder.put_list("keep", range(new - keep, new), np.int64)
         self._decoder.put_list("rows", self.cache.next_rows(), np.int32)
         self._decoder.run()
-        return Scored(states.to(self._model_dtype), scores)
+        return ForwardOutput(scores[:, -batch.keep :], states.to(self._model_dtype) if hidden else None)
 
     def _attach(self, source: Encoded) -> None:
+        """Let the graph read these sources. It keeps the tensors that it was given: none may be empty."""
         assert source.memory is not None
         self._source = source
+        if not len(source.tokens):
+            return
         parts = {f"source.{i}": part for i, part in enumerate(source.memory.unbind(1))}
         self._decoder.put(source_mask=_whole(source.mask, source.tokens.shape), **parts)
 
@@ -149,8 +157,7 @@ class _Reading(nn.Module):
 
     def forward(self, tokens: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
         states = self._encoder.states(self._encoder.embedded(tokens), source_mask)
-        memory = [part for both in source_memory(self._layers, states) for part in both]
-        return states, torch.stack(memory, dim=1)
+        return states, source_memory(self._layers, states)
 
 
 class _Scoring(nn.Module):
@@ -165,7 +172,7 @@ class _Scoring(nn.Module):
     ) -> tuple[Tensor, ...]:
         half = len(parts) // 2
         source, memory = parts[:half], GraphMemory(parts[half:])
-        self._decoder.recall(list(zip(source[::2], source[1::2], strict=True)), source_mask)
+        self._decoder.recall(by_layer(source), source_mask)
         states = self._decoder.states(memory, tokens, positions, mask).index_select(1, keep)
         return (self._decoder.scores(states), states, *memory.present)
 
@@ -183,11 +190,11 @@ def _bart(model: Any) -> tuple[BartEncoder, BartDecoder]:
 
 def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
     """Heads and width of the keys and values of every layer in turn."""
-    return [
-        (layer.inner.heads, weight.shape[1] // layer.inner.heads)
-        for layer in layers
-        for weight, _ in (layer.key, layer.value)
-    ]
+    sizes = []
+    for layer in layers:
+        source = source_attention_of(layer)
+        sizes += [(layer.heads, weight.shape[1] // layer.heads) for weight, _ in (source.key, source.value)]
+    return sizes
 
 
 def _whole(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:

@@ -1,17 +1,17 @@
 """The decoder of an encoder-decoder model, driven by positions: its own forward with the positions of each row's tree.
 
-These decoders count their positions themselves, so a node would stand where its place in memory is. Shallow copies of the
-modules that look positions up ask the tree instead: a table of absolute positions (Marian, BART, mBART, Pegasus, M2M100 and
+These decoders count their positions themselves, so a node's position would be its slot. Shallow copies of the modules that
+look positions up take those of the tree instead: a table of absolute positions (Marian, BART, mBART, Pegasus, M2M100 and
 their kin), or the relative bias of T5 (Raffel et al. 2020, arXiv 1910.10683).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
@@ -19,25 +19,19 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.rows import staying
 from draftwood.runners.seq2seq.source import Encoded
 from draftwood.runners.seq2seq.twin import name_of, twin, with_parts
-from draftwood.runners.slots import ForwardBatch, KVCache
-
-
-class Scored(NamedTuple):
-    """What a decoder says after the last tokens of a step."""
-
-    states: Float[Tensor, "row keep width"]
-    """As the output embedding gets them."""
-    scores: Float[Tensor, "row keep vocab"]
+from draftwood.runners.slots import ForwardBatch, ForwardOutput, KVCache
 
 
 @runtime_checkable
 class SourceDecoder(Protocol):
-    """A decoder and its memory: keys and values of the text in ``cache``, those of the sources beside it.
+    """A decoder and its memory of the rows' sources. Keys and values of the text are in ``cache``, whose rows a
+    :class:`draftwood.runners.slots.SlotTable` keeps.
 
     Attributes:
-        bare: a step without a mask is one in which every token sees everything.
+        bare: a batch without a mask is one in which every token sees everything.
         recent: masks over this round's slots are enough.
         dtype: of the masks that it wants.
     """
@@ -49,16 +43,22 @@ class SourceDecoder(Protocol):
     @property
     def cache(self) -> KVCache: ...
 
-    def start(self, source: Encoded) -> None:
-        """Forget everything; read these sources from now on."""
+    def clear(self) -> None:
+        """All rows leave."""
         ...
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only these rows."""
+    def add(self, source: Encoded) -> None:
+        """New rows, behind those that are there, with these sources."""
         ...
 
-    def read(self, step: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        """Score the last ``keep`` tokens of a step."""
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order."""
+        ...
+
+    def read(
+        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
+    ) -> ForwardOutput:
+        """Read a batch; its hidden states, if wanted, are what the output embedding gets."""
         ...
 
 
@@ -80,35 +80,45 @@ class PatchedDecoder:
         inside = name_of(model.get_decoder(), model)
         parts = {f"{inside}.{name}": part for name, part in parts.items()}
         self._twin = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
-        self._layers = len(layer_list(model.get_decoder()))
         self.dtype = model.dtype
+        self.cache = TreeCache(len(layer_list(model.get_decoder())))
+        self._source: Encoded | None = None
+        self._memory = EncoderDecoderCache(self.cache, DynamicCache())
 
-    def start(self, source: Encoded) -> None:
+    def clear(self) -> None:
+        self._source = None
+
+    def add(self, source: Encoded) -> None:
+        self._keep(source if self._source is None else self._source.joined(source))
+        # The layers make the keys and values of all sources again in the next forward.
+        self._memory = EncoderDecoderCache(self.cache, DynamicCache())
+
+    def drop(self, rows: Sequence[int]) -> None:
+        assert self._source is not None
+        stay = torch.tensor(staying(len(self._source.tokens), rows), dtype=torch.long, device=self._source.states.device)
+        self._keep(self._source.without(rows))
+        self._memory.cross_attention_cache.batch_select_indices(stay)
+
+    def _keep(self, source: Encoded) -> None:
         self._source, self._bias = source, source.bias()
-        self.cache = TreeCache(self._layers)
-        self._cross = DynamicCache()
-        self._memory = EncoderDecoderCache(self.cache, self._cross)
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._source = self._source.select(rows)
-        self._bias = self._source.bias()
-        self.cache.select(rows)
-        self._cross.batch_select_indices(torch.tensor(list(rows), device=self._source.states.device))
-
-    def read(self, step: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], keep: int) -> Scored:
-        self.cache.place(step)
-        self._head.keep = keep
+    def read(
+        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
+    ) -> ForwardOutput:
+        assert self._source is not None
+        self.cache.place(batch)
+        self._head.keep = batch.keep
         for patch in self._patches:
-            patch.place(step.positions, slot_positions)
+            patch.place(batch.positions, slot_positions)
         out = self._twin(
             encoder_outputs=BaseModelOutput(last_hidden_state=self._source.states),
-            attention_mask=None if self._bias is None else self._bias.expand(-1, -1, step.tokens.shape[1], -1),
-            decoder_input_ids=step.tokens,
-            decoder_attention_mask=step.mask,
+            attention_mask=None if self._bias is None else self._bias.expand(-1, -1, batch.tokens.shape[1], -1),
+            decoder_input_ids=batch.tokens,
+            decoder_attention_mask=batch.mask,
             past_key_values=self._memory,
             use_cache=True,
         )
-        return Scored(self._head.states, out.logits)
+        return ForwardOutput(out.logits, self._head.states if hidden else None)
 
 
 def layer_list(decoder: Any) -> nn.ModuleList:
@@ -132,8 +142,8 @@ class _Head(nn.Module):
         self.keep = 1
 
     def forward(self, states: Tensor) -> Tensor:
-        self.states = states[:, -self.keep :]
-        scores: Tensor = self.inner(self.states)
+        self.states = states
+        scores: Tensor = self.inner(states[:, -self.keep :])
         return scores
 
 

@@ -11,26 +11,40 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import ModelError, PairingError
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.seq2seq.proof import check_source_trees
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
+from draftwood.runners.seq2seq.source import (
+    Encoded,
+    SourceReader,
+    check_encoder_decoder,
+    longest_text,
+    source_text_limits,
+)
 
 
-def seq2seq_runner(model: Any, *, engine: Backend = "torch", drafts: bool = False) -> Seq2SeqRunner | PathRunner:
+def seq2seq_runner(
+    model: Any, *, engine: Backend = "torch", drafts: bool = False, hidden: bool = False
+) -> Seq2SeqRunner | PathRunner:
     """The fastest runner that is right for an encoder-decoder model; arguments as for :class:`Seq2SeqRunner`.
 
     Raises:
+        PairingError: hidden states are wanted, but the only runner that is right returns none.
         ConfigError: OpenVINO is not installed, or does not compute in the model's number format or on its device.
         ModelError: the architecture cannot score a tree in any way, or OpenVINO cannot run it; it is named, with the reason.
     """
     check_encoder_decoder(model)
     if engine == "openvino":
-        return Seq2SeqRunner(model, engine=engine, drafts=drafts)
+        return Seq2SeqRunner(model, engine=engine, drafts=drafts, hidden=hidden)
     try:
-        return Seq2SeqRunner(model, drafts=drafts)
-    except ModelError:
+        return Seq2SeqRunner(model, drafts=drafts, hidden=hidden)
+    except ModelError as error:
+        if hidden:
+            raise PairingError(
+                f"the drafter reads hidden states, which PathRunner does not return: give another drafter ({error})"
+            ) from error
         return PathRunner(model, drafts=drafts)
 
 
@@ -42,8 +56,7 @@ class PathRunner:
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode.
         check: score two small trees and compare them with plain forwards of their paths.
-        drafts: this is a draft model: of texts beyond its positions, and of tokens that it does not know, it may say
-            anything, and of a source too long for it it reads the beginning.
+        drafts: this is a draft model, as for :class:`Seq2SeqRunner`.
 
     Attributes:
         max_source: the longest source in tokens, None if unlimited.
@@ -58,37 +71,49 @@ class PathRunner:
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.max_length = longest_text(model)
         self.device = model.device
         self.forward_seconds = 0.0
-        self._drafts = drafts
-        self._known_tokens = known_tokens(model.get_decoder(), model)
+        self._limits = source_text_limits(model, drafts=drafts)
         self._reader = SourceReader(model, drafts=drafts)
-        self.max_source = self._reader.longest
+        self.clear()
         if check:
             check_source_trees(self)
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        start = perf_counter()
-        self._source = self._reader.read(sources, len(texts))
-        self.forward_seconds += perf_counter() - start
-        self._texts = [list(text) for text in texts]
-        self._nodes: list[list[int]] = [[] for _ in texts]
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._source = self._source.select(rows)
-        self._texts = [self._texts[r] for r in rows]
-        self._nodes = [self._nodes[r] for r in rows]
+    @property
+    def max_source(self) -> int | None:
+        return self._reader.longest
+
+    def clear(self) -> None:
+        self._source: Encoded | None = None
+        self._texts: list[list[int]] = []
+        self._nodes: list[list[int]] = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        start = perf_counter()
+        new = self._reader.read(sources, len(texts))
+        self._source = new if self._source is None else self._source.joined(new)
+        self.forward_seconds += perf_counter() - start
+        self._texts += [list(text) for text in texts]
+        self._nodes += [[] for _ in texts]
+
+    def drop(self, rows: Sequence[int]) -> None:
+        assert self._source is not None
+        self._source = self._source.without(rows)
+        self._texts = [text for row, text in enumerate(self._texts) if row not in rows]
+        self._nodes = [[] for _ in self._texts]
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
-        if not self._drafts:
-            check_text(self.model, max(map(len, self._texts)) + 1, self.max_length)
+    ) -> Scores:
+        self._limits.check(max(map(len, self._texts)) + 1)
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes += new
         rows: list[int] = []
@@ -107,27 +132,33 @@ class PathRunner:
             rows += [row] * len(leaves)
         scores = self._forward(rows, lines)
         line, token = torch.tensor(places, device=self.device).unbind(-1)
-        return scores[line, token.clamp_(max=scores.shape[1] - 1)]
+        return Scores(scores[line, token.clamp_(max=scores.shape[1] - 1)])
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
         for row, (kept, tokens) in enumerate(zip(nodes, pending, strict=True)):
             self._texts[row] += [self._nodes[row][node] for node in kept]
             self._texts[row] += tokens
             self._nodes[row] = []
 
     def _forward(self, rows: list[int], lines: list[list[int]]) -> Float[Tensor, "line token vocab"]:
+        assert self._source is not None
         start = perf_counter()
         # A node beyond the positions is not valid in its row, and its scores are never used.
         width = min(max(map(len, lines)), self.max_length or max(map(len, lines)))
         tokens = torch.tensor([(line + [0] * width)[:width] for line in lines], device=self.device)
-        source = self._source.select(rows)
+        source = self._source.picked(rows)
         whole = torch.ones(source.states.shape[:2], dtype=torch.long, device=self.device)
         with torch.inference_mode():
             scores: Tensor = self.model(
                 input_ids=source.tokens,  # FSMT makes its decoder causal only where it gets these
                 encoder_outputs=BaseModelOutput(last_hidden_state=source.states),
                 attention_mask=whole if source.mask is None else source.mask.long(),
-                decoder_input_ids=tokens.clamp(max=self._known_tokens - 1) if self._drafts else tokens,
+                decoder_input_ids=self._limits.within(tokens),
                 use_cache=False,
             ).logits
         self.forward_seconds += perf_counter() - start

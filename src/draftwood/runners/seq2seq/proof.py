@@ -33,6 +33,7 @@ def check_source_trees(runner: SourceRunner) -> None:
     except Exception as error:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
     finally:
+        runner.clear()
         runner.forward_seconds = 0.0
     if worst <= TOLERANCE.get(runner.model.dtype, 0.5):
         return
@@ -46,14 +47,15 @@ def check_source_trees(runner: SourceRunner) -> None:
 
 def _differences(runner: SourceRunner) -> list[float]:
     texts, sources, tokens = _inputs(runner)
-    runner.start(texts, sources)
+    runner.clear()
+    runner.add(texts, sources)
     ancestors = torch.zeros(2, 5, 5, dtype=torch.bool, device=runner.device)
     for node, path in enumerate(_PATHS):
         ancestors[:, node, path] = True
     depths = ancestors.sum(-1) - 1
     out = []
     for _ in range(2):
-        scores = runner.extend(torch.tensor(tokens, device=runner.device), depths, ancestors)
+        scores = runner.extend(torch.tensor(tokens, device=runner.device), depths, ancestors).logits
         for row, source in enumerate(sources):
             for path in _LEAVES:
                 wanted = _plain(runner.model, source, texts[row] + [tokens[row][node] for node in path])[-len(path) :]

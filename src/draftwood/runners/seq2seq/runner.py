@@ -11,15 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import ModelError
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
-from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, Scored, SourceDecoder
+from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
 from draftwood.runners.seq2seq.proof import check_source_trees
-from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, check_text, known_tokens, longest_text
-from draftwood.runners.slots import ForwardBatch, SlotTable
-
-_CHUNK = 512  # pending tokens per forward; bounds the memory of a long text's mask
+from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, longest_text, source_text_limits
+from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
 
 
 @final
@@ -30,15 +29,13 @@ class Seq2SeqRunner:
         model: a ``transformers`` text-to-text model in evaluation mode.
         engine: what runs it; ``openvino`` takes models of BART's kind (:class:`OpenVinoDecoder`).
         check: score two small trees and compare them with plain forwards of their paths.
-        drafts: this is a draft model: of texts beyond its positions, and of tokens that it does not know, it may say
-            anything, and of a source too long for it it reads the beginning.
+        drafts: this is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. Of a source too long for it, it
+            reads the beginning.
+        hidden: :class:`draftwood.core.scores.Scores` shall hold hidden states, for drafters that read them: what the output
+            embedding gets.
 
     Attributes:
-        engine: what runs it.
         max_source: the longest source in tokens, None if unlimited.
-        keep_states: keep what the output embedding gets.
-        state: with ``keep_states``, after ``commit``: the state of the last committed node of each row, which predicted the
-            present root; None before the first one.
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
@@ -47,22 +44,20 @@ class Seq2SeqRunner:
 
     reads_source = True
 
-    def __init__(self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False, hidden: bool = False
+    ) -> None:
         check_encoder_decoder(model)
         self.model = model
         self.engine = engine
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.hidden = hidden
         self.max_length = longest_text(model)
         self.device = model.device
         self.forward_seconds = 0.0
-        self.keep_states = False
-        self.state: Float[Tensor, "row width"] | None = None
-        self._drafts = drafts
-        self._known_tokens = known_tokens(model.get_decoder(), model)
-        self._states: list[Tensor] = []
+        self._limits = source_text_limits(model, drafts=drafts)
         self._decoder: SourceDecoder
         if engine == "openvino":
-            self._use_openvino(check)
+            self._use_openvino(check, drafts)
             return
         self._reader = SourceReader(model, drafts=drafts)
         try:
@@ -70,11 +65,12 @@ class Seq2SeqRunner:
         except ModelError:
             self._use(PatchedDecoder, check)
 
-    def _use_openvino(self, check: bool) -> None:
+    def _use_openvino(self, check: bool, drafts: bool) -> None:
         if self.model.training:
             raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
-        self._decoder = decoder = OpenVinoDecoder(self.model)
-        self._reader = SourceReader(self.model, drafts=self._drafts, encode=decoder.encode)
+        decoder = OpenVinoDecoder(self.model)
+        self._reader = SourceReader(self.model, drafts=drafts, encode=decoder.encode)
+        self._set_decoder(decoder)
         if not check:
             return
         try:
@@ -87,7 +83,7 @@ class Seq2SeqRunner:
 
     def _use(self, kind: Callable[[Any], SourceDecoder], check: bool) -> None:
         try:
-            self._decoder = kind(self.model)
+            self._set_decoder(kind(self.model))
         except (AttributeError, LookupError) as error:
             raise ModelError(
                 f"the decoder of {self.model.config.model_type!r} is made in an unknown way: {error}"
@@ -95,53 +91,56 @@ class Seq2SeqRunner:
         if check:
             check_source_trees(self)
 
+    def _set_decoder(self, decoder: SourceDecoder) -> None:
+        self._decoder = decoder
+        self._rows = SlotTable(
+            decoder.cache, decoder.dtype, self.device, self.max_length, bare=decoder.bare, recent=decoder.recent
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
     @property
     def max_source(self) -> int | None:
         return self._reader.longest
 
-    def start(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        start = perf_counter()
-        decoder = self._decoder
-        decoder.start(self._reader.read(sources, len(texts)))
-        self.forward_seconds += perf_counter() - start
-        self._rows = SlotTable(texts, decoder.dtype, self.device, self.max_length, bare=decoder.bare, recent=decoder.recent)
-        self.state, self._states = None, []
+    def clear(self) -> None:
+        self._decoder.clear()
+        self._rows.clear()
 
-    def select(self, rows: Sequence[int]) -> None:
-        self._decoder.select(rows)
-        self._rows.select(rows)
-        if self.state is not None:
-            self.state = self.state[list(rows)]
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        start = perf_counter()
+        self._decoder.add(self._reader.read(sources, len(texts)))
+        self.forward_seconds += perf_counter() - start
+        self._rows.add(texts)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._decoder.drop(rows)
+        self._rows.drop(rows)
 
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
-    ) -> Float[Tensor, "row node vocab"]:
-        if not self._drafts:
-            check_text(self.model, self._rows.longest_text, self.max_length)
-        n = tokens.shape[1]
-        while self._rows.waiting > _CHUNK:
-            self._forward(self._rows.chunk(_CHUNK), keep=1)
-        scored = self._forward(self._rows.step(tokens, depths, ancestors), keep=n)
-        if self.keep_states:
-            self._states.append(scored.states)
-        return scored.scores
+    ) -> Scores:
+        self._limits.check(self._rows.longest_text)
+        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        self.state = None
-        if self._states and all(nodes):
-            last = torch.tensor([kept[-1] for kept in nodes], device=self.device)
-            self.state = torch.cat(self._states, dim=1)[torch.arange(len(nodes), device=self.device), last]
-        self._states = []
-        self._rows.commit(nodes, pending, self._decoder.cache)
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        self._rows.commit(nodes, pending)
 
-    def _forward(self, step: ForwardBatch, keep: int) -> Scored:
+    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
         start = perf_counter()
-        if self._drafts:
-            step = step._replace(tokens=step.tokens.clamp(max=self._known_tokens - 1))
+        batch = batch._replace(tokens=self._limits.within(batch.tokens))
         with torch.inference_mode():
-            scored = self._decoder.read(step, self._rows.slot_positions, keep)
+            output = self._decoder.read(batch, self._rows.slot_positions, hidden=self.hidden)
         self.forward_seconds += perf_counter() - start
-        return scored
+        return output

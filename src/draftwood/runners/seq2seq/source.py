@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart.encoder import bart_encoder
 from draftwood.runners.bart.layers import padding_bias
+from draftwood.runners.limits import TextLimits
+from draftwood.runners.rows import padded_rows, staying
 
 _DROPS = "its experts leave tokens out when they are full, so that a token's scores depend on others that it does not see"
 _REFUSED = {
@@ -79,6 +82,12 @@ def _positions(stack: Any, name: str) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
+def source_text_limits(model: Any, *, drafts: bool) -> TextLimits:
+    """What the decoder of an encoder-decoder model takes."""
+    check = partial(check_text, model, longest=longest_text(model))
+    return TextLimits(check, known_tokens(model.get_decoder(), model), drafts=drafts)
+
+
 def known_tokens(stack: Any, model: Any) -> int:
     """Tokens that an encoder or decoder has embeddings of."""
     table = getattr(stack, "embed_tokens", None)
@@ -97,10 +106,25 @@ class Encoded(NamedTuple):
     memory: Float[Tensor, "row part head source dim"] | None = None
     """Keys and values of the decoder's layers in turn, where the encoder's graph makes them too."""
 
-    def select(self, rows: Sequence[int]) -> Encoded:
-        """Keep only these rows, in this order; a row may come more than once."""
-        index = torch.tensor(list(rows), device=self.states.device)
+    def picked(self, rows: Sequence[int]) -> Encoded:
+        """These rows, in this order; a row may come more than once."""
+        index = torch.tensor(list(rows), dtype=torch.long, device=self.states.device)
         return Encoded(*(None if part is None else part.index_select(0, index) for part in self))
+
+    def without(self, rows: Sequence[int]) -> Encoded:
+        """All rows but these."""
+        return self.picked(staying(len(self.tokens), rows))
+
+    def joined(self, other: Encoded) -> Encoded:
+        """These rows and then the others, the shorter ones of both padded further."""
+        mask = None
+        if self.mask is not None or other.mask is not None or self.tokens.shape[1] != other.tokens.shape[1]:
+            mine, theirs = (torch.ones_like(p.tokens, dtype=torch.bool) if p.mask is None else p.mask for p in (self, other))
+            mask = padded_rows(mine, theirs, 1)
+        memory = None
+        if self.memory is not None and other.memory is not None:
+            memory = padded_rows(self.memory, other.memory, 3)
+        return Encoded(padded_rows(self.tokens, other.tokens, 1), padded_rows(self.states, other.states, 1), mask, memory)
 
     def bias(self) -> Float[Tensor, "row 1 1 source"] | None:
         """The additive mask of cross-attention."""
@@ -117,7 +141,7 @@ class SourceReader:
 
     Args:
         model: an encoder-decoder model.
-        drafts: it is a draft model: of a source longer than it can take it reads the beginning, and tokens that it does not
+        drafts: it is a draft model: of a source longer than it takes it reads the beginning, and tokens that it does not
             know are the last one that it knows; its distribution is only worse.
         encode: what encodes padded sources; the model's own encoder, or that one written out, without it.
     """
@@ -132,7 +156,7 @@ class SourceReader:
         self._bart = bart_encoder(self._encoder, self._padding) if encode is None else None
 
     def read(self, sources: Sequence[Sequence[int]], rows: int) -> Encoded:
-        """Encode the sources of ``rows`` rows, once for all their rounds.
+        """Encode the sources of ``rows`` new rows, once for all their rounds.
 
         Raises:
             CacheError: a source is longer than the encoder's positions.

@@ -1,4 +1,4 @@
-"""A chain chooses and scores its tokens as the model itself does, round after round, wherever it begins."""
+"""A burst is chosen and scored as by the model itself, round after round, wherever it begins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
-from draftwood.runners.protocols import ChainRunner, ModelRunner
+from draftwood.runners.protocols import BurstRunner, ModelRunner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import decoder
+from tests.helpers import begin, decoder
 from tests.runners.zoo import SLIDING, plain_scores, tiny
 
 pytest.importorskip("openvino")
 from draftwood.runners.factory import make_runners
-from draftwood.runners.openvino import chain_runner
-from draftwood.runners.openvino.chain import READ, SPAN, ChainNetwork, slots_for
-from draftwood.runners.openvino.chain_runner import OpenVinoChainRunner, chained
+from draftwood.runners.openvino import burst_runner
+from draftwood.runners.openvino.burst import BURST, READ, BurstMemory, BurstNetwork, slots_for
+from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner, with_bursts
 from draftwood.runners.openvino.graph import core
 from draftwood.runners.openvino.runner import OpenVinoRunner
 
@@ -38,21 +38,21 @@ def small(kind: str, seed: int = 1, **settings):
     return tiny(kind, seed=seed, dtype=torch.float32, **settings)
 
 
-def chains_of(model) -> OpenVinoChainRunner:
-    found = chained(OpenVinoRunner(model, drafts=True))
-    assert isinstance(found, OpenVinoChainRunner)
-    assert isinstance(found, ChainRunner)
+def bursts_of(model) -> OpenVinoBurstRunner:
+    found = with_bursts(OpenVinoRunner(model, drafts=True))
+    assert isinstance(found, OpenVinoBurstRunner)
+    assert isinstance(found, BurstRunner)
     assert isinstance(found, ModelRunner)
     return found
 
 
 class Rounds:
-    """Rounds of chains from random nodes, of which a random path is kept, beside the text that ought to come of it."""
+    """Rounds of bursts below random nodes, of which a random path is kept, beside the text that should come of it."""
 
     def __init__(self, model, length: int = 5) -> None:
-        self.model, self.runner, self.rng = model, chains_of(model), random.Random(3)
+        self.model, self.runner, self.rng = model, bursts_of(model), random.Random(3)
         self.text = self._tokens(length)  # without the root
-        self.runner.start([self.text])
+        begin(self.runner, [self.text])
 
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(self.runner.vocab_size) for _ in range(count)]
@@ -62,9 +62,9 @@ class Rounds:
         tokens, paths, worst = [], [], 0.0
         for call in range(calls):
             path = [] if not call else paths[self.rng.randrange(len(tokens))]
-            noise = torch.randn(SPAN, self.runner.vocab_size)
+            noise = torch.randn(BURST, self.runner.vocab_size)
             token = self._tokens(1)[0]
-            chosen, scores = self.runner.chain(token, path, noise, scale)
+            chosen, scores = self.runner.draft_burst(token, path, noise, scale)
             for step, here in enumerate([token, *chosen[:-1]]):
                 path = [*path, len(tokens)]
                 tokens.append(here)
@@ -79,7 +79,7 @@ class Rounds:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", *SLIDING])
-def test_chains_are_scored_and_chosen_as_the_model_would(kind):
+def test_bursts_are_scored_and_chosen_as_the_model_would(kind):
     rounds = Rounds(small(kind))
     found = [rounds.round(pending=pending, scale=scale) for pending, scale in ((1, 1.0), (0, 0.5), (3, 1.5), (5, 1.0))]
     rounds.round(calls=0, pending=2)  # nothing is drafted
@@ -91,7 +91,7 @@ def test_chains_are_scored_and_chosen_as_the_model_would(kind):
 def test_a_text_that_is_read_in_one_forward_and_outgrows_its_memory():
     rounds = Rounds(small("llama"), length=100)
     assert max(rounds.round(pending=2) for _ in range(20)) < CLOSE
-    assert rounds.runner._chains._memory[0].shape[2] > slots_for(100)
+    assert rounds.runner._network.memory.slots[0].shape[2] > slots_for(100)
 
 
 def test_nothing_stands_before_the_root():
@@ -107,11 +107,11 @@ def test_memories_have_few_sizes():
 
 
 def test_control_nodes_that_are_not_hidden(monkeypatch):
-    inner = ChainNetwork.forward
+    inner = BurstNetwork.forward
     monkeypatch.setattr(
-        ChainNetwork, "forward", lambda self, ids, first, _hidden, noise, scale: inner(self, ids, first, (), noise, scale)
+        BurstNetwork, "forward", lambda self, ids, first, _hidden, noise, scale: inner(self, ids, first, (), noise, scale)
     )
-    monkeypatch.setattr(chain_runner, "_check", lambda _: None)
+    monkeypatch.setattr(burst_runner, "_check", lambda _: None)
     rounds = Rounds(small("llama"))
     assert max(rounds.round() for _ in range(3)) > WRONG
 
@@ -120,59 +120,59 @@ def test_control_a_path_that_is_not_moved(monkeypatch):
     def keep(self, slots, end):
         self.used = end + len(slots)
 
-    monkeypatch.setattr(ChainNetwork, "keep", keep)
+    monkeypatch.setattr(BurstMemory, "keep", keep)
     rounds = Rounds(small("llama"))
     assert max(rounds.round() for _ in range(6)) > WRONG
 
 
-def test_a_text_goes_over_to_the_runner_with_the_first_other_question():
+def test_a_text_goes_over_to_the_runner_with_the_first_extend():
     model = small("llama")
     rounds = Rounds(model)
     assert rounds.round() < CLOSE
     runner, text = rounds.runner, rounds.text
-    found = runner.extend(torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    found = runner.extend(torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)).logits
     assert float((found[0, 0] - plain_scores(model, [*text, 7])).abs().max()) < CLOSE
     runner.commit([[0]], [[4]])
-    assert runner.span == 0
-    found = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    assert runner.burst == 0
+    found = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)).logits
     assert float((found[0, 0] - plain_scores(model, [*text, 7, 4, 2])).abs().max()) < CLOSE
-    runner.start([text])
-    assert runner.span == SPAN
+    begin(runner, [text])
+    assert runner.burst == BURST
     assert runner.forward_seconds > 0
 
 
-def test_chains_are_for_one_text_that_is_not_too_long(monkeypatch):
-    runner = chains_of(small("llama"))
-    runner.start([[1, 2], [3]])
-    assert runner.span == 0
+def test_bursts_are_for_one_text_that_is_not_too_long(monkeypatch):
+    runner = bursts_of(small("llama"))
+    begin(runner, [[1, 2], [3]])
+    assert runner.burst == 0
     runner.extend(torch.tensor([[7], [8]]), torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, 1, dtype=torch.bool))
     runner.commit([[0], [0]], [[1], [2]])
-    runner.select([1])
-    assert runner.span == 0
-    runner.start([[1] * 20])
-    assert runner.span == SPAN
-    monkeypatch.setattr(chain_runner, "_MOST_BYTES", 19 * runner._chains.slot_bytes)
-    assert runner.span == 0
+    runner.drop([0])
+    assert runner.burst == 0
+    begin(runner, [[1] * 20])
+    assert runner.burst == BURST
+    monkeypatch.setattr(burst_runner, "_MOST_BYTES", 19 * runner._network.memory.slot_bytes)
+    assert runner.burst == 0
 
 
-def test_who_gets_no_chains(monkeypatch, caplog):
+def test_which_runners_get_no_bursts(monkeypatch, caplog):
     model = small("llama")
     for runner in (TorchRunner(model), OpenVinoRunner(small("llama", max_position_embeddings=8), drafts=True)):
-        assert chained(runner) is runner
+        assert with_bursts(runner) is runner
     plain = OpenVinoRunner(model, drafts=True)
     with monkeypatch.context() as patch:
-        patch.setattr(chain_runner, "_MOST_WEIGHTS", 10)
-        assert chained(plain) is plain
-    inner = ChainNetwork.forward
+        patch.setattr(burst_runner, "_MOST_WEIGHTS", 10)
+        assert with_bursts(plain) is plain
+    inner = BurstNetwork.forward
 
     def forward(self, *args):
         chosen, scores = inner(self, *args)
         return chosen, scores + 1.0
 
-    monkeypatch.setattr(ChainNetwork, "forward", forward)
+    monkeypatch.setattr(BurstNetwork, "forward", forward)
     with caplog.at_level(logging.INFO, "draftwood"):
-        assert chained(plain) is plain
-    assert "chains score otherwise" in caplog.text
+        assert with_bursts(plain) is plain
+    assert "bursts score otherwise" in caplog.text
 
 
 def pair(kind: str, **settings):
@@ -188,7 +188,7 @@ def pair(kind: str, **settings):
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_texts_are_those_of_plain_decoding(kind, temperature):
     target, draft, _ = make_runners(*pair(kind), backend="openvino")
-    assert isinstance(draft, OpenVinoChainRunner)
+    assert isinstance(draft, OpenVinoBurstRunner)
     sampling, greedy = Sampling(temperature=temperature), temperature == 0
     engines = [decoder(target, None, "ar", greedy=greedy), decoder(target, draft, "adaptive", greedy=greedy)]
     for seed, prompt in enumerate(([1, 2, 3], [5], list(range(20)))):
@@ -211,7 +211,7 @@ def test_distributions_that_look_back_and_batches_are_drafted_for_by_levels():
 def test_vocabularies_of_other_sizes(mine, theirs):
     """A draft that knows more tokens than its target proposes none of those; one that knows fewer proposes its own."""
     target = OpenVinoRunner(small("llama", vocab_size=theirs))
-    draft = chains_of(small("llama", vocab_size=mine))
+    draft = bursts_of(small("llama", vocab_size=mine))
     request = Request(prompt=[1, 2, 3], seed=1, limits=Limits(max_new_tokens=30))
     for temperature in (0.0, 1.0):
         sampling, greedy = Sampling(temperature=temperature), temperature == 0
@@ -224,26 +224,26 @@ def test_vocabularies_of_other_sizes(mine, theirs):
 @pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
 def test_bfloat16():
     model = small("llama").bfloat16()
-    runner = chains_of(model)
-    runner.start([[3, 1, 4]])
-    chosen, scores = runner.chain(1, [], None, 1.0)
+    runner = bursts_of(model)
+    begin(runner, [[3, 1, 4]])
+    chosen, scores = runner.draft_burst(1, [], None, 1.0)
     wanted = plain_scores(small("llama"), [3, 1, 4, 1])
     assert 1e-4 < float((scores[0] - wanted).abs().max() / wanted.abs().max()) < 0.1
-    assert len(chosen) == SPAN
+    assert len(chosen) == BURST
 
 
 @pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
 def test_numbers_of_tokens_are_exact_in_bfloat16():
     """Numbers from 256 on would be rounded."""
-    runner = chains_of(small("llama", vocab_size=3000).bfloat16())
-    runner.start([list(range(20))])
-    noise = torch.zeros(SPAN, 3000)
+    runner = bursts_of(small("llama", vocab_size=3000).bfloat16())
+    begin(runner, [list(range(20))])
+    noise = torch.zeros(BURST, 3000)
     for step, token in enumerate((2999, 1025, 257, 511)):
         noise[step, token] = 100.0
-    assert runner.chain(1, [], noise, 1.0)[0] == [2999, 1025, 257, 511]
+    assert runner.draft_burst(1, [], noise, 1.0)[0] == [2999, 1025, 257, 511]
 
 
-def test_a_bench_sees_the_forwards_of_chains():
+def test_a_bench_sees_the_forwards_of_bursts():
     models, meters = pair("llama"), Meters()
     both = Pair(*models, None, runners=make_runners(*models, backend="openvino"))
     make = our_maker(Setting(method="adaptive"), both, 0.0, 30)
@@ -253,8 +253,8 @@ def test_a_bench_sees_the_forwards_of_chains():
     assert sample.draft_seconds > 0
 
 
-def test_a_chain_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, caplog):
-    plain, inner = OpenVinoRunner(small("llama"), drafts=True), ChainNetwork.forward
+def test_a_burst_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, caplog):
+    plain, inner = OpenVinoRunner(small("llama"), drafts=True), BurstNetwork.forward
 
     def fails(self, *args):
         raise RuntimeError("Exception from\n  somewhere")
@@ -266,18 +266,18 @@ def test_a_chain_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, ca
     for forward, message in ((fails, "Exception from somewhere"), (chooses, "score otherwise|choose other tokens")):
         caplog.clear()
         with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "draftwood"):
-            patch.setattr(ChainNetwork, "forward", forward)
-            assert chained(plain) is plain
+            patch.setattr(BurstNetwork, "forward", forward)
+            assert with_bursts(plain) is plain
         assert re.search(message, caplog.text)
 
 
 def test_weights_of_eight_bits():
-    """The chain is compared with the rounded model, not with the model as it came."""
+    """The burst is compared with the rounded model, not with the model as it came."""
     pytest.importorskip("nncf")
     model = small("llama", hidden_size=64)
-    runner = chained(OpenVinoRunner(model, drafts=True, weights="int8"))
-    assert isinstance(runner, OpenVinoChainRunner)
-    runner.start([[3, 1, 4, 1]])
-    _, scores = runner.chain(5, [], None, 1.0)
+    runner = with_bursts(OpenVinoRunner(model, drafts=True, weights="int8"))
+    assert isinstance(runner, OpenVinoBurstRunner)
+    begin(runner, [[3, 1, 4, 1]])
+    _, scores = runner.draft_burst(5, [], None, 1.0)
     exact = plain_scores(model, [3, 1, 4, 1, 5])
     assert 1e-3 < float((scores[0] - exact).abs().max() / exact.abs().max()) < 0.2

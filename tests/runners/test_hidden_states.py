@@ -1,0 +1,128 @@
+"""Hidden states of a tree's nodes, and of what is read before them, are those of plain forwards of the texts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine.decode import Request
+from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import ancestors_of, begin, decoder, tiny_gpt
+from tests.runners.test_logit_identity import Walk
+from tests.runners.zoo import tiny
+
+LAYERS = (0, 2, 1)
+
+
+def plain_hidden(model, text: list[int], layers=LAYERS) -> torch.Tensor:
+    """Of every token of a text, by the model's own forward."""
+    with torch.inference_mode():
+        states = model(input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False).hidden_states
+        return torch.cat([states[layer] for layer in layers], dim=-1)[0]
+
+
+class HiddenWalk(Walk):
+    """Compares hidden states in place of logits."""
+
+    def _score(self, trees, nodes, check) -> float:
+        tokens = torch.tensor([t[:nodes] for t, _ in trees])
+        ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
+        waiting = [len(pending) for pending in self.runner._rows._pending]
+        first = self.rng.randrange(1, nodes + 1)  # in two calls, as a drafter scores level by level
+        parts = [self.runner.extend(tokens[:, :first], ancestors[:, :first].sum(-1) - 1, ancestors[:, :first, :first])]
+        if first < nodes:
+            parts.append(self.runner.extend(tokens[:, first:], ancestors[:, first:].sum(-1) - 1, ancestors[:, first:]))
+            assert all(len(read) == 0 for read in parts[1].read)
+        hidden, worst = torch.cat([part.hidden for part in parts], dim=1), 0.0
+        for row, (row_tokens, parents) in enumerate(trees):
+            assert len(parts[0].read[row]) == waiting[row]
+            if waiting[row]:
+                wanted = plain_hidden(self.runner.model, self.texts[row])[-waiting[row] :]
+                worst = max(worst, float((parts[0].read[row] - wanted).abs().max()))
+            for node in range(nodes):
+                path = [row_tokens[n] for n in self._path(parents, node)]
+                wanted = plain_hidden(self.runner.model, self.texts[row] + path)[-1]
+                worst = max(worst, float((hidden[row, node] - wanted).abs().max()))
+        return worst
+
+
+def hidden_walk(kind: str, lengths: list[int], **settings) -> HiddenWalk:
+    return HiddenWalk(TorchRunner(tiny(kind, **settings), hidden_layers=LAYERS), None, lengths)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt"])
+def test_they_are_those_of_each_path_after_ragged_commits_and_as_rows_come_and_go(kind):
+    rows = hidden_walk(kind, [5, 1, 9, 0])
+    assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-9
+    rows.keep([0, 1, 3])
+    rows.add([6, 2])
+    assert max(rows.round(unscored=3), rows.round()) < 1e-9
+
+
+def test_they_are_collected_over_the_chunks_of_a_long_prompt():
+    rows = hidden_walk("llama", [3, 1100], max_position_embeddings=1200)
+    assert rows.round(nodes=3) < 1e-9
+
+
+def test_there_are_none_unless_they_are_wanted():
+    runner = TorchRunner(tiny("llama"))
+    begin(runner, [[1, 2]])
+    scores = runner.extend(torch.tensor([[3]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    assert (scores.hidden, scores.read) == (None, None)
+
+
+def test_layers_that_do_not_exist_are_refused():
+    with pytest.raises(ConfigError, match=r"hidden_layers \(1, 7\), but the model has \d layers: give 0 to"):
+        TorchRunner(tiny("llama"), hidden_layers=(1, 7))
+
+
+def test_openvino_refuses_them():
+    pytest.importorskip("openvino")
+    from draftwood.runners.openvino.runner import OpenVinoRunner
+
+    with pytest.raises(ConfigError, match="OpenVINO returns no hidden states: use --backend torch"):
+        OpenVinoRunner(tiny("llama", dtype=torch.float32), hidden_layers=(1,))
+
+
+@pytest.mark.parametrize("method", ["ar", "rsd-s"])
+def test_rounds_bring_those_of_the_whole_text_but_its_last_token(method):
+    model = tiny_gpt(7, 1)
+    engine = decoder(
+        TorchRunner(model, hidden_layers=LAYERS),
+        None if method == "ar" else TorchRunner(tiny_gpt(7, 2, layers=1), drafts=True), method, None,
+    )  # fmt: skip
+    requests = [Request(prompt=p, seed=i, limits=Limits(max_new_tokens=12)) for i, p in enumerate(([1], [3, 2, 5, 4]))]
+    texts = [list(request.prompt) for request in requests]
+    parts: list[list[torch.Tensor]] = [[], []]
+    for pieces in engine.stream(requests, Sampling()):
+        for piece in pieces:
+            assert piece.round.hidden is not None
+            parts[piece.row].append(piece.round.hidden[piece.round_row])
+            texts[piece.row] += piece.tokens
+    for text, part in zip(texts, parts, strict=True):
+        found, wanted = torch.cat(part), plain_hidden(model, text)
+        assert len(found) >= len(text) - 1  # a limit may cut the last round's tokens
+        assert torch.allclose(found[: len(text) - 1], wanted[:-1], atol=1e-9)
+    assert min(map(len, parts)) > 1
+
+
+def test_control_hidden_states_of_the_wrong_layers():
+    rows = hidden_walk("llama", [5, 2])
+    rows.runner.hidden_layers = (0, 1, 2)
+    assert rows.round() > 1e-2
+
+
+def test_control_padding_that_is_taken_for_text():
+    rows = hidden_walk("llama", [5, 2])
+    inner = rows.runner._rows.scores
+
+    def scores(outputs, nodes):
+        out = inner(outputs, nodes)
+        hidden = torch.cat([output.hidden for output in outputs], dim=1)
+        return type(out)(out.logits, out.hidden, [row[: len(part)] for row, part in zip(hidden, out.read, strict=True)])
+
+    rows.runner._rows.scores = scores
+    assert rows.round() > 1e-2
