@@ -6,6 +6,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
+from draftwood.draft.adaptive.expand import Expander
+from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.runners.protocols import Runner
@@ -42,6 +45,41 @@ def decoder(
 ) -> Decoder:  # fmt: skip
     drafter, chosen = build(Method(method=method, shape=shape, verifier=verifier, nodes=nodes), draft, greedy=greedy)
     return Decoder(target, drafter, chosen, eos=eos)
+
+
+def best_first(draft: Runner, expander: Expander, nodes: int, width: int, depth: int, **more) -> BestFirstDrafter:
+    """A best-first tree that is grown level by level."""
+    return BestFirstDrafter(LevelGrower(draft, expander, TreeShape(nodes, width, depth)), **more)
+
+
+class Generous:
+    """A :class:`draftwood.draft.adaptive.budget.Budget` that allows everything, for tests to change."""
+
+    learns = True
+
+    def begin_round(self) -> bool:
+        return False
+
+    def shows_guess(self, chains) -> bool:
+        return any(chains)
+
+    def another_level(self, depth, above, nodes) -> bool:
+        return True
+
+    def min_frontier_value(self, depth) -> float:
+        return 0.0
+
+    def min_node_value(self) -> float:
+        return 0.0
+
+    def end_level(self, depth, above, gain, nodes, seconds) -> None:
+        pass
+
+    def tree_size(self, values) -> int:
+        return len(values)
+
+    def end_round(self, nodes, expected, tokens, drafting, seconds) -> None:
+        pass
 
 
 def begin(part, texts, sources=()):

@@ -10,7 +10,7 @@ import torch
 
 import draftwood.engine.methods as methods
 from draftwood.core.settings import Method
-from draftwood.draft.pace import Pace
+from draftwood.draft.adaptive.controller import Controller
 from draftwood.hf import recipe
 from tests.runners.zoo import tiny
 from tests.test_hf import other, ours, plain, plain_text, ragged, target
@@ -21,29 +21,29 @@ def model(seed: int = 0):
 
 
 @pytest.fixture
-def paces(monkeypatch) -> list[Pace]:
+def controllers(monkeypatch) -> list[Controller]:
     """All that were made, in order."""
-    made: list[Pace] = []
-    monkeypatch.setattr(methods, "Pace", lambda: made.append(Pace()) or made[-1])
+    made: list[Controller] = []
+    monkeypatch.setattr(methods, "Controller", lambda: made.append(Controller()) or made[-1])
     return made
 
 
-def test_the_next_generate_begins_with_what_the_last_one_learnt(paces):
+def test_the_next_generate_begins_with_what_the_last_one_learnt(controllers):
     one, draft = model(), model(1)
     ours(one, recipe(draft))
-    [learnt] = paces
-    speed, level = learnt.speed, learnt.level
+    [learnt] = controllers
+    speed, level = learnt.speed, learnt.costs.level
     assert speed > 0
     assert level > 0
     ours(one, recipe(draft))
     made = recipe(draft)
     ours(one, made)
     ours(one, made)
-    assert paces == [learnt]
-    assert (learnt.speed, learnt.level) != (speed, level)
+    assert controllers == [learnt]
+    assert (learnt.speed, learnt.costs.level) != (speed, level)
 
 
-def test_another_model_draft_method_or_temperature_learns_for_itself(paces):
+def test_another_model_draft_method_or_temperature_learns_for_itself(controllers):
     one, draft = model(), model(1)
     ours(one, recipe(draft))
     for target_, draft_, method, settings in [
@@ -52,11 +52,11 @@ def test_another_model_draft_method_or_temperature_learns_for_itself(paces):
         (one, draft, Method(method="shared-noise"), {}),
         (one, draft, Method(), {"do_sample": True}),
     ]:
-        before = len(paces)
+        before = len(controllers)
         ours(target_, recipe(draft_, method=method), **settings)
-        assert len(paces) == before + 1
+        assert len(controllers) == before + 1
     ours(one, recipe(draft))
-    assert len(paces) == 5
+    assert len(controllers) == 5
 
 
 @pytest.mark.parametrize("method", [Method(), Method(method="rsd-s"), Method(method="chain")])

@@ -13,9 +13,10 @@ from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
-from draftwood.draft.best_first import BestFirst
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
+from draftwood.draft.adaptive.expand import GumbelExpander
+from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
-from draftwood.draft.fans import SharedFan
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
@@ -195,15 +196,18 @@ class ByLevels:
 @pytest.mark.parametrize("nodes", [1, 4, 11])
 def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level(sampling, stops, nodes):
     limits = [LENGTH] * 8 + [0, 1, 2, 3] * 2
-    made = BestFirst(blocks(), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
-    grown = BestFirst(ByLevels(blocks()), SharedFan(3), nodes=nodes, width=nodes, length=LENGTH)
+    shape = TreeShape(nodes, nodes, LENGTH)
+    made = at_once(blocks(), shape)
+    grown = BestFirstDrafter(LevelGrower(ByLevels(blocks()), GumbelExpander(3), shape))
     tree, other = (trees(drafter, sampling, limits, stops) for drafter in (made, grown))
-    assert made._at_once
-    assert not grown._at_once
     assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
     assert max(tree.valid.sum(1)) == nodes + 1
     assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]
     assert max(len(path) for row in range(ROWS) for path in paths(tree, row)) > min(2, nodes - 1)
+
+
+def at_once(runner, shape):
+    return BestFirstDrafter(BlockGrower(runner, expander := GumbelExpander(3), shape, LevelGrower(runner, expander, shape)))
 
 
 def paths(tree, row):
@@ -215,9 +219,9 @@ def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
     runner = blocks()
     ahead = runner.score_block
     runner.score_block = lambda root, count: (counts.append(count), ahead(root, count))[1]
-    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [LENGTH] * ROWS)
+    trees(at_once(runner, TreeShape(9, 3, 4)), Sampling(), [LENGTH] * ROWS)
     assert counts == [4]
-    trees(BestFirst(runner, SharedFan(3), nodes=9, width=3, length=4), Sampling(), [0] * ROWS)
+    trees(at_once(runner, TreeShape(9, 3, 4)), Sampling(), [0] * ROWS)
     assert counts == [4]
 
 

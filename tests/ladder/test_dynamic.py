@@ -11,17 +11,16 @@ from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.draft.best_first import BestFirst
-from draftwood.draft.fans import DrawnFan
-from draftwood.draft.pool import Grown
+from draftwood.draft.adaptive.candidates import Children
+from draftwood.draft.adaptive.expand import SampledExpander
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import tiny_gpt, tiny_runner
-from tests.ladder.test_outlook import Depths
+from tests.helpers import best_first, tiny_gpt, tiny_runner
+from tests.ladder.test_expected_gain import Depths
 from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, engine_distribution, reference_distribution, runners
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
@@ -41,7 +40,7 @@ class Shapes(Depths):
 @pytest.mark.parametrize(("nodes", "width", "length", "vocab", "new"), [(4, 2, 2, 3, 3), (3, 2, 2, 4, 3)])
 def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, vocab, new, verifier):
     target, draft = runners(vocab)
-    drafter = Shapes(BestFirst(draft, DrawnFan(2), nodes=nodes, width=width, length=length))
+    drafter = Shapes(best_first(draft, SampledExpander(2), nodes=nodes, width=width, depth=length))
     distribution = engine_distribution(Decoder(target, drafter, verifier()), new, Sampling())
     assert total_variation(distribution, reference_distribution(target.model, new, at_temperature(1.0))) < EXACT
     first_round = {form for limit, form in drafter.seen if limit == new - 1}
@@ -52,7 +51,7 @@ def test_cut_trees_give_the_targets_joint_distribution(nodes, width, length, voc
 @BOTH
 def test_distribution_under_temperature_and_top_p(verifier):
     target, draft = runners(4)
-    drafter = BestFirst(draft, DrawnFan(2), nodes=3, width=2, length=2)
+    drafter = best_first(draft, SampledExpander(2), nodes=3, width=2, depth=2)
     distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling(temperature=0.7, top_p=0.8))
 
     def warped(scores, _text):
@@ -73,20 +72,20 @@ class Vain:
         drawn = rng.ordered(logp, 2, first, 0).tolist()
         return [
             [
-                Grown(own := [t for t in tokens if t >= 0], [max(float(distribution[t]), math.log(1e-30)) for t in own])
+                Children(own := [t for t in tokens if t >= 0], [max(float(distribution[t]), math.log(1e-30)) for t in own])
                 for tokens, distribution in zip(row, distributions, strict=True)
             ]
             for row, distributions in zip(drawn, logp, strict=True)
         ]
 
-    def learn(self, grown, choice):
+    def learn(self, children, choice):
         pass
 
 
 @BOTH
 def test_control_values_that_know_their_own_token_are_seen(verifier):
     target, draft = runners(3)
-    drafter = BestFirst(draft, Vain(), nodes=1, width=1, length=1)
+    drafter = best_first(draft, Vain(), nodes=1, width=1, depth=1)
     distribution = engine_distribution(Decoder(target, drafter, verifier()), 2, Sampling())
     assert total_variation(distribution, reference_distribution(target.model, 2, at_temperature(1.0))) > WRONG
 
@@ -130,17 +129,18 @@ class Slots:
         self.slots[-1].append(range(first, first + logp.shape[1]))
         return self.inner.expand(logp, rng, depth, first)
 
-    def learn(self, grown, choice):
-        self.inner.learn(grown, choice)
+    def learn(self, children, choice):
+        self.inner.learn(children, choice)
 
 
 def test_every_node_has_a_slot_of_noise_of_its_own_that_only_the_depth_decides():
-    fan = Slots(DrawnFan(3))
-    drafter = BestFirst(TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True), fan, nodes=9, width=3, length=5)
+    slots_of = Slots(SampledExpander(3))
+    draft = TorchRunner(tiny_gpt(VOCAB, 2, layers=1), drafts=True)
+    drafter = best_first(draft, slots_of, nodes=9, width=3, depth=5)
     Decoder(tiny_runner(VOCAB, 1), drafter, Recursive(), eos=(0, 1, 2)).generate(requests(), Sampling())
-    assert max(map(len, fan.slots)) > 2  # levels deep enough to collide
-    assert len({tuple(map(len, levels)) for levels in fan.slots}) > 1  # fronts of different size
-    for levels in fan.slots:
+    assert max(map(len, slots_of.slots)) > 2  # levels deep enough to collide
+    assert len({tuple(map(len, levels)) for levels in slots_of.slots}) > 1  # frontiers of different size
+    for levels in slots_of.slots:
         slots = [slot for level in levels for slot in level]
         assert len(set(slots)) == len(slots)
         assert [level.start for level in levels] == [0, 1, 4, 7, 10][: len(levels)]
@@ -163,6 +163,6 @@ def test_temperature_zero_writes_the_greedy_text():
 
 def test_options_are_read_and_bad_ones_refused():
     drafter, verifier = build(Method(method="dynamic"), tiny_runner(VOCAB, 2), greedy=False)
-    assert (drafter.nodes, verifier.name, drafter.draw) == (14, "traversal", Draw.WITHOUT_REPLACEMENT)
+    assert (drafter.grower.shape.nodes, verifier.name, drafter.draw) == (14, "traversal", Draw.WITHOUT_REPLACEMENT)
     with pytest.raises(ConfigError, match="does not fit method 'dynamic': give width x length"):
         build(Method(method="dynamic", shape="2-2"), tiny_runner(VOCAB, 2), greedy=False)

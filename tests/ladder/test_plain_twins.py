@@ -8,8 +8,7 @@ import torch
 from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.draft.best_first import BestFirst
-from draftwood.draft.fans import DrawnFan, SharedFan
+from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter
@@ -21,7 +20,7 @@ from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import match, plain_tree, recursive, traversal
 from draftwood.verify.traversal import Traversal
-from tests.helpers import begin
+from tests.helpers import begin, best_first
 
 ROWS, VOCAB = 64, 7
 DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]
@@ -36,8 +35,8 @@ def drafters(runner):
         "hybrid": LevelDrafter(runner, HybridBranching((3, 2, 1))),
         "hybrid-beam": LevelDrafter(runner, HybridBeam(4, 3)),
         "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
-        "best-first": BestFirst(runner, SharedFan(6), nodes=9, width=3, length=4),
-        "dynamic": BestFirst(runner, DrawnFan(2), nodes=9, width=3, length=4),
+        "best-first": best_first(runner, GumbelExpander(6), nodes=9, width=3, depth=4),
+        "dynamic": best_first(runner, SampledExpander(2), nodes=9, width=3, depth=4),
     }
 
 

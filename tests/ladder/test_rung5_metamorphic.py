@@ -11,17 +11,18 @@ import torch
 from draftwood.core.limits import Limits
 from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Sampling
-from draftwood.draft.best_first import BestFirst
-from draftwood.draft.fans import SharedFan
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
+from draftwood.draft.adaptive.expand import GumbelExpander
+from draftwood.draft.adaptive.growers import BurstGrower, LevelGrower, TreeShape
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.lookup import Lookup
-from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder, Request
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import Bursts, decoder, tiny_runner
+from tests.helpers import Bursts, Generous, best_first, decoder, tiny_runner
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -97,27 +98,26 @@ def test_a_batch_is_its_rows_one_by_one(method, shape, nodes, temperature, verif
     assert len({tuple(t) for t in together}) == len(together)
 
 
-class Fickle(Pace):
+class Fickle(Generous):
     """Decisions that differ from round to round: no draft, one level, many levels, and some or no pruning."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.calls = self.rounds = 0
 
-    def worth(self, depth: int, above: float) -> bool:
+    def another_level(self, depth: int, above: float, nodes: int) -> bool:
         self.calls += 1
         self.rounds += depth == 0
         return self.rounds % 4 > 0 if depth == 0 else self.calls % 5 > 0
 
-    def size(self, curve: Sequence[float]) -> int:
-        return min(len(curve), (9, 5, 2, 0)[self.rounds // 2 % 4])
+    def tree_size(self, values: Sequence[float]) -> int:
+        return min(len(values), (9, 5, 2, 0)[self.rounds // 2 % 4])
 
 
-@pytest.mark.parametrize("lookup", [None, Lookup(6)])
+@pytest.mark.parametrize("lookup", [None, PromptLookup(AdaptiveSettings(), 6)])
 def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
-        drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
+        drafter = best_first(draft, GumbelExpander(6), nodes=9, width=3, depth=5, budget=Fickle(), lookup=lookup)
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
@@ -126,40 +126,33 @@ def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("lookup", [None, Lookup(6)])
+@pytest.mark.parametrize("lookup", [None, PromptLookup(AdaptiveSettings(), 6)])
 def test_a_tree_of_chains_changes_no_text(lookup, temperature):
     sampling = Sampling(temperature=temperature)
     for request in requests():
         [plain] = decoder(runner(1), None, "ar", greedy=sampling.greedy).generate([request], sampling)
         for draft in (Bursts(runner(2, 1)), Bursts(tiny_runner(VOCAB, 1))):
-            drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=5, pace=Fickle(), lookup=lookup)
+            drafter = in_bursts(draft, 5, Fickle(), lookup)
             [result] = Decoder(runner(1), drafter, Coupled()).generate([request], sampling)
             assert result.token_ids == plain.token_ids
             assert draft.calls > 4
 
 
+def in_bursts(draft, depth, budget, lookup=None):
+    expander, shape = GumbelExpander(6), TreeShape(9, 3, depth)
+    grower = BurstGrower(draft, expander, shape, LevelGrower(draft, expander, shape))
+    return BestFirstDrafter(grower, budget=budget, lookup=lookup)
+
+
 def chains_of_the_target_itself(monkeypatch=None) -> float:
     """Tokens per round where a chain is all that is shown, and always right."""
     draft = Bursts(tiny_runner(VOCAB, 1))
-    drafter = BestFirst(draft, SharedFan(6), nodes=9, width=3, length=2, pace=Eager())
+    drafter = in_bursts(draft, 2, Generous())
     if monkeypatch is not None:  # noise of another depth than the choice's
-        inner = draft.chain
-        monkeypatch.setattr(draft, "chain", lambda token, path, noise, scale: inner(token, path, noise.flip(0), scale))
+        inner = draft.draft_burst
+        monkeypatch.setattr(draft, "draft_burst", lambda token, path, noise, scale: inner(token, path, noise.flip(0), scale))
     [result] = Decoder(runner(1), drafter, Coupled()).generate(requests()[:1], Sampling())
     return result.stats.block_efficiency
-
-
-class Eager(Pace):
-    """Always two calls, and nine nodes."""
-
-    def worth(self, depth: int, above: float) -> bool:
-        return True
-
-    def begin(self) -> bool:
-        return False
-
-    def size(self, curve: Sequence[float]) -> int:
-        return min(len(curve), 9)
 
 
 def test_chains_of_the_target_itself_are_accepted_and_continued(monkeypatch):

@@ -168,8 +168,8 @@ def test_the_target_as_its_own_drafter_accepts_every_token(kind, method, shape, 
 
 def test_control_a_drafter_that_reads_another_source_is_seen():
     target, draft = runner("marian", 1), runner("marian", 1, drafts=True)
-    start = draft.start
-    draft.start = lambda texts, sources=(): start(texts, [[7, 3] for _ in sources])
+    add = draft.add
+    draft.add = lambda texts, sources=(): add(texts, [[7, 3] for _ in sources])
     results = decoder(target, draft, "chain", "3").generate(requests(), Sampling())
     assert any(r.stats.accepted[0] for r in results)
 

@@ -268,7 +268,7 @@ def test_a_forward_a_little_smaller_than_the_last_one_is_made_as_large(kind, wid
 
 
 def test_forwards_of_a_target_are_left_as_they_are(widths):
-    """A pace learns what each size takes, and chooses."""
+    """A controller learns what each size takes, and chooses."""
     rows = walk("llama", [7])
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2)) < CLOSE
     assert all(asked == read for asked, read in widths)

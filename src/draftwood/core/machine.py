@@ -104,7 +104,11 @@ def free_threads() -> int:
 
     If the environment variable ``OMP_NUM_THREADS`` is set, PyTorch's number.
     """
-    return torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else min(torch.get_num_threads(), cores.SINCE_START.free())
+    return (
+        torch.get_num_threads()
+        if os.environ.get("OMP_NUM_THREADS")
+        else min(torch.get_num_threads(), cores.SINCE_START.free())
+    )
 
 
 @contextmanager

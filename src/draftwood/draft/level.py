@@ -16,7 +16,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
-from draftwood.draft.outlook import Outlook
+from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.runners.protocols import Runner
 
 
@@ -107,7 +107,7 @@ class LevelDrafter:
     Args:
         runner: the draft model.
         growth: how a level gets its children.
-        min_gain: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`Outlook`);
+        min_gain: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`ExpectedGain`);
             without it, trees have the full depth of the growth.
     """
 
@@ -155,24 +155,24 @@ class LevelDrafter:
         )
         drafted = [[0]] * len(limits)  # the root ends nothing
         log_probs: list[LogProbs] = []
-        outlook = None if self.min_gain is None else Outlook(self.min_gain, len(limits))
+        expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))
         self._evaluated = 0
         for width, above in zip(widths, (1, *widths), strict=False):
             scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             self._evaluated = builder.size
             log_probs.append(sampler.draft(scores.logits, builder.prefixes))
             possible = _possible(log_probs[-1].dense(), drafted, level.depth, sampler, limits)
-            if outlook is not None:
-                possible = outlook.worth(possible, width // above)
-                if not outlook.open:
+            if expected is not None:
+                possible = expected.worth(possible, width // above)
+                if not expected.open:
                     break  # before places for nodes are made that would stay empty
             level = self.policy.expand(level, possible, rng)
             builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:
                 break  # the support is exhausted in every row
-            if outlook is not None:
-                outlook.descend(drafted, level.parents.tolist(), level.drawn)
+            if expected is not None:
+                expected.descend(drafted, level.parents.tolist(), level.drawn)
         return self._finish(builder, sampler, log_probs)
 
     def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs]) -> DraftTree:

@@ -1,11 +1,11 @@
-"""Prompt lookup: the continuation of the last place where the text's ending stood before (a point-mass chain)."""
+"""Prompt lookup: the continuation of the last earlier match of the text's last n-gram (a point-mass chain)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, final
 
-from draftwood.draft.lookup import MAX_NGRAM, Endings
+from draftwood.draft.ngram_index import MAX_NGRAM, NgramIndex
 from draftwood.draft.proposed import ProposedChains
 
 _EVERY: Final = 1 << 63  # tokens: the drafter cuts off those that the target lacks
@@ -21,10 +21,10 @@ class PromptLookup:
     """
 
     def __init__(self, source: Sequence[int], max_ngram: int = MAX_NGRAM) -> None:
-        self._endings = Endings(source, max_ngram)
+        self._index = NgramIndex(source, max_ngram)
 
     def propose(self, text: Sequence[int], count: int) -> list[int]:
-        return self._endings.follow(text, count, _EVERY)[0]
+        return self._index.follow(text, count, _EVERY)[0]
 
 
 def ngram(length: int) -> ProposedChains:

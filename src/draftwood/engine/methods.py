@@ -15,28 +15,29 @@ from draftwood.core.methods import METHODS, MethodName
 from draftwood.core.settings import BETA, TAU, Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
 from draftwood.draft import Drafter
-from draftwood.draft.best_first import BestFirst
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
+from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
+from draftwood.draft.adaptive.growers import BlockGrower, BurstGrower, Grower, LevelGrower, TreeShape
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
-from draftwood.draft.fans import DrawnFan, Fan, SharedFan
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter, LevelPolicy
-from draftwood.draft.lookup import Lookup
 from draftwood.draft.ngram import ngram
 from draftwood.draft.none import NoDraft
-from draftwood.draft.pace import Pace
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
-from draftwood.runners.protocols import BlockRunner, LongBlockRunner, Runner
+from draftwood.runners.protocols import BlockRunner, BurstRunner, LongBlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.tolerance import Tolerance
 from draftwood.verify.traversal import Traversal
 
-PACED_NODES, PACED_WIDTH, PACED_LENGTH = cast(int, METHODS["adaptive"].nodes), 4, 8  # of a tree that grows as it pays
-SHARED_FAN, DRAWN_FAN = 6, 3  # children of a node of a best-first tree, at most
+SAMPLED_CHILDREN = 3  # of a node of a dynamic tree, at most
 BLOCK = cast(int, METHODS["block"].nodes)  # tokens of a block without a shape: the target pays for every one
 
 
@@ -172,28 +173,53 @@ def _block(order: Order) -> BlockChain:
     return BlockChain(runner, length)
 
 
-def _best_first(order: Order) -> BestFirst:
-    runner, drawn, nodes = order.runner, order.method.method == "dynamic", order.method.nodes
-    fan: Fan = SharedFan(SHARED_FAN)
-    if drawn:  # at temperature 0 nothing is drawn, and any tree is legal
-        fan = SharedFan(SHARED_FAN, "dynamic", Draw.POINT_MASS) if order.greedy else DrawnFan(DRAWN_FAN)
-        nodes = nodes or METHODS["dynamic"].nodes
+def _best_first(order: Order) -> BestFirstDrafter:
+    if order.method.method == "dynamic":
+        return BestFirstDrafter(_dynamic(order))
+    if order.shape is None and order.method.nodes is None:
+        return _adaptive(order)
+    return BestFirstDrafter(_gumbel(order.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(order)))
+
+
+def _dynamic(order: Order) -> Grower:
+    """At temperature 0 nothing is drawn, and any tree is legal."""
+    shape = _tree_shape(order)
+    if order.greedy:
+        expander = GumbelExpander(AdaptiveSettings().children, name="dynamic", draw=Draw.POINT_MASS)
+        return _gumbel(order.runner, expander, shape)
+    return LevelGrower(order.runner, SampledExpander(SAMPLED_CHILDREN), shape)
+
+
+def _adaptive(order: Order) -> BestFirstDrafter:
+    """A tree that grows as far as it pays."""
+    controller, settings, runner = Controller(), AdaptiveSettings(), order.runner
+    depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
+    expander = GumbelExpander(settings.children, controller.acceptance)
+    shape = TreeShape(settings.nodes, settings.width, depth)
+    grower = _gumbel(runner, expander, shape)
+    if isinstance(runner, BurstRunner):
+        grower = BurstGrower(runner, expander, shape, grower)
+    lookup = PromptLookup(settings) if order.method.method == "adaptive" else None
+    return BestFirstDrafter(grower, budget=controller, lookup=lookup)
+
+
+def _gumbel(runner: Runner, expander: GumbelExpander, shape: TreeShape) -> Grower:
+    levels = LevelGrower(runner, expander, shape)
+    return BlockGrower(runner, expander, shape, levels) if isinstance(runner, BlockRunner) else levels
+
+
+def _tree_shape(order: Order) -> TreeShape:
+    """Of a best-first tree with a fixed budget."""
+    dynamic, runner = order.method.method == "dynamic", order.runner
+    nodes = order.method.nodes or (METHODS["dynamic"].nodes if dynamic else None)
     if isinstance(order.shape, WidthByLength):
         _check_depth(order, order.shape.length)
-        return BestFirst(runner, fan, nodes=nodes or order.shape.nodes, width=order.shape.width, length=order.shape.length)
-    deepest = runner.block if isinstance(runner, BlockRunner) else MAX_NODES
+        return TreeShape(nodes or order.shape.nodes, order.shape.width, order.shape.length)
     if nodes is None:
-        return BestFirst(
-            runner,
-            fan,
-            nodes=PACED_NODES,
-            width=PACED_WIDTH,
-            length=min(PACED_LENGTH, deepest),
-            pace=Pace(),
-            lookup=Lookup(PACED_NODES) if order.method.method == "adaptive" else None,
-        )
-    length = min(12, nodes, deepest) if drawn else max(1, min(8, 2 + nodes // 4, nodes, deepest))
-    return BestFirst(runner, fan, nodes=nodes, width=max(2, nodes // 4), length=length)
+        raise ValueError(f"method {order.method.method!r} has neither shape nor nodes: an adaptive tree has no fixed shape")
+    most = min(nodes, runner.block if isinstance(runner, BlockRunner) else MAX_NODES)
+    depth = min(12, most) if dynamic else max(1, min(8, 2 + nodes // 4, most))
+    return TreeShape(nodes, max(2, nodes // 4), depth)
 
 
 def _check_depth(order: Order, depth: int) -> None:

@@ -19,7 +19,7 @@ _PATIENCE = 100.0
 """Dead slots are cleared away once their square is so many times the slots in use. A forward pays for every dead slot at
 every new token, clearing away for every slot in use, and in small models most of all for itself. Decoding the bundled pair
 goes about as fast with anything from 20 to 1000; with few dead slots a round without a draft takes what it takes where
-nothing is ever drafted, and so the pace of drafting is better measured."""
+nothing is ever drafted, and so the controller knows better what a draft has to beat."""
 _ROOM = 256  # slots at first
 _SPARE, _WEIGHTS = 6, 5e6
 """A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long

@@ -13,8 +13,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import taking
 from draftwood.core.settings import Method, Sampling
+from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.outlook import Outlook
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder, Request
 from draftwood.engine.methods import build
@@ -44,7 +44,7 @@ class Depths:
     def __init__(self, inner):
         self.inner, self.seen = inner, set()
         self.name, self.draw, self.max_length = inner.name, inner.draw, inner.max_length
-        self.start, self.select, self.commit = inner.start, inner.select, inner.commit
+        self.clear, self.add, self.drop, self.commit = inner.clear, inner.add, inner.drop, inner.commit
 
     @property
     def forward_seconds(self):
@@ -214,31 +214,31 @@ def test_a_level_is_drawn_where_it_is_expected_to_bring_enough_and_no_forward_fo
 
 def test_shares_of_siblings():
     """Of two draws at ``a = 0.625`` one is accepted with 0.625 + 0.375 * 0.625, and each has its share of that."""
-    outlook = Outlook(0.6, rows=2)
+    expected = ExpectedGain(0.6, rows=2)
     distributions = torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]]).log()
-    assert torch.equal(outlook.worth(distributions, 2), distributions)
-    outlook.descend([[0, 1], [0, -1]], [[0, 0], [0, 0]], None)
-    assert outlook._reach == [[0.625, 0.375 * 0.625], [1.0, 0.0]]
+    assert torch.equal(expected.worth(distributions, 2), distributions)
+    expected.descend([[0, 1], [0, -1]], [[0, 0], [0, 0]], None)
+    assert expected._reach == [[0.625, 0.375 * 0.625], [1.0, 0.0]]
     below = torch.tensor([[[0.2, 0.8], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]).log()
     gain = 0.625 * (1 + 0.8**2) / 2 + 0.375 * 0.625 * 0.625
     assert 0.625 < gain < 0.66
-    left = outlook.worth(below, 1)
+    left = expected.worth(below, 1)
     assert torch.equal(left, below)
-    outlook._least = 0.625 + 1e-6
-    left = outlook.worth(below, 1)
+    expected._least = 0.625 + 1e-6
+    left = expected.worth(below, 1)
     assert torch.equal(left[0], below[0])
     assert (left[1] == -torch.inf).all()
-    assert outlook.open
-    outlook._least = gain + 1e-6
-    assert (outlook.worth(below, 1) == -torch.inf).all()
-    assert not outlook.open
+    assert expected.open
+    expected._least = gain + 1e-6
+    assert (expected.worth(below, 1) == -torch.inf).all()
+    assert not expected.open
 
 
 def test_of_a_drawn_hybrid_child_less_is_expected_than_of_its_certain_sibling():
-    outlook = Outlook(0.5, rows=1)
-    outlook.worth(torch.tensor([[[0.5, 0.3, 0.2]]]).log(), 2)
-    outlook.descend([[2, 0]], [[0, 0]], torch.tensor([[True, False]]))
-    assert outlook._reach == [[0.375 * 0.625, 0.625]]
+    expected = ExpectedGain(0.5, rows=1)
+    expected.worth(torch.tensor([[[0.5, 0.3, 0.2]]]).log(), 2)
+    expected.descend([[2, 0]], [[0, 0]], torch.tensor([[True, False]]))
+    assert expected._reach == [[0.375 * 0.625, 0.625]]
 
 
 @pytest.mark.parametrize("name", ["auto", "ar", "ngram", "shared-noise"])

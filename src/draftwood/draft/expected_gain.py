@@ -30,16 +30,16 @@ def acceptance(likeliest: float) -> float:
 
 
 @final
-class Outlook:
+class ExpectedGain:
     """What to expect of the next level of each row's tree, kept as plain numbers.
 
     Args:
-        min_gain: accepted tokens that a level must be expected to bring, from 0 to 1.
+        least: accepted tokens that a level must be expected to bring, from 0 to 1.
         rows: how many rows.
     """
 
-    def __init__(self, min_gain: float, rows: int) -> None:
-        self._least = min_gain
+    def __init__(self, least: float, rows: int) -> None:
+        self._least = least
         self._reach = [[1.0] for _ in range(rows)]  # estimated probability that the path to a newest node is accepted
         self._accept: list[list[float]] = []  # and that one draw below it is
 

@@ -1,0 +1,190 @@
+"""How far drafting pays, from what rounds take on this machine and what they bring.
+
+Tokens per second are a ratio of two sums. By Dinkelbach (1967), a step raises such a ratio exactly when the tokens it is
+expected to bring exceed the current speed times the seconds it takes. This one rule answers three questions: is anything
+drafted, is another level drafted, and how many nodes are shown to the target? Only the speed depends on the answers, never
+the text. ``docs/adaptive.md`` derives the rule and its terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, zip_longest
+from operator import mul
+from typing import final
+
+from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.cost import CostModel
+from draftwood.draft.adaptive.estimates import Ratio
+from draftwood.draft.adaptive.gains import GainModel
+from draftwood.draft.adaptive.learnt import Learnt
+from draftwood.draft.adaptive.probe import Probe
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+
+class _RoundState:
+    """What was decided in this round: no tree on purpose, a guess shown, a draft below nodes of this probability."""
+
+    def __init__(self, plain: bool = False) -> None:
+        self.plain = plain
+        self.guess = False
+        self.above = 0.0  # 0 where nothing is drafted
+        self.reads = False  # the draft model also read text that it had not seen
+
+
+@final
+class Controller:
+    """A :class:`Budget` that knows what pays.
+
+    Args:
+        settings: its constants.
+        learnt: what another controller has learnt, to start from.
+
+    Attributes:
+        settings: its constants.
+        costs: seconds.
+        gains: tokens.
+        acceptance: for the expander of the same tree.
+        speed: tokens per second and row, of recent rounds or of plain decoding where that is faster.
+    """
+
+    learns = True
+
+    def __init__(self, settings: AdaptiveSettings | None = None, learnt: Learnt | None = None) -> None:
+        self.settings = s = settings or AdaptiveSettings()
+        self._plain_probe, self._draft_probe = Probe(s, eager=False), Probe(s, eager=True)
+        if learnt is None:
+            self.costs, self.gains, self.acceptance = CostModel(s), GainModel(s), AcceptanceModel(s)
+            self._recent = Ratio(s.forget)
+        else:
+            self.costs = CostModel(s, learnt.costs)
+            self.gains = GainModel(s, learnt.gains, learnt.reach, learnt.calibration)
+            self.acceptance = AcceptanceModel(s, learnt.acceptance)
+            self._recent = Ratio(s.forget, learnt.speed, s.prior_weight * learnt.costs.base)
+            self._plain_probe.pause(learnt.costs.base)
+        self.speed = self._recent.value
+        self._curve: list[float] = []  # running mean of the path probabilities, the largest first
+        self._round = _RoundState()
+        self._drafted = self._plain = 0  # rounds since plain decoding was timed; rounds without a tree in turn
+
+    @property
+    def learnt(self) -> Learnt:
+        """What is known by now."""
+        return Learnt(
+            costs=self.costs.value(),
+            speed=self.speed,
+            gains=self.gains.gains(),
+            reach=self.gains.reach(),
+            calibration=self.gains.calibration,
+            acceptance=tuple(self.acceptance.weights),
+        )
+
+    def begin_round(self) -> bool:
+        """Whether the round does without a tree, to time plain decoding."""
+        wanted = 1 if self.costs.base else self.settings.probe_rounds
+        plain = self._plain_probe.left > 0 or (self._drafted >= wanted and self._plain_probe.due)
+        if plain:
+            self._plain_probe.start()
+        self._round = _RoundState(plain)
+        return plain
+
+    def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
+        least, gain = self.min_node_value(), 0.0
+        for chain in chains:
+            gain += sum(value - least for value in accumulate(chain, mul) if value > least)
+        self._round.guess = gain > 0.0 and gain / len(chains) >= self.speed * self.costs.tree
+        return self._round.guess
+
+    def another_level(self, depth: int, above: float, nodes: int) -> bool:
+        if not depth:
+            drafts = self._drafts(above)
+            self._round.above = above * drafts
+            return drafts
+        self.gains.arrived(depth, above)
+        if not self.costs.known:
+            return depth < self.settings.first_depth
+        price = self.speed * (self.costs.level + self.costs.frontier_node * (nodes - 1))
+        if self.gains.at(depth) * above >= price:
+            return True
+        self.gains.refused(depth)
+        return False
+
+    def _drafts(self, above: float) -> bool:
+        """Whether anything is drafted. What does not pay is tried again after pauses: the text may have become easier."""
+        guess = self._round.guess
+        if self._draft_pays(above, guess):
+            self._draft_probe.cancel()
+            return True
+        if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
+            return False  # beside this guess no draft could pay, or this one would pay without it: nothing to be tried
+        if not self._draft_probe.due:
+            return False
+        self._draft_probe.start()
+        return True
+
+    def _draft_pays(self, above: float, guess: bool) -> bool:
+        """Whether the best number of levels pays, and the larger forward of the target unless a guess needs it anyway."""
+        costs = self.costs
+        if not (costs.base and costs.known):
+            return True
+        return self.gains.most(above, self.speed * costs.level) >= (0.0 if guess else self.speed * costs.tree)
+
+    def min_frontier_value(self, depth: int) -> float:
+        gain = self.gains.at(depth)
+        return self.speed * self.costs.frontier_node / gain if gain > 0.0 else 1.0
+
+    def min_node_value(self) -> float:
+        return self.speed * self.costs.node
+
+    def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
+        if not depth and self._plain:  # the longer nothing was drafted, the less is known
+            keep = self.settings.forget**self._plain
+            self.costs.age(keep)
+            self.gains.age(keep)
+        if above > 0.0:
+            self.gains.brought(depth, above, gain)
+        if seconds is None:
+            self._round.reads = True
+        else:
+            self.costs.add_level(nodes, seconds)
+
+    def tree_size(self, values: Sequence[float]) -> int:
+        """Those that bring more than they cost; but as many as usual, if a change of size, there and back, costs more than
+        it brings."""
+        if not self.costs.known:
+            return min(len(values), self.settings.first_nodes)
+        forget, calibration = self.settings.forget, self.gains.calibration
+        self._curve = [
+            forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
+        ]
+        node = self.speed * self.costs.node
+        tree = 0.0 if self._draft_probe.left else self.speed * self.costs.tree  # a probe that shows nothing tells nothing
+        nets, usually = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
+        best, usual = nets.index(max(nets)), min(usually.index(max(usually)), len(values))
+        return usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
+
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+        this, base = self._round, self.costs.base
+        lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
+        for probe in (self._plain_probe, self._draft_probe):
+            probe.end_round(seconds, lost, base or seconds)
+        came_before = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
+        if this.above:
+            self._drafted += 1
+            if came_before and not this.reads:
+                self.gains.accepted(tokens - 1.0, expected)
+        self._plain = 0 if this.above or nodes > 1 else self._plain + 1
+        if self._plain > self.settings.probe_skip:
+            self.costs.add_plain(seconds)
+            if not self._plain_probe.left:
+                self._drafted = 0
+        self._recent.add(tokens, seconds)
+        base = self.costs.base
+        self.speed = max(self._recent.value, 1.0 / base if base else 0.0)
+
+
+def _net(values: Iterable[float], calibration: float, node: float, tree: float) -> list[float]:
+    """What no node, the best, the best two, ... bring beyond their cost, in tokens."""
+    nets = list(accumulate((calibration * value - node for value in values), initial=-tree))
+    nets[0] = 0.0
+    return nets

@@ -1,0 +1,105 @@
+"""What a round takes: a sum of named terms, learnt from seconds by least squares."""
+
+from __future__ import annotations
+
+from typing import final
+
+from draftwood.draft.adaptive.estimates import Plane, RunningMean
+from draftwood.draft.adaptive.learnt import Costs
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+
+@final
+class CostModel:
+    """Seconds of a round::
+
+        base                                              without a tree
+        base + tree + node * nodes + change [new size]    with one, apart from its levels
+        level + frontier_node * (frontier - 1)            each level, or burst
+
+    ``base`` is a mean of plain rounds. ``tree``, ``node`` and ``change`` are a plane through recent trees: ``tree`` is what
+    the plane lies above ``base``. ``level`` and ``frontier_node`` are a line through recent levels. The past counts less and
+    less, and outliers count as ``outlier`` means.
+
+    Args:
+        settings: how fast the past is forgotten.
+        known: costs that were learnt elsewhere; they are the priors.
+
+    Attributes:
+        base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
+    """
+
+    def __init__(self, settings: AdaptiveSettings, known: Costs | None = None) -> None:
+        c = known or Costs(base=0.0, tree=0.0, node=0.0, change=0.0, level=0.0, frontier_node=0.0)
+        self.tree, self.node, self.change = c.tree, c.node, c.change
+        self.level, self.frontier_node = c.level, c.frontier_node
+        prior = settings.prior_weight
+        self._plain = RunningMean(settings.forget, settings.outlier, c.base, prior if known else 0.0)
+        self._trees = Plane(settings.forget, settings.outlier, prior, (c.node, c.change))
+        self._levels = Plane(settings.forget, settings.outlier, prior, (c.frontier_node, 0.0))
+        if known is not None:
+            self._trees.start(c.base + c.tree + c.node * settings.first_nodes, float(settings.first_nodes), 0.0)
+            self._levels.start(c.level, 0.0, 0.0)
+        self._sizes = {0}  # that came before: engines prepare themselves for a new size of a forward
+        self._last = 0
+
+    @property
+    def base(self) -> float:
+        return self._plain.value
+
+    @property
+    def known(self) -> bool:
+        """Whether levels and trees were timed."""
+        return self._levels.weight > 0.0 and self._trees.weight > 0.0
+
+    def value(self) -> Costs:
+        """The terms as a value."""
+        return Costs(
+            base=self.base,
+            tree=self.tree,
+            node=self.node,
+            change=self.change,
+            level=self.level,
+            frontier_node=self.frontier_node,
+        )
+
+    def age(self, keep: float) -> None:
+        """Trees and levels were not timed for long, and may take another time now."""
+        self._trees.age(keep)
+        self._levels.age(keep)
+
+    def add_level(self, frontier: int, seconds: float) -> None:
+        """A level was drafted with a forward of so many nodes."""
+        levels = self._levels
+        levels.add(frontier - 1.0, 0.0, seconds)
+        self.frontier_node = max(0.0, levels.slopes()[0])
+        self.level = max(0.0, levels.mean - self.frontier_node * levels.mean_1)
+
+    def add_plain(self, seconds: float) -> None:
+        """A round without a tree."""
+        self._plain.add(seconds)
+        self._split()
+
+    def add_tree(self, nodes: int, seconds: float) -> bool:
+        """A round, apart from its levels; ``nodes`` without the root. Returns whether its size came before: what an engine
+        prepares once for a new size is no cost of trees."""
+        changed, self._last = float(nodes != self._last), nodes
+        if nodes not in self._sizes:
+            self._sizes.add(nodes)
+            return False
+        if nodes:
+            self._trees.add(float(nodes), changed, seconds)
+            self._split()
+        return True
+
+    def _split(self) -> None:
+        """Divide what trees take among the terms. Nodes take no more than trees take beyond plain rounds, and none takes
+        less than nothing."""
+        trees = self._trees
+        if not trees.weight:
+            return
+        node, change = trees.slopes()
+        beyond = max(0.0, trees.mean - self.base)
+        self.node = max(0.0, min(node, beyond / trees.mean_1))
+        self.change = max(0.0, change)
+        self.tree = max(0.0, beyond - self.node * trees.mean_1) if self.base else 0.0

@@ -1,0 +1,192 @@
+"""Best-first trees: the candidates of the largest path probability, under a budget.
+
+A candidate's path probability estimates the probability that the output runs through it: the product of conditional
+probabilities along its path (:class:`Expander`). With shared noise, a child's conditional probability is that of the
+target's choice falling on it, learnt from round to round. Any tree is legal there, since the verifier only matches. At
+temperature 0 the noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability itself.
+
+Trees of drawn children are cut in the same way. They stay exact because of what the probabilities depend on. Whether a slot
+of the tree exists may depend on anything except the token drawn there and what is drawn below it. A slot's path probability
+depends on the draft's distributions above it and on the number of siblings before it, and no slot below has a larger one. So
+neither its own token nor any below decides whether it is among the best, or whether its level is drawn at all. Such trees
+have a :class:`FixedBudget`: their shape depends on drafted distributions only, never on seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from time import perf_counter
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree
+from draftwood.draft.adaptive.budget import Budget, FixedBudget
+from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.growers import DraftRound, Grower
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
+from draftwood.draft.none import NoDraft
+
+
+@final
+class BestFirstDrafter:
+    """Keeps the best nodes of a tree that a grower grows within a budget.
+
+    Args:
+        grower: adds candidates with the draft model.
+        budget: how much of the grower's shape is grown and shown; all of it by default.
+        lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is legal.
+        clock: seconds; another one than the wall clock drives a simulation.
+    """
+
+    def __init__(
+        self,
+        grower: Grower,
+        *,
+        budget: Budget | None = None,
+        lookup: PromptLookup | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.grower = grower
+        self.budget: Budget = FixedBudget() if budget is None else budget
+        self.lookup = lookup
+        self._clock = clock
+        self._began = 0.0
+        self._round: DraftRound | None = None  # this round's
+        self._kept: list[list[int]] = []  # per row, the candidate of each tree node
+        self._first = True  # this is the first round, which reads the prompts: its seconds say nothing about costs
+        self._behind = True  # the draft model has not read all of the text
+
+    @property
+    def name(self) -> str:
+        return self.grower.expander.name if self.lookup is None else "adaptive"
+
+    @property
+    def draw(self) -> Draw:
+        return self.grower.expander.draw
+
+    @property
+    def max_length(self) -> int | None:
+        return self.grower.runner.max_length
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.grower.runner.forward_seconds
+
+    def clear(self) -> None:
+        self.grower.runner.clear()
+        if self.lookup is not None:
+            self.lookup.clear()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self.grower.runner.add(texts, sources)
+        if self.lookup is not None:
+            self.lookup.add(texts, sources)
+        self._first = self._behind = True
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self.grower.runner.drop(rows)
+        if self.lookup is not None:
+            self.lookup.drop(rows)
+
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        self._began = self._clock()
+        if self.budget.begin_round():
+            limits = [0] * len(limits)
+        draft = self._round = DraftRound(
+            trees=self._guessed(sampler, limits),
+            root=root,
+            sampler=sampler,
+            rng=rng,
+            limits=limits,
+            budget=self.budget,
+            clock=self._clock,
+            behind=self._behind,
+        )
+        self.grower.expand(draft)
+        self._kept = self._best(draft.trees)
+        if max(map(len, self._kept)) > 1:
+            return self._tree(draft, root.device, sampler.sampling.greedy)
+        return NoDraft().draft(root, sampler, rng, limits)
+
+    def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
+        """Trees of the roots, and of guessed chains if those are worth showing by themselves: others would only keep the
+        draft model from being asked."""
+        trees = [CandidateTree(text[-1]) for text in sampler.texts]
+        if self.lookup is not None:
+            guesses = self.lookup.guess(sampler, limits)
+            if self.budget.shows_guess([guess.probabilities for guess in guesses]):
+                for tree, guess in zip(trees, guesses, strict=True):
+                    tree.add_chain(guess.tokens, guess.probabilities)
+        return trees
+
+    def _best(self, trees: list[CandidateTree]) -> list[list[int]]:
+        """What is shown to the target, the same number of candidates for every row that has so many."""
+        if all(len(tree.tokens) == 1 for tree in trees):
+            return [[0]] * len(trees)
+        ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
+        rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
+        means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
+        size = self.budget.tree_size(means)
+        return [sorted(best[: size + 1]) for best in ranked]
+
+    def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
+        tree = tree_tensors(draft.trees, self._kept, device)
+        has_distributions = self.draw in DRAWS_WITH_LOG_PROBS and not greedy and bool(draft.distributions)
+        return DraftTree(
+            tokens=tree.tokens,
+            parents=tree.parents,
+            depths=tree.depths,
+            valid=tree.valid,
+            ancestors=tree.ancestors,
+            branching=self.grower.expander.count + (self.lookup is not None),
+            draw=Draw.POINT_MASS if greedy else self.draw,
+            draft_log_probs=self._distributions(draft, tree) if has_distributions else None,
+        )
+
+    def _distributions(self, draft: DraftRound, tree: TreeTensors) -> LogProbs:
+        """The draft's distributions at the nodes up to the last one with children; any will do at those without."""
+        inner = 1 + int(tree.parents.max())  # host sync
+        numbers = [
+            [candidates.numbers.get(candidate, 0) for candidate in (kept + [0] * inner)[:inner]]
+            for candidates, kept in zip(draft.trees, self._kept, strict=True)
+        ]
+        return LogProbs.joined(draft.distributions).pick(torch.tensor(numbers, device=tree.tokens.device))
+
+    def commit(self, this_round: Round) -> None:
+        if (draft := self._round) is None:
+            raise RuntimeError("commit was called before draft: a round begins with a draft")
+        seen, rest = [], []
+        for path, came, tree, kept in zip(this_round.paths, this_round.tokens, draft.trees, self._kept, strict=True):
+            chain = [kept[node] for node in (0, *path)]
+            numbers = [tree.numbers.get(candidate, -1) for candidate in chain]
+            seen.append([number for number in numbers if number >= 0])
+            rest.append([tree.tokens[i] for i, number in zip(chain, numbers, strict=True) if number < 0])
+            for candidate, choice in zip(chain, came, strict=True):
+                if (children := tree.children.get(candidate)) is not None:
+                    self.grower.expander.learn(children, choice)
+        self.grower.runner.commit(seen, rest)
+        if self.lookup is not None:
+            self.lookup.learn(this_round.tokens)
+        if self.budget.learns and not self._first:
+            self._end_round(this_round, draft)
+        self._first, self._behind = False, not any(tree.numbers for tree in draft.trees)
+        self._round = None  # its distributions have the size of the vocabulary, and must not outlive the text
+
+    def _end_round(self, this_round: Round, draft: DraftRound) -> None:
+        """Tell the budget what the round took and brought."""
+        rows = zip(draft.trees, self._kept, strict=True)
+        expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
+        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
+        seconds = self._clock() - self._began
+        self.budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)

@@ -1,0 +1,98 @@
+"""Estimates that forget: a mean, a ratio of sums, and a least-squares plane. Plain numbers, a few microseconds each."""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class RunningMean:
+    """Mean of recent values. Machines are slower than usual now and then, never faster, so a value above ``outlier`` times
+    the mean counts as that much."""
+
+    def __init__(self, forget: float, outlier: float, value: float = 0.0, weight: float = 0.0) -> None:
+        self.value, self.weight = value, weight
+        self._forget, self._outlier = forget, outlier
+
+    def add(self, value: float) -> None:
+        if self.weight:
+            value = min(value, self._outlier * self.value)
+        self.weight = self._forget * self.weight + 1.0
+        self.value += (value - self.value) / self.weight
+
+
+@final
+class Ratio:
+    """Sum of recent numerators over the sum of their denominators, which begin as ``value * weight`` and ``weight``."""
+
+    def __init__(self, forget: float, value: float = 0.0, weight: float = 0.0) -> None:
+        self._above, self._below = value * weight, weight
+        self._forget = forget
+
+    @property
+    def value(self) -> float:
+        return self._above / self._below if self._below else 0.0
+
+    def add(self, above: float, below: float) -> None:
+        self._above = self._forget * self._above + above
+        self._below = self._forget * self._below + below
+
+    def age(self, keep: float) -> None:
+        """What is known counts less, and the next observation more."""
+        self._above *= keep
+        self._below *= keep
+
+    def drift(self, share: float) -> None:
+        """Move the value towards 1 by this share of the way."""
+        self._above += share * (self._below - self._above)
+
+
+@final
+class Plane:
+    """``y = mean + slope_1 (x_1 - mean_1) + slope_2 (x_2 - mean_2)``, by least squares over recent observations.
+
+    A ridge of ``weight`` observations holds the slopes at their prior until ``x`` has varied enough; in each of them ``x_1``
+    is 1 off its mean, and ``x_2``, which is 0 or 1, a half.
+    """
+
+    def __init__(self, forget: float, outlier: float, weight: float, prior: tuple[float, float] = (0.0, 0.0)) -> None:
+        self.weight = self.mean = self.mean_1 = self.mean_2 = 0.0
+        self._forget, self._outlier, self._ridge, self._prior = forget, outlier, weight, prior
+        self._moments = (0.0,) * 5  # centred: 11, 12, 22, 1y, 2y
+
+    def start(self, mean: float, mean_1: float, mean_2: float) -> None:
+        """What is known before the first observation."""
+        self.weight, self.mean, self.mean_1, self.mean_2 = self._ridge, mean, mean_1, mean_2
+
+    def age(self, keep: float) -> None:
+        """The mean that is known counts less; slopes stay."""
+        self.weight *= keep
+
+    def add(self, x_1: float, x_2: float, y: float) -> None:
+        """One observation; ``y`` above ``outlier`` times the mean counts as that much."""
+        forget, before = self._forget, self._forget * self.weight
+        if before:
+            y = min(y, self._outlier * self.mean)
+        self.weight = before + 1.0
+        off_1, off_2, off = x_1 - self.mean_1, x_2 - self.mean_2, y - self.mean
+        share = before / self.weight
+        m = self._moments
+        self._moments = (
+            forget * m[0] + share * off_1 * off_1,
+            forget * m[1] + share * off_1 * off_2,
+            forget * m[2] + share * off_2 * off_2,
+            forget * m[3] + share * off_1 * off,
+            forget * m[4] + share * off_2 * off,
+        )
+        self.mean_1 += off_1 / self.weight
+        self.mean_2 += off_2 / self.weight
+        self.mean += off / self.weight
+
+    def slopes(self) -> tuple[float, float]:
+        """The two slopes."""
+        m_11, m_12, m_22, m_1y, m_2y = self._moments
+        ridge_1, ridge_2 = self._ridge, self._ridge / 4
+        m_11, m_22 = m_11 + ridge_1, m_22 + ridge_2
+        m_1y, m_2y = m_1y + ridge_1 * self._prior[0], m_2y + ridge_2 * self._prior[1]
+        over = m_11 * m_22 - m_12 * m_12
+        return (m_1y * m_22 - m_2y * m_12) / over, (m_2y * m_11 - m_1y * m_12) / over

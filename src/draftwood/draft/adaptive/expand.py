@@ -1,0 +1,136 @@
+"""Which children a candidate gets, and their conditional probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Protocol, final, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from draftwood.core.draws import Draw
+from draftwood.core.rng import RoundRng
+from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.candidates import Children
+from draftwood.draft.expected_gain import acceptance
+from draftwood.draft.shared_noise import shared_scores
+
+_IMPOSSIBLE: Final = -float("inf")
+_SMALLEST: Final = 1e-30
+# Acceptance of a sibling after a rejected one, as a share of that one's: found on the bundled pair; any value is exact.
+_AFTER_REJECTION: Final = 0.5
+
+
+@runtime_checkable
+class Expander(Protocol):
+    """Children for candidates.
+
+    Attributes:
+        name: the method's name on the command line.
+        draw: how siblings are chosen.
+        count: the most children of a node.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def draw(self) -> Draw: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row at this depth; ``first`` is the first node's noise slot."""
+        ...
+
+    def learn(self, children: Children, choice: int) -> None:
+        """The target's choice below the node with these children was this token."""
+        ...
+
+
+@final
+class GumbelExpander:
+    """The children that the target's own noise favours; :class:`AcceptanceModel` gives their probabilities.
+
+    Args:
+        count: the most children of a node.
+        model: learns from every round.
+        name: the method's name on the command line.
+        draw: point masses at temperature 0, where there is no noise: the children are the draft model's best, and every
+            verifier is exact.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        model: AcceptanceModel | None = None,
+        *,
+        name: str = "shared-noise",
+        draw: Draw = Draw.SHARED_NOISE,
+    ) -> None:
+        self.count = count
+        self.name = name
+        self.draw = draw
+        self.model = AcceptanceModel() if model is None else model
+
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
+        return self._best(shared_scores(logp, rng, depth), logp)
+
+    def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng, depth: int) -> list[list[Children]]:
+        """The children of one node of each depth from ``depth`` on; of all nodes, where scores depend on depth only."""
+        return self._best(shared_scores(logp, rng, depth, logp.shape[1]), logp)
+
+    def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Children]]:
+        best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)
+        tokens, scores, likeliest = best.indices.tolist(), best.values.tolist(), logp.amax(-1).tolist()  # host sync
+        rows = zip(tokens, scores, likeliest, strict=True)
+        return [[self._children(*node) for node in zip(*row, strict=True)] for row in rows]
+
+    def _children(self, tokens: list[int], scores: list[float], likeliest: float) -> Children:
+        possible = sum(score > _IMPOSSIBLE for score in scores)  # neither -inf nor NaN, which come last
+        if not possible:
+            return Children([], [])
+        scores = scores[:possible]
+        return Children(tokens[:possible], self.model.log_probs(scores, -likeliest), scores, -likeliest)
+
+    def learn(self, children: Children, choice: int) -> None:
+        at = children.tokens.index(choice) if choice in children.tokens else len(children.tokens)
+        self.model.learn(children.scores, children.uncertainty, at)
+
+
+@final
+class SampledExpander:
+    """Children drawn without replacement. Their conditional probabilities depend on the draft's distribution at the node and
+    on how many children were drawn before, never on a drawn token, so a tree may be cut by them (see
+    :mod:`draftwood.draft.adaptive.drafter`).
+
+    Args:
+        count: the most children of a node.
+    """
+
+    name = "dynamic"
+    draw = Draw.WITHOUT_REPLACEMENT
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
+        drawn = rng.ordered(logp, self.count, first, 0).tolist()  # host sync
+        best = logp.amax(dim=-1).exp().tolist()
+        return [
+            [_sampled([token for token in tokens if token >= 0], likeliest) for tokens, likeliest in zip(*row, strict=True)]
+            for row in zip(drawn, best, strict=True)
+        ]
+
+    def learn(self, children: Children, choice: int) -> None:
+        """Nothing: the same seed must give the same tree, whatever came before."""
+
+
+def _sampled(tokens: list[int], likeliest: float) -> Children:
+    log_probs, left, accept = [], 1.0, acceptance(likeliest)
+    for _ in tokens:
+        log_probs.append(math.log(max(left * accept, _SMALLEST)))
+        left *= 1.0 - accept
+        accept *= _AFTER_REJECTION
+    return Children(tokens, log_probs)

@@ -1,0 +1,238 @@
+"""Ways to grow candidates with a draft model: level by level, in bursts, or a whole block at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rng import RoundRng
+from draftwood.core.sampling import Sampler
+from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.expand import Expander, GumbelExpander
+from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
+from draftwood.runners.protocols import BlockRunner, BurstRunner, Runner
+
+
+class TreeShape(NamedTuple):
+    """The largest tree: nodes without the root, nodes expanded per level, and levels (or bursts)."""
+
+    nodes: int
+    width: int
+    depth: int
+
+
+@final
+@dataclass(kw_only=True)
+class DraftRound:
+    """One round: the candidates of every row, and what they are grown within.
+
+    Attributes:
+        trees: per row; they hold the root, and perhaps a guessed chain.
+        sampler, rng, limits: as in :meth:`draftwood.draft.Drafter.draft`.
+        budget: asked before each forward, and told of it after.
+        clock: seconds.
+        behind: the draft model has text to read, so the next forward's seconds say nothing about a level.
+        drafting: seconds of the levels so far.
+        distributions: the draft's, of every level.
+    """
+
+    trees: list[CandidateTree]
+    root: Int[Tensor, "row"]
+    sampler: Sampler
+    rng: RoundRng
+    limits: Sequence[int]
+    budget: Budget
+    clock: Callable[[], float]
+    behind: bool
+    drafting: float = 0.0
+    distributions: list[LogProbs] = field(default_factory=list)
+    _began: float = 0.0
+    _sizes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    def above(self, frontiers: Sequence[list[int]]) -> float:
+        """Probability that the text runs through the frontiers and not on to a guessed child, on average over the rows."""
+        rows = zip(self.trees, frontiers, strict=True)
+        return sum(tree.off_guess(i) for tree, frontier in rows for i in frontier) / len(self.trees)
+
+    def pays(self, depth: int, above: float, nodes: int) -> bool:
+        """Whether another forward is made; candidates that come after this are its own."""
+        self._sizes = [len(tree.tokens) for tree in self.trees]
+        return self.budget.another_level(depth, above, nodes)
+
+    def end_level(self, depth: int, above: float, cuts: Sequence[float], nodes: int) -> None:
+        """Tell the budget of a level, which began where the one before ended."""
+        if not self.budget.learns:
+            return
+        ended, least = self.clock(), self.budget.min_node_value()
+        rows = zip(self.trees, self._sizes, cuts, strict=True)
+        gain = sum(tree.gain(since, cut, least) for tree, since, cut in rows) / len(self.trees)
+        seconds, self._began = ended - self._began, ended
+        self.drafting += seconds
+        self.budget.end_level(depth, above, gain, nodes, None if self.behind else seconds)
+        self.behind = False
+
+
+@runtime_checkable
+class Grower(Protocol):
+    """Adds candidates to a round's trees.
+
+    Attributes:
+        runner: the draft model.
+        expander: gives candidates their children.
+        shape: the largest tree.
+    """
+
+    @property
+    def runner(self) -> Runner: ...
+
+    @property
+    def expander(self) -> Expander: ...
+
+    @property
+    def shape(self) -> TreeShape: ...
+
+    def expand(self, draft: DraftRound) -> None:
+        """Grow every row's tree, no deeper than the row's limit and as far as the budget goes."""
+        ...
+
+
+@final
+class LevelGrower:
+    """One forward per level, for the best candidates of that level."""
+
+    def __init__(self, runner: Runner, expander: Expander, shape: TreeShape) -> None:
+        self.runner = runner
+        self.expander = expander
+        self.shape = shape
+
+    def expand(self, draft: DraftRound) -> None:
+        frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
+        seen, (nodes, width, depths) = 0, self.shape
+        for depth in range(depths):
+            if not any(frontiers):
+                return
+            above, largest = draft.above(frontiers), max(map(len, frontiers))
+            if not draft.pays(depth, above, largest):
+                return
+            self._expand(draft, frontiers, seen, depth)
+            seen += largest
+            cuts = [tree.cut(nodes) for tree in draft.trees]
+            draft.end_level(depth, above, cuts, largest)
+            least = draft.budget.min_frontier_value(depth + 1)
+            frontiers = [
+                tree.frontier(depth + 1, width, cut, least, stops) if depth + 1 < limit else []
+                for tree, cut, stops, limit in zip(draft.trees, cuts, draft.sampler.stops, draft.limits, strict=True)
+            ]
+
+    def _expand(self, draft: DraftRound, frontiers: list[list[int]], seen: int, depth: int) -> None:
+        """Score the frontiers, and put their best children into the trees."""
+        trees, device = draft.trees, self.runner.device
+        n = max(map(len, frontiers))
+        ancestors = ancestor_mask(trees, frontiers, seen).to(device)
+        rows = zip(trees, frontiers, strict=True)
+        tokens = [[tree.tokens[i] for i in frontier] + [0] * (n - len(frontier)) for tree, frontier in rows]
+        depths = torch.full((len(trees), n), depth, device=device)
+        logits = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors).logits
+        draft.distributions.append(draft.sampler.draft(logits, lambda: prefixes(trees, frontiers)))
+        logp = draft.distributions[-1].dense()
+        padding = [[i >= len(frontier) for i in range(n)] for frontier in frontiers]
+        if any(map(any, padding)):
+            logp = logp.masked_fill(torch.tensor(padding, device=device).unsqueeze(-1), -torch.inf)
+        # A noise slot for each node that a level can have: fewer nodes above must not move those below.
+        first = 1 + self.shape.width * (depth - 1) if depth else 0
+        grown = self.expander.expand(logp, draft.rng, depth, first)
+        for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
+            for candidate, its in zip(frontier, children, strict=False):  # padding comes last
+                if its.tokens:
+                    tree.add_children(candidate, its)
+
+
+@final
+class BurstGrower:
+    """One row's candidates several levels a call, by a runner that chooses several tokens in a row: below the root, and then
+    below the most promising candidate.
+
+    Args:
+        runner, expander, shape: as for every grower; the depth counts bursts.
+        levels: takes over where the runner does not draft in bursts, or the sampling does more than scale.
+    """
+
+    def __init__(self, runner: BurstRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
+        self.runner = runner
+        self.expander = expander
+        self.shape = shape
+        self._levels = levels
+        self._in_bursts = False  # the last round
+
+    def expand(self, draft: DraftRound) -> None:
+        bursts = self.runner.burst > 0 and draft.sampler.sampling.only_scales
+        draft.behind |= self._in_bursts and not bursts  # the runner's memory begins anew
+        self._in_bursts = bursts
+        if bursts:
+            self._grow(draft)
+        else:
+            self._levels.expand(draft)
+
+    def _grow(self, draft: DraftRound) -> None:
+        [tree], [limit], [stops] = draft.trees, draft.limits, draft.sampler.stops
+        seen, nodes = 0, self.shape.nodes
+        for burst in range(self.shape.depth):
+            candidate = tree.most_promising(nodes, limit, stops)
+            if candidate is None or not draft.pays(burst, above := tree.off_guess(candidate), 1):
+                return
+            seen += self._extend(draft, tree, candidate, seen)
+            # A burst through a guessed child may have run on below the guess, which says nothing about other bursts.
+            through_guess = candidate in tree.guessed
+            draft.end_level(burst, 0.0 if through_guess else above, [tree.cut(nodes)], 1)
+
+    def _extend(self, draft: DraftRound, tree: CandidateTree, candidate: int, seen: int) -> int:
+        """A burst below a candidate; returns the number of nodes that the runner has scored."""
+        sampler, depth, [limit] = draft.sampler, tree.depths[candidate], draft.limits
+        noise = draft.rng.shared(depth, self.runner.burst, sampler.vocab)
+        path = [tree.numbers[i] for i in tree.ancestors(candidate)]
+        scale = 1.0 if sampler.sampling.greedy else 1.0 / sampler.sampling.temperature
+        chosen, scores = self.runner.draft_burst(tree.tokens[candidate], path, None if noise is None else noise[0], scale)
+        [children] = self.expander.expand_depths(sampler.draft(scores.unsqueeze(0), list).dense(), draft.rng, depth)
+        tree.add_burst(candidate, seen, children[: limit - depth], chosen, sampler.stops[0])
+        return len(chosen)
+
+
+@final
+class BlockGrower:
+    """The whole tree from one forward, by a runner that scores a block before any token of it is chosen: all nodes of one
+    depth have the same children.
+
+    Args:
+        runner, expander, shape: as for every grower; the depth is the length of the block.
+        levels: takes over where distributions depend on the tokens before, which must then be known.
+    """
+
+    def __init__(self, runner: BlockRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
+        self.runner = runner
+        self.expander = expander
+        self.shape = shape
+        self._levels = levels
+
+    def expand(self, draft: DraftRound) -> None:
+        if draft.sampler.sampling.looks_back:
+            self._levels.expand(draft)
+            return
+        frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
+        if not any(frontiers) or not draft.pays(0, above := draft.above(frontiers), 1):
+            return
+        logp = draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list).dense()
+        rows = self.expander.expand_depths(logp, draft.rng, 0)
+        for tree, by_depth, limit, stops in zip(draft.trees, rows, draft.limits, draft.sampler.stops, strict=True):
+            tree.numbers[0] = 0  # the only candidate that the runner has seen
+            tree.fill(by_depth[:limit], self.shape.nodes, stops)
+        draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)

@@ -1,0 +1,92 @@
+"""Prompt lookup inside an adaptive tree: a guessed chain per row, with probabilities that are learnt from every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+from draftwood.core.sampling import Sampler
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
+
+_SMALLEST = 1e-6  # no probability is closer to 0 or to 1
+
+
+class Guess(NamedTuple):
+    """A chain that may come next: its tokens, and the probability of each where those before it are right."""
+
+    tokens: list[int]
+    probabilities: list[float]
+
+
+@final
+class PromptLookup:
+    """Guesses from the texts themselves.
+
+    The probability that a match goes on depends on how many tokens agree so far. Where little is known about a number of
+    tokens, the estimate for one token fewer stands in. A verifier that only matches is exact for any guess.
+
+    Args:
+        settings: how fast the past is forgotten, and the probability before anything is known.
+        length: tokens guessed at most.
+    """
+
+    def __init__(self, settings: AdaptiveSettings, length: int | None = None) -> None:
+        self._settings = settings
+        self._length = settings.nodes if length is None else length
+        self._indexes: list[NgramIndex] = []
+        self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
+        self._right, self._all = [0.0] * MAX_AGREED, [0.0] * MAX_AGREED  # by tokens that agree, less 1
+        self._probabilities = self._estimates()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._indexes = []
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        """New rows, behind those that are there."""
+        self._indexes += [NgramIndex(source) for source in sources or [()] * len(texts)]
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """These rows leave; the others keep their order."""
+        self._indexes = [index for row, index in enumerate(self._indexes) if row not in rows]
+
+    def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
+        """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token."""
+        self._found, guesses = [], []
+        rows = zip(self._indexes, sampler.texts, sampler.stops, limits, strict=True)
+        for row, (index, text, stops, limit) in enumerate(rows):
+            tokens, agreed = index.follow(text, self._length, sampler.vocab)
+            end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
+            count = min(end, limit)
+            if (most := sampler.permitted(row, tokens[:count])) < count:
+                end = count = most
+            self._found.append((tokens[:end], agreed))
+            guesses.append(Guess(tokens[:count], [self._probabilities[_at(agreed + i)] for i in range(count)]))
+        return guesses
+
+    def learn(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Compare the last guesses, shown or not, with the tokens that came, per row."""
+        forget = self._settings.lookup_forget
+        for (found, agreed), came in zip(self._found, tokens, strict=True):
+            for i, (guessed, token) in enumerate(zip(found, came, strict=False)):
+                at = _at(agreed + i)
+                self._right[at] = forget * self._right[at] + (guessed == token)
+                self._all[at] = forget * self._all[at] + 1.0
+                if guessed != token:
+                    break
+        if any(found for found, _ in self._found):
+            self._probabilities = self._estimates()
+
+    def _estimates(self) -> list[float]:
+        """By tokens that agree, less 1. The prior of each is the estimate before it, so a few lucky tokens do not pass for
+        certainty."""
+        out, estimate, prior = [], self._settings.lookup_first, self._settings.lookup_prior
+        for right, of in zip(self._right, self._all, strict=True):
+            estimate = (right + prior * estimate) / (of + prior)
+            out.append(min(max(estimate, _SMALLEST), 1.0 - _SMALLEST))
+        return out
+
+
+def _at(agreed: int) -> int:
+    return min(agreed, MAX_AGREED) - 1

@@ -1,0 +1,78 @@
+"""Every constant of the adaptive tree: its default, its unit, its meaning, and what set it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, final
+
+
+class Constant(NamedTuple):
+    """What is known of a constant besides its default."""
+
+    unit: str
+    meaning: str
+    set_by: str
+
+
+def _constant(default: Any, unit: str, meaning: str, set_by: str) -> Any:
+    return field(default=default, metadata={"constant": Constant(unit, meaning, set_by)})
+
+
+_SIMULATOR = "simulator"
+_SWEEPS = "sweeps on the bundled pair"
+_DOCUMENTS = "documents written by the bundled pair"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSettings:
+    """Constants of :class:`Controller`, :class:`CostModel`, :class:`AcceptanceModel` and :class:`PromptLookup`.
+
+    ``docs/adaptive.md`` holds them as a table, which a test compares with this class.
+    """
+
+    nodes: int = _constant(24, "nodes", "largest tree, the root not counted", _SWEEPS)
+    width: int = _constant(4, "nodes", "most nodes that a level expands", _SWEEPS)
+    depth: int = _constant(8, "levels", "deepest tree; bursts, where a call drafts several levels", _SWEEPS)
+    children: int = _constant(6, "nodes", "most children of a node", _SWEEPS)
+    first_depth: int = _constant(
+        3, "levels", "deepest tree before any cost is known", "simulator: texts of 120 tokens lose 3 % at 8"
+    )
+    first_nodes: int = _constant(
+        8, "nodes", "largest tree before any cost is known", "simulator: texts of 120 tokens lose 6 % at 24"
+    )
+    forget: float = _constant(0.97, "per round", "weight of the past in costs and speed", _SIMULATOR)
+    forget_gains: float = _constant(0.9, "per level", "weight of the past in what a level brings", _SIMULATOR)
+    forget_calibration: float = _constant(
+        0.99, "per round", "weight of the past in accepted over expected tokens", _SIMULATOR
+    )
+    calibration_prior: float = _constant(
+        20.0, "tokens", "weight of a calibration of 1: a draft is not given up for a few unlucky rounds",
+        "`tests/adaptive/test_controller.py`",
+    )  # fmt: skip
+    outlier: float = _constant(3.0, "means", "seconds above so many means count as so many", _SIMULATOR)
+    prior_weight: float = _constant(3.0, "observations", "weight of a prior, and of what was handed on", _SIMULATOR)
+    probe_rounds: int = _constant(3, "rounds", "length of a probe, and drafted rounds before the first", _SIMULATOR)
+    probe_skip: int = _constant(1, "rounds", "plain rounds after a tree that are not timed: caches are cold", _SIMULATOR)
+    probe_share: float = _constant(0.01, "share of seconds", "what probes may lose", _SIMULATOR)
+    drift: float = _constant(
+        0.005, "per refusal", "rise of a refused level's gain towards 1, so that it is tried again", _SIMULATOR
+    )
+    acceptance_start: tuple[float, float, float, float] = _constant(
+        (1.0, -0.4, -3.0, 0.9), "logits", "first weights: gap, log rank, none, uncertainty", "fit on the bundled pair"
+    )
+    acceptance_prior: float = _constant(
+        30.0, "squared gradients", "evidence behind the first weights; more makes the first steps smaller",
+        "`tests/adaptive/test_acceptance.py`",
+    )  # fmt: skip
+    acceptance_rate: float = _constant(0.3, "logits", "AdaGrad's step size", "`tests/adaptive/test_acceptance.py`")
+    lookup_forget: float = _constant(0.95, "per token", "weight of the past in lookup's hits", _DOCUMENTS)
+    lookup_first: float = _constant(0.25, "probability", "of a guessed token before any was seen", _DOCUMENTS)
+    lookup_prior: float = _constant(
+        6.0, "tokens", "weight of the estimate for a match shorter by one token", "`tests/adaptive/test_lookup.py`"
+    )
+
+
+def constants() -> dict[str, Constant]:
+    """What is known of every constant, by name."""
+    return {one.name: one.metadata["constant"] for one in fields(AdaptiveSettings)}

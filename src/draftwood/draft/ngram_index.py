@@ -1,0 +1,56 @@
+"""An index of a growing text: what followed the last earlier match of its ending.
+
+Source: Saxena 2023, "Prompt Lookup Decoding"; names as in ``transformers`` (``max_matching_ngram_size``). N-grams are
+indexed as the text grows, so a lookup takes the same time in a long text as in a short one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import final
+
+MAX_NGRAM = 3
+MAX_AGREED = 16
+"""Matches longer than this count as this long."""
+
+
+@final
+class NgramIndex:
+    """Index of one growing text, and of the source that an encoder reads.
+
+    Args:
+        source: what the encoder reads; it is searched too.
+        max_ngram: the longest n-gram that is looked up.
+    """
+
+    def __init__(self, source: Sequence[int] = (), max_ngram: int = MAX_NGRAM) -> None:
+        self._tokens = list(source)
+        self._border = len(self._tokens)
+        self._max_ngram = max_ngram
+        self._after: dict[tuple[int, ...], int] = {}  # of each n-gram, the position after its last occurrence
+        self._indexed = 0  # positions after n-grams
+
+    def follow(self, text: Sequence[int], count: int, vocab: int) -> tuple[list[int], int]:
+        """Up to ``count`` tokens that followed the last earlier match of the longest n-gram that ends ``text``, and how
+        many tokens agree there (at most ``MAX_AGREED``). The n-gram never reaches back into the source.
+
+        Args:
+            text: the text of the previous call, possibly with more tokens at its end.
+            vocab: the result stops before the first token from here on: an encoder may read tokens that its decoder never
+                writes.
+        """
+        tokens = self._tokens
+        tokens.extend(text[len(tokens) - self._border :])
+        n = len(tokens)
+        for end in range(self._indexed + 1, n):
+            for size in range(1, min(self._max_ngram, end) + 1):
+                self._after[tuple(tokens[end - size : end])] = end
+        self._indexed = max(self._indexed, n - 1)
+        for size in range(min(self._max_ngram, len(text), n - 1), 0, -1):
+            if (at := self._after.get(tuple(tokens[n - size :]))) is not None:
+                longest = min(MAX_AGREED, len(text), at)
+                while size < longest and tokens[at - 1 - size] == tokens[n - 1 - size]:
+                    size += 1
+                return list(takewhile(lambda token: token < vocab, tokens[at : at + count])), size
+        return [], 0

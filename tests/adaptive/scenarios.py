@@ -1,0 +1,68 @@
+"""The texts and the costs of the simulator's scenarios; run as a program it prints the table of ``docs/adaptive.md``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+
+from draftwood.draft.adaptive.controller import Controller
+from tests.adaptive.simulator import Text, World, best_fixed, steer, text
+
+
+def by_turns(one: float, other: float) -> Callable[[float], float]:
+    """The one for a tenth of the text, the other for the next, and so on."""
+    return lambda place: one if (place * 5) % 1 < 0.5 else other
+
+
+TEXTS: dict[str, Callable[[], Text]] = {
+    "useless": lambda: text(0, lambda _: 0.05),
+    "poor": lambda: text(0, lambda _: 0.2),
+    "medium": lambda: text(0, lambda _: 0.5),
+    "good": lambda: text(0, lambda _: 0.8),
+    "alternating": lambda: text(0, by_turns(0.8, 0.05)),
+    "changing": lambda: text(0, by_turns(0.9, 0.4)),
+    "late": lambda: text(0, lambda place: 0.05 if place < 0.3 else 0.85),
+    "boasting": lambda: text(0, lambda _: 0.7, doubt=2.0),
+    "modest": lambda: text(0, lambda _: 0.35, doubt=-2.0),
+    "repeating": lambda: text(0, lambda _: 0.4, guessed=lambda _: True),
+    "partly repeating": lambda: text(0, lambda _: 0.5, guessed=lambda place: (place * 5) % 1 < 0.5),
+}
+WORLDS = {
+    "usual": World(),
+    "cheap": World(level=0.8, tree=0.5, node=0.05, frontier_node=0.02),
+    "dear": World(level=6.0, tree=3.0),
+    "bound": World(node=0.8, tree=1.0),
+    "wide": World(frontier_node=1.0),
+    "blocks": World(block=(8, 4.0)),
+    "first": World(first=50.0),
+    "change": World(change=1.0),
+    "dear changes": World(change=3.0),
+    "noisy": World(noise=0.3, outliers=0.02),
+    "drifting": World(slow=lambda place: 1.0 + 0.5 * math.sin(12.0 * place)),
+    "sudden": World(slow=lambda place: 1.0 if place < 0.5 else 2.5),
+    "neighbour": World(slow=lambda place: 3.0 if (place * 6) % 1 > 0.7 else 1.0),
+    "draft slow": World(slow_draft=lambda place: 4.0 if 0.3 < place < 0.6 else 1.0),
+}
+
+
+@cache
+def written(name: str) -> Text:
+    """The text of this name."""
+    return TEXTS[name]()
+
+
+def main(texts: list[str]) -> None:
+    """One line a text and costs: the controller over the best fixed choice, and over plain decoding."""
+    print("| text | costs | best fixed: depth, nodes | ÷ best fixed | ÷ plain |\n|---|---|---|---|---|")
+    for name in texts or TEXTS:
+        for costs, world in WORLDS.items():
+            choice, fastest, plain = best_fixed(world, written(name))
+            reached = steer(Controller(), world, written(name), seed=3).speed
+            fixed = f"{choice.depth}, {choice.nodes}" if choice.depth else "plain"
+            print(f"| {name} | {costs} | {fixed} | {reached / fastest:.3f} | {reached / plain:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,277 @@
+"""How far drafting pays: decisions from seconds and gains that are told, not timed. Each behaviour has a reason."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+LEVEL, TARGET, NODE = 0.001, 0.005, 0.0001
+
+
+def lived(
+    share: float, rounds: int = 60, levels: int = 3, controller: Controller | None = None, *,
+    jump: float = 0.0, level: float = LEVEL, guess: float = 0.0, first: float = 0.0, right: float | None = None,
+    pause: float = 0.0,
+) -> tuple[Controller, list[int]]:  # fmt: skip
+    """A controller after so many rounds, and the levels that it drafted in each.
+
+    Args:
+        share: conditional probability of one child per level, as the draft tells it.
+        jump: seconds that any tree costs.
+        guess: probability of a guessed token beside which the draft is asked.
+        first: seconds that a size costs when it comes first.
+        right: the true conditional probability; that which is told by default.
+        pause: seconds that the first level takes after a round without a draft: the draft model reads what it has missed.
+    """
+    controller, drafted, rng, sizes = controller or Controller(), [], random.Random(5), {0}
+    right = share if right is None else right
+    for _ in range(rounds):
+        depth, plain, above, drafting = 0, controller.begin_round(), 1.0 - guess, 0.0
+        if guess and not plain:
+            controller.shows_guess([[guess]])
+        while not plain and depth < levels and controller.another_level(depth, above, 1):
+            reads = pause > 0.0 and not depth and not (drafted and drafted[-1])
+            seconds = level + pause * reads
+            controller.end_level(depth, above, above * share, 1, None if reads else seconds)
+            above, depth, drafting = above * share, depth + 1, drafting + seconds
+        values = [share ** (d + 1) for d in range(depth)]
+        size = controller.tree_size(values) if values else 0
+        accepted = next((d for d in range(size) if rng.random() > right), size)
+        seconds = drafting + TARGET + (jump + NODE * size) * (size > 0) + first * (size not in sizes)
+        sizes.add(size)
+        controller.end_round(1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
+        drafted.append(depth)
+    return controller, drafted
+
+
+def test_a_good_draft_is_followed_to_the_end_and_a_bad_one_hardly_asked():
+    _, drafted = lived(0.9, rounds=200)
+    assert set(drafted[20:]) <= {0, 3}
+    assert drafted[20:].count(3) > 0.9 * 180
+    _, drafted = lived(0.02, rounds=1000)
+    assert sum(d > 0 for d in drafted[100:]) / 900 < 0.05
+    assert any(drafted[100:])  # now and then it is tried again
+
+
+def test_levels_stop_where_a_level_costs_more_than_it_brings():
+    _, drafted = lived(0.5, levels=12)
+    assert 0 < drafted[-1] < 6
+
+
+def test_a_draft_that_gets_better_is_found_again():
+    controller, before = lived(0.02, rounds=300)
+    _, after = lived(0.9, rounds=1200, controller=controller)
+    assert sum(d > 0 for d in before[100:]) < 20
+    assert sum(after[-100:]) > 250
+
+
+def test_a_level_that_was_refused_is_tried_again():
+    controller, _ = lived(0.9, levels=1)
+    for _ in range(20):
+        controller.end_level(0, 1.0, 0.9, 1, LEVEL)
+        controller.end_level(1, 0.9, 0.01, 1, LEVEL)
+    controller.begin_round()
+    asked = [controller.another_level(1, 0.9, 1) for _ in range(300)]
+    assert not asked[0]
+    assert any(asked)
+
+
+def test_reading_text_is_no_cost_of_a_level():
+    controller, _ = lived(0.9)
+    before = controller.costs.level
+    controller.end_level(0, 1.0, 0.9, 1, None)
+    assert controller.costs.level == before
+
+
+def slowed(outlier: float) -> float:
+    """A level's cost after one of twenty times the usual seconds, as a multiple of the usual ones."""
+    controller, _ = lived(0.5, controller=Controller(AdaptiveSettings(outlier=outlier)))
+    controller.end_level(0, 1.0, 0.5, 1, 20 * LEVEL)
+    return controller.costs.level / LEVEL
+
+
+def test_one_slow_level_counts_little():
+    assert slowed(AdaptiveSettings().outlier) < 1.1
+    assert slowed(math.inf) > 1.4  # control
+
+
+def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
+    controller, _ = lived(0.9)
+    controller.begin_round()
+    assert controller.shows_guess([[0.99]])
+    assert not any(controller.another_level(0, 0.01, 1) for _ in range(200))
+    controller.begin_round()
+    assert controller.another_level(0, 1.0, 1)
+
+
+def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
+    def drafts_beside(chance: float) -> bool:
+        controller, _ = lived(0.9, levels=1, rounds=200, jump=0.4 * TARGET)
+        controller.begin_round()
+        controller.shows_guess([[chance] * 4])
+        return controller.another_level(0, 1.0 - chance, 1)
+
+    assert drafts_beside(0.0)
+    assert drafts_beside(0.6)  # the larger forward is made for both
+    assert not drafts_beside(0.9)  # now a level alone costs more than it brings
+
+
+def test_the_whole_of_a_draft_must_pay_not_its_levels_alone(monkeypatch):
+    assert sum(d > 0 for d in lived(0.6, 400, 2)[1][100:]) > 270  # all but those that time plain decoding
+    assert sum(d > 0 for d in lived(0.6, 400, 2, jump=2 * TARGET)[1][100:]) < 25
+    monkeypatch.setattr(Controller, "begin_round", lambda _: False)  # control: the jump is never seen
+    assert sum(d > 0 for d in lived(0.6, 400, 2, jump=2 * TARGET)[1][100:]) == 300
+
+
+def test_what_any_tree_costs_is_learnt_apart_from_its_nodes():
+    controller, _ = lived(0.9, 200, 6, jump=3 * LEVEL)
+    assert controller.costs.tree == pytest.approx(3 * LEVEL, rel=0.25)
+    assert controller.costs.base == pytest.approx(TARGET)
+
+
+def test_now_and_then_a_round_goes_without_a_tree_to_time_plain_decoding():
+    settings = AdaptiveSettings()
+    _, drafted = lived(0.9, 400, 2)
+    without = [i for i, depth in enumerate(drafted) if not depth]
+    assert without[:3] == [3, 4, 5]  # soon, so that it is known what a draft has to beat
+    assert len(without) % settings.probe_rounds == 0
+    assert 6 <= len(without) <= 0.08 * 400
+
+
+def test_a_draft_is_tried_several_times_in_turn_and_the_first_does_not_count():
+    """After a pause the draft model reads all that it has missed, which says nothing about a draft that goes on."""
+    controller, before = lived(0.3, 200, 1, jump=TARGET, pause=40 * LEVEL)
+    assert sum(before[50:]) < 15
+    _, after = lived(0.97, 3000, 4, controller=controller, jump=TARGET, pause=40 * LEVEL)  # it has become good
+    assert sum(d > 0 for d in after[-500:]) > 400
+
+
+def test_a_draft_that_does_not_quite_pay_is_given_up_and_one_that_just_pays_is_not():
+    """Any tree takes as long as plain decoding again; 0 to 4 tokens come of it."""
+    assert sum(d > 0 for d in lived(0.5, 2000, 4, jump=TARGET, level=1e-6)[1]) < 0.1 * 2000  # 0.94 tokens for 1.08
+    assert sum(d > 0 for d in lived(0.65, 2000, 4, jump=TARGET, level=1e-6)[1]) > 0.8 * 2000  # 1.52
+
+
+def test_a_draft_that_promises_more_than_it_brings_is_found_out():
+    assert sum(d > 0 for d in lived(0.8, 2000, 4, jump=0.4 * TARGET, right=0.3)[1]) < 0.1 * 2000
+    assert sum(d > 0 for d in lived(0.45, 2000, 4, jump=0.4 * TARGET, right=0.9)[1]) > 0.8 * 2000
+
+
+def test_a_draft_that_has_become_better_than_it_promises_is_found():
+    controller, before = lived(0.45, 500, 4, jump=0.4 * TARGET)
+    _, after = lived(0.45, 4000, 4, controller=controller, jump=0.4 * TARGET, right=0.95)
+    assert sum(d > 0 for d in before) < 0.15 * 500
+    assert sum(d > 0 for d in after[-1000:]) > 800
+
+
+def test_what_is_made_once_for_a_size_does_not_end_drafting():
+    assert sum(d > 0 for d in lived(0.8, 80, 4, first=10 * TARGET)[1]) > 60
+
+
+def test_the_first_trees_are_small():
+    """Before anything is known the deepest and widest tree would be the dearest guess."""
+    controller, settings = Controller(), AdaptiveSettings()
+    controller.begin_round()
+    wanted = [True] * settings.first_depth + [False]
+    assert [controller.another_level(depth, 0.5**depth, 1) for depth in range(len(wanted))] == wanted
+    assert (controller.tree_size([0.9] * 24), controller.tree_size([0.9] * 3)) == (settings.first_nodes, 3)
+    controller, _ = lived(0.97, 20, 1)
+    controller.begin_round()
+    assert controller.another_level(settings.first_depth, 0.9, 1)
+    assert controller.tree_size([0.9] * 24) == 24
+
+
+def fed(sizes, seconds, rounds=200, **settings) -> Controller:
+    """A controller that has seen trees of these sizes by turns, and now and then none."""
+    controller = Controller(AdaptiveSettings(**settings))
+    controller.end_level(0, 1.0, 1.0, 1, LEVEL)
+    for i in range(rounds):
+        nodes = sizes[i % len(sizes)] if i % 20 > 2 else 0
+        controller.end_round(1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
+    return controller
+
+
+def linear(nodes: int) -> float:
+    return TARGET + NODE * nodes
+
+
+def test_the_cost_of_a_node_is_the_slope_of_the_targets_seconds():
+    controller = fed((3, 11, 6, 19, 8, 14, 2, 17), linear)
+    assert controller.costs.node == pytest.approx(NODE, rel=0.15)
+    assert controller.min_node_value() == pytest.approx(controller.speed * controller.costs.node)
+
+
+def test_a_node_is_shown_where_it_brings_more_than_it_costs():
+    controller = fed((3, 11, 6, 19, 8, 14), linear)
+    price = controller.min_node_value()
+    assert controller.tree_size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
+    assert controller.tree_size([]) == 0
+
+
+def with_a_change(change: float) -> Controller:
+    last = [0]
+
+    def seconds(nodes):
+        changed, last[0] = nodes != last[0], nodes
+        return linear(nodes) + changed * change
+
+    return fed((6, 6, 6, 9, 9, 6, 12, 6), seconds)
+
+
+def test_trees_keep_the_usual_size_where_another_one_costs_too_much():
+    controller = with_a_change(10 * NODE)
+    assert controller.costs.change == pytest.approx(10 * NODE, rel=0.3)
+    price = controller.min_node_value()
+    usual = [8 * price] * 5 + [0.2 * price] * 6
+    for _ in range(100):
+        assert controller.tree_size(usual) == 5
+    assert controller.tree_size([8 * price] * 6) == 5
+    assert controller.tree_size([0.9] * 11) == 11  # this is worth a change
+
+
+def test_control_without_such_a_cost_every_tree_has_the_size_it_pays_for():
+    controller = with_a_change(0.0)
+    price = controller.min_node_value()
+    for _ in range(100):
+        controller.tree_size([8 * price] * 5 + [0.2 * price] * 6)
+    assert controller.tree_size([8 * price] * 6) == 6
+
+
+def test_the_first_tree_of_a_size_says_nothing():
+    """What an engine makes once for a size is no cost of trees of that size."""
+    seen: set[int] = set()
+
+    def seconds(nodes):
+        first = nodes not in seen
+        seen.add(nodes)
+        return linear(nodes) * (20 if first else 1)
+
+    assert fed((3, 11, 6, 19, 8, 14), seconds).costs.node == pytest.approx(NODE, rel=0.2)
+
+
+def test_guesses_are_shown_that_pay_a_larger_forward():
+    controller = Controller()
+    assert controller.shows_guess([[0.1]])  # nothing is known yet
+    assert not controller.shows_guess([[], []])
+    controller = fed((3, 11, 6, 19, 8, 14), lambda nodes: linear(nodes) + 3 * LEVEL * (nodes > 0))
+    least = controller.speed * controller.costs.tree
+    assert least > 0.2
+    assert controller.shows_guess([[0.9] * 9])
+    assert not controller.shows_guess([[least / 4] * 2])
+    assert not controller.shows_guess([[0.9, 0.9], [], [], []])  # it is a forward for all rows
+
+
+def test_a_second_node_of_a_level_must_be_worth_its_share_of_the_forward():
+    controller = Controller()
+    assert controller.min_frontier_value(3) == 0.0  # nothing is known yet
+    controller, _ = lived(0.5, 100)
+    assert controller.min_frontier_value(1) == 0.0  # levels of one node say nothing about a second one
+    for nodes in (1, 4, 2, 3) * 10:
+        controller.end_level(1, 0.5, 0.25, nodes, LEVEL + 0.2 * LEVEL * (nodes - 1))
+    assert controller.costs.frontier_node == pytest.approx(0.2 * LEVEL, rel=0.1)
+    assert 0.0 < controller.min_frontier_value(1) < 0.5

@@ -1,0 +1,268 @@
+"""Where a text's ending stood before, how far that is trusted, and what it does to a tree."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.rng import CounterRng
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
+from draftwood.draft.adaptive.candidates import CandidateTree, Children
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.expand import GumbelExpander
+from draftwood.draft.adaptive.learnt import Costs, Learnt
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.ngram import ngram
+from draftwood.draft.ngram_index import NgramIndex
+from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.methods import build, resolve
+from draftwood.runners.table import TableRunner
+from draftwood.verify.coupled import Coupled, Greedy
+from tests.helpers import begin, best_first
+
+VOCAB = 12
+
+
+@pytest.mark.parametrize(("text", "count", "size", "found", "agreed"), [
+    ([1, 2, 3, 9, 1, 2], 2, 3, [3, 9], 2),  # after the longest ending that stood before
+    ([1, 2, 3, 2, 4, 1, 2], 1, 3, [3], 2),  # "1 2" rather than the later "2"
+    ([1, 2, 3, 2, 4, 1, 2], 1, 1, [4], 1),  # of equally long index the latest
+    ([5, 5, 5], 4, 3, [5], 2),  # no further than the text
+    ([7, 1, 2, 3, 9, 7, 1, 2, 3], 2, 2, [9, 7], 4),  # more may agree than is looked up
+    ([1, 2, 3], 2, 3, [], 0),
+    ([1], 2, 3, [], 0),
+])  # fmt: skip
+def test_what_followed_the_latest_longest_match(text, count, size, found, agreed):
+    assert NgramIndex((), size).follow(text, count, VOCAB) == (found, agreed)
+
+
+def searched(source, text, count, max_ngram):
+    """The same without an index."""
+    tokens = [*source, *text]
+    n = len(tokens)
+    for size in range(min(max_ngram, len(text), n - 1), 0, -1):
+        for at in range(n - size - 1, -1, -1):
+            if tokens[at : at + size] == tokens[n - size :]:
+                return tokens[at + size : at + size + count]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
+    rng = random.Random(seed)
+    source = [rng.randrange(4) for _ in range(rng.randrange(9))]
+    text, index, hits = [rng.randrange(4) for _ in range(3)], NgramIndex(source), 0
+    while len(text) < 60:
+        found, agreed = index.follow(text, 5, VOCAB)
+        assert found == searched(source, text, 5, 3)
+        assert (agreed > 0) == bool(found)
+        hits += len(found) == 5
+        text += [rng.randrange(4) for _ in range(rng.randrange(4))]  # sometimes nothing new
+    assert hits > 5
+
+
+def test_nothing_is_guessed_that_the_target_never_writes():
+    """An encoder may know more tokens than its decoder."""
+    assert NgramIndex([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
+    assert NgramIndex([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
+    drafter = ngram(3)
+    begin(drafter, [[]], [[3, 4, 90, 4]])
+    assert drafter.draft(torch.tensor([3]), distribution_of([3]), CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
+    lookup = PromptLookup(AdaptiveSettings(), 3)
+    begin(lookup, [[]], [[3, 4, 90, 4]])
+    assert lookup.guess(distribution_of([3]), [3])[0].tokens == [4]
+
+
+def distribution_of(*texts, stops=()):
+    return Sampler(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
+
+
+def test_chances_follow_what_came():
+    lookup = PromptLookup(AdaptiveSettings(), 4)
+    begin(lookup, [[]])
+    [before] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    assert before.tokens == [3, 4, 5, 6]
+    assert len(set(before.probabilities)) == 1  # nothing is known yet
+    for _ in range(40):
+        lookup.learn([[3, 4, 9]])
+    [after] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    assert after.probabilities[0] > 0.75
+    assert after.probabilities[1] > 0.9
+    assert after.probabilities[2] < before.probabilities[2]
+    assert after.probabilities[3] == after.probabilities[2]  # nothing was said about it
+
+
+def test_guesses_keep_to_limits_and_ends_and_rows():
+    lookup = PromptLookup(AdaptiveSettings(), 4)
+    begin(lookup, [[], []], [[5, 6, 7], [5, 8, 9]])
+    both = lookup.guess(distribution_of([5], [5]), [4, 1])
+    assert [guess.tokens for guess in both] == [[6, 7, 5], [8]]
+    assert [guess.tokens for guess in lookup.guess(distribution_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
+    lookup.drop([0])
+    assert [guess.tokens for guess in lookup.guess(distribution_of([5]), [4])] == [[8, 9, 5]]
+
+
+def test_a_guess_and_a_draft_share_what_they_agree_on():
+    tree = CandidateTree(0)
+    tree.add_chain([3, 4], [0.5, 0.8])
+    assert [math.exp(v) for v in tree.log_probs] == pytest.approx([1.0, 0.5, 0.4])
+    assert [tree.off_guess(i) for i in range(3)] == pytest.approx([0.5, 0.1, 0.4])
+    tree.numbers[0] = 0
+    tree.add_children(0, Children([3, 7], [math.log(0.6), math.log(0.3)]))
+    # The guess is right by half, and otherwise the draft's probabilities hold; the guess after it keeps its own.
+    assert [math.exp(v) for v in tree.log_probs] == pytest.approx([1.0, 0.8, 0.64, 0.15])
+    assert tree.tokens == [0, 3, 4, 7]
+    cut = tree.cut(9)
+    assert tree.frontier(1, 5, cut, 0.0, frozenset()) == [1, 3]  # 0.8 x 0.2 = 0.16 before 0.15
+    assert tree.frontier(1, 5, tree.cut(2), 0.0, frozenset()) == [1]  # 3 is not among the two best
+    assert tree.frontier(1, 5, cut, 0.2, frozenset()) == [1]  # the best one stays whatever it is worth
+    assert tree.frontier(1, 5, cut, 0.0, frozenset({3})) == [3]  # nothing follows the end of the text
+    assert tree.frontier(2, 5, cut, 0.0, frozenset()) == []  # below a candidate that the draft has not scored
+    assert tree.gain(3, cut, 0.05) == pytest.approx(0.1)
+    assert tree.gain(3, tree.cut(2), 0.05) == 0.0
+
+
+class Timed(TableRunner):
+    """A runner whose forwards take seconds of a simulated clock, and are counted."""
+
+    def __init__(self, table, now, seconds, node):
+        super().__init__(table)
+        self.now, self.seconds, self.node, self.forwards = now, seconds, node, 0
+
+    def extend(self, tokens, depths, ancestors):
+        self.forwards += 1
+        self.now[0] += self.seconds + self.node * tokens.shape[1]
+        return super().extend(tokens, depths, ancestors)
+
+
+def rounds_of(prompt, favourite, tokens=24):
+    """Rounds of a target that counts modulo 6, with a draft that does ``favourite``; per round, forwards of the draft.
+
+    At first a level takes what 0.2 tokens are worth, and a node what 0.01 are."""
+    table = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        table[token, (token + 1) % 6] = 9.0
+    now = [0.0]
+    draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
+    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, level=0.002, frontier_node=0.0)
+    first = AdaptiveSettings().acceptance_start
+    learnt = Learnt(costs=costs, speed=100.0, gains=(1.0,), reach=(1.0,), calibration=1.0, acceptance=first)
+    drafter = best_first(
+        draft, GumbelExpander(3), nodes=9, width=2, depth=4, budget=Controller(learnt=learnt),
+        lookup=PromptLookup(AdaptiveSettings(), 9), clock=lambda: now[0],
+    )  # fmt: skip
+    engine = Decoder(target, drafter, Greedy())
+    request = Request(prompt=prompt, limits=Limits(max_new_tokens=tokens))
+    forwards, out = [0], []
+    for [piece] in engine.stream([request], Sampling(temperature=0.0)):
+        forwards.append(draft.forwards)
+        out += piece.tokens
+    assert out == [(prompt[-1] + 1 + i) % 6 for i in range(tokens)]
+    return [after - before for before, after in pairwise(forwards)], engine.stats[0]
+
+
+def test_where_a_guess_is_sure_nothing_is_drafted():
+    good = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        good[token, (token + 1) % 6] = 9.0
+    asked, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=60)
+    assert asked[0] > 0  # at first a guess of one token is not trusted
+    assert len(asked) > 4
+    assert not any(asked[3:])
+    assert stats.block_efficiency > 5
+
+
+def test_where_there_is_no_guess_the_draft_is_asked():
+    good = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        good[token, (token + 1) % 6] = 9.0
+    asked, _ = rounds_of([7, 0], good, tokens=5)
+    assert asked[0] > 1  # nothing stood before
+
+
+def test_it_is_what_auto_means_and_has_no_shape():
+    assert resolve(Method(), has_draft=True, greedy=False).method == "adaptive"
+    assert resolve(Method(), has_draft=True, greedy=False).verifier == "coupled"
+    assert resolve(Method(shape="2-2"), has_draft=True, greedy=False).method == "shared-noise"
+    assert resolve(Method(nodes=6), has_draft=True, greedy=False).method == "shared-noise"
+    drafter, verifier = build(Method(method="adaptive"), TableRunner(torch.zeros(VOCAB)), greedy=False)
+    assert (drafter.name, type(verifier)) == ("adaptive", Coupled)
+    with pytest.raises(ConfigError, match="'adaptive' grows its trees as far as it pays"):
+        build(Method(method="adaptive", shape="3x4"), TableRunner(torch.zeros(VOCAB)), greedy=False)
+
+
+def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
+    """A few lucky tokens do not pass for certainty."""
+    lookup = PromptLookup(AdaptiveSettings(), 4)
+    begin(lookup, [[]])
+    text = [1, 2, 3, 4, 5, 6, 1, 2]
+    lookup.guess(distribution_of(text), [4])
+    lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
+    [lucky] = lookup.guess(distribution_of(text), [4])
+    assert min(lucky.probabilities) > 0.25
+    assert max(lucky.probabilities) < 0.8
+    lookup = PromptLookup(AdaptiveSettings(), 4)
+    begin(lookup, [[]])
+    for _ in range(40):
+        lookup.guess(distribution_of(text), [4])
+        lookup.learn([[9]])
+    [unlucky] = lookup.guess(distribution_of(text), [4])
+    assert max(unlucky.probabilities) < 0.25
+
+
+def halves(*tokens: int) -> Children:
+    """Children that share a candidate's value by halves."""
+    return Children(list(tokens), [math.log(0.5**i) for i in range(1, 1 + len(tokens))])
+
+
+def test_a_chain_hangs_every_choice_below_the_one_before():
+    tree = CandidateTree(0)
+    tree.add_burst(0, 0, [halves(3, 4), halves(5, 6), halves(7)], [3, 6, 7], frozenset())
+    assert tree.tokens == [0, 3, 4, 5, 6, 7]
+    assert tree.parents == [0, 0, 0, 1, 1, 4]  # 6 was chosen, though 5 is worth more
+    assert tree.numbers == {0: 0, 1: 1, 4: 2}
+    assert tree.ancestors(5) == [0, 1, 4]
+    tree.add_burst(2, 3, [halves(8)], [8], frozenset())
+    assert (tree.parents[6], tree.numbers[2], tree.ancestors(0)) == (2, 3, [])
+
+
+def test_a_chain_ends_at_the_end_of_the_text_and_at_a_choice_that_is_no_child():
+    tree = CandidateTree(5)
+    tree.add_burst(0, 0, [halves(5, 4), halves(6), halves(7)], [5, 6, 7], frozenset({5}))  # the root may be such a token
+    assert tree.tokens == [5, 5, 4]
+    tree = CandidateTree(0)
+    tree.add_burst(0, 0, [halves(3), halves(6)], [9, 6], frozenset())
+    assert (tree.tokens, tree.numbers) == ([0, 3], {0: 0})
+    tree = CandidateTree(0)
+    tree.add_burst(0, 0, [Children([], [])], [9], frozenset())
+    assert (tree.tokens, tree.numbers) == ([0], {0: 0})
+
+
+def test_a_chain_runs_through_what_is_guessed():
+    tree = CandidateTree(0)
+    tree.add_chain([3, 4], [0.5, 0.5])
+    tree.add_burst(0, 0, [halves(3, 8), halves(9)], [3, 9], frozenset())
+    assert tree.tokens == [0, 3, 4, 8, 9]
+    assert tree.parents[4] == 1
+    assert tree.numbers == {0: 0, 1: 1}
+
+
+def test_the_most_promising_candidate_can_be_scored_and_is_not_yet():
+    tree = CandidateTree(0)
+    assert tree.most_promising(9, 4, frozenset()) == 0
+    assert tree.most_promising(9, 0, frozenset()) is None
+    tree.add_chain([3, 4], [0.5, 0.9])
+    tree.add_burst(0, 0, [halves(8, 7)], [8], frozenset())
+    # 3: 0.5, but for 0.1 of it the text goes on to the guess 4; 8: 0.25; 7: 0.125. 4 hangs below 3, which has no scores.
+    assert tree.most_promising(9, 4, frozenset()) == tree.tokens.index(8)
+    assert tree.most_promising(9, 4, frozenset({8})) == tree.tokens.index(7)
+    assert tree.most_promising(1, 4, frozenset()) == tree.tokens.index(3)  # nothing else is among the best
+    assert tree.most_promising(9, 1, frozenset()) is None
