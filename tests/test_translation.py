@@ -235,7 +235,7 @@ def test_sentences_that_cannot_be_read(translation: Path) -> None:
 
 def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, type[Exception], str]] = [
-        ("its-block", PairingError, "the drafter was trained for the target with digest_of"),
+        ("its-block", PairingError, "the drafter was trained for the target with digest"),
         ("stranger", PairingError, "cannot draft for"),
         ("target:0,7", ConfigError, "layers \\[0, 7\\]"),
         ("target:first", ConfigError, "names no layers: write the target's decoder layers as in target:0,2"),

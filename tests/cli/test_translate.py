@@ -408,7 +408,7 @@ def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, ge
         ([*pair, "--input", german, "--output", german], 2, "are the same file"),
         ([*pair, "--input", german, "--output", tmp_path / "no" / "x"], 2, "does not exist: create it first"),
         ([*pair, "--input", german, "--output", tmp_path], 2, "is no regular file"),
-        ([*target, "--draft", translation / "its-block", "Haus"], 2, "was trained for the target with digest_of"),
+        ([*target, "--draft", translation / "its-block", "Haus"], 2, "was trained for the target with digest"),
         ([*target, "--draft", translation / "stranger", "Haus"], 2, "cannot draft for"),
         ([*target, "--draft", "target:9", "Haus"], 2, "layers [9]"),
         ([*target, "--method", "block", "Haus"], 2, "method 'block' needs a draft model"),

@@ -47,7 +47,7 @@ def entry() -> Path:
 
 def scores(runner) -> torch.Tensor:
     begin(runner, [[1, 2, 3]])
-    return runner.extend(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    return runner.extend(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)).logits
 
 
 def test_a_model_is_converted_once(made):

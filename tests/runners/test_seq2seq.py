@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, WhisperConfig, Whisp
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart import encoder as bart_encoder_file
+from draftwood.runners.bart import layers as bart_layers_file
 from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
 from draftwood.runners.seq2seq import patched_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
@@ -330,7 +331,7 @@ def test_a_draft_model_makes_do_with_what_it_can_read(runs):
     scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
     assert torch.allclose(scores, plain_scores(runner.model, source[:16], [5, VOCAB - 1]), atol=1e-9)
     begin(runner, [[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
-    assert runner.extend(one, one * 0, one[None] > 0).isfinite().all()
+    assert runner.extend(one, one * 0, one[None] > 0).logits.isfinite().all()
 
 
 # ---- negative controls: each breaks one thing that trees need, and must be seen ----
@@ -388,14 +389,15 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
     ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "itself"),
 ])  # fmt: skip
 def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
-    plain = getattr(bart_encoder_file, broken)
+    module = bart_encoder_file if broken == "padding_bias" else bart_layers_file
+    plain = getattr(module, broken)
     wrong = {
         "padding_bias": lambda mask, dtype: None,
         "feed": lambda layer, x: plain(layer, x) * 1.1,
         "itself": lambda layer, mask, x: plain(layer, mask, x).flip(0),
     }
     model = tiny(kind)
-    monkeypatch.setattr(bart_encoder_file, broken, wrong[broken])
+    monkeypatch.setattr(module, broken, wrong[broken])
     assert bart_encoder(model.get_encoder(), PAD) is None
     walk = SourceWalk(Seq2SeqRunner(model), [3, 1])
     assert walk.round() < 1e-9  # the model's own encoder reads the sources

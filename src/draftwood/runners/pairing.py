@@ -13,7 +13,7 @@ from draftwood.core.errors import PairingError
 def digest_of(model: Any) -> str:
     """Sixteen hexadecimal digits that depend on every weight of a model, as bfloat16, and on the names of the weights.
 
-    A model has the same digest_of whether it was loaded as float32 or bfloat16 from weights saved as bfloat16.
+    A model has the same digest whether it was loaded as float32 or bfloat16 from weights saved as bfloat16.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
@@ -44,6 +44,6 @@ def check_target(drafter: Any, target: Any) -> None:
     wanted, found = drafter.config.target, digest_of(target)
     if wanted != found:
         raise PairingError(
-            f"the drafter was trained for the target with digest_of {wanted}, this target has {found}; "
+            f"the drafter was trained for the target with digest {wanted}, this target has {found}; "
             "give the target of the drafter's training, or train a drafter for this one"
         )

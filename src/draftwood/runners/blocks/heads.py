@@ -23,7 +23,7 @@ class HeadsConfig(PretrainedConfig):  # type: ignore[misc]
     Attributes:
         d_model: width of the target's hidden states.
         block: number of heads.
-        target: digest_of of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
+        target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
     """
 
     model_type = "draft_heads"

@@ -38,7 +38,7 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
     Attributes:
         mask_token_id: the token that stands for a position to fill.
         block: number of masked positions in training, and the one to draft with where nobody says otherwise.
-        target: digest_of of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
+        target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
     """
 
     model_type = "masked_block"
