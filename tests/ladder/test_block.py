@@ -311,8 +311,8 @@ def test_auto_drafts_blocks_where_the_draft_fills_them():
     draft.block = small
     assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
     assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "adaptive"
-    paced = build(Method(method="shared-noise"), draft, greedy=False)[0]
-    assert paced.length == draft.block
+    adaptive = build(Method(method="shared-noise"), draft, greedy=False)[0]
+    assert adaptive.grower.shape.depth == draft.block
 
 
 @pytest.mark.parametrize(("method", "shape"), [
