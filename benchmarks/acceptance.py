@@ -30,8 +30,9 @@ from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.verify import Verifier
 from draftwood.verify.expected import expected
 from draftwood.verify.sparse import verify

@@ -14,8 +14,9 @@ from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.protocols import ModelRunner
 

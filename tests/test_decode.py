@@ -16,7 +16,7 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsE
 from draftwood.core.limits import Limits
 from draftwood.core.processors import Stateless
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner

@@ -15,7 +15,8 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.runners.auto import VARIABLE
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy

@@ -10,7 +10,8 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import ngram
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
 from tests.helpers import begin

@@ -18,7 +18,7 @@ from draftwood.core.settings import Sampling
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.engine import decode
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once

@@ -96,7 +96,7 @@ def _draftwood(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
     from draftwood.core.limits import Limits
     from draftwood.core.settings import LoadOptions, Sampling
-    from draftwood.engine.decode import Request
+    from draftwood.engine.requests import Request
 
     mark("imported")
     options = LoadOptions(dtype=asked["dtype"], device="cpu", backend=asked["system"], profile="none")

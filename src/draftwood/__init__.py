@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from draftwood.core.settings import LoadOptions, Method, Sampling
     from draftwood.core.tree import DraftTree
     from draftwood.core.verifiers import VERIFIERS
-    from draftwood.engine.decode import Decoder, Piece, Request, Result
+    from draftwood.engine.decode import Decoder
+    from draftwood.engine.requests import Piece, Request, Result
     from draftwood.translation import Translator, load_translator
 
 __version__ = "0.1.0"
@@ -38,9 +39,9 @@ _HOME = {
     "Translator": "translation",
     "LoadOptions": "core.settings",
     "Decoder": "engine.decode",
-    "Piece": "engine.decode",
-    "Request": "engine.decode",
-    "Result": "engine.decode",
+    "Piece": "engine.requests",
+    "Request": "engine.requests",
+    "Result": "engine.requests",
     "Method": "core.settings",
     "METHODS": "core.methods",
     "VERIFIERS": "core.verifiers",

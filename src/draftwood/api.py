@@ -14,7 +14,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.engine.session import Session, check_parts
 from draftwood.loading.checkpoint import check_path
 from draftwood.loading.generation import own_sampling, remarks

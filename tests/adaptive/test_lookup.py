@@ -22,8 +22,9 @@ from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram import ngram
 from draftwood.draft.ngram_index import NgramIndex
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
+from draftwood.engine.requests import Request
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.helpers import begin, best_first

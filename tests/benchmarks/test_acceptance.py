@@ -20,8 +20,9 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
 SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))

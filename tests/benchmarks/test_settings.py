@@ -14,8 +14,9 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import DTypeName, Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 
 
 def first_tree(setting: Setting, pair: Pair, temperature: float):

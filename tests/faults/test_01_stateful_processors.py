@@ -14,7 +14,7 @@ import draftwood
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.hf import recipe
 from tests.helpers import decoder, tiny_runner
 from tests.runners.zoo import VOCAB as WORDS

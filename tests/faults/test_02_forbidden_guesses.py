@@ -12,7 +12,7 @@ import draftwood
 from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.hf import recipe
 from tests.helpers import decoder, tiny_runner
 from tests.runners.zoo import tiny

@@ -8,7 +8,7 @@ import torch
 from draftwood.core.errors import NumericsError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 

@@ -19,8 +19,9 @@ from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BLOCK, build
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.blocks.causal_block import CausalBlockRunner
 from draftwood.runners.table import BlockTableRunner

@@ -13,8 +13,9 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.candidates import Children
 from draftwood.draft.adaptive.expand import SampledExpander
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive

@@ -16,8 +16,9 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.table import TableRunner
 from draftwood.verify.recursive import Recursive

@@ -13,7 +13,8 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.level import LevelDrafter
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

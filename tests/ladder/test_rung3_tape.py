@@ -18,7 +18,8 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive

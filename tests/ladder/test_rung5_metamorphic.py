@@ -19,7 +19,8 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.helpers import Bursts, Generous, best_first, decoder, tiny_runner

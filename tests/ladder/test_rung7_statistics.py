@@ -16,7 +16,8 @@ from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
 from draftwood.runners.table import TableRunner

@@ -11,7 +11,7 @@ import torch
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Request
+from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.seq2seq.layer_skip import with_layers
 from draftwood.runners.seq2seq.paths import PathRunner

@@ -15,8 +15,8 @@ from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Request
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.engine.target import Target
 from draftwood.runners.rows import padded_rows, staying
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder

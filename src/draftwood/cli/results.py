@@ -9,7 +9,8 @@ from typing import Any
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Piece, Request, Result
 
 
 def results(

@@ -10,8 +10,8 @@ from typing import Any, final
 import click
 
 from draftwood.cli.console import standard_output
-from draftwood.engine.decode import Piece
 from draftwood.engine.output import Detokenizer
+from draftwood.engine.requests import Piece
 
 DRAFTED, OWN = "cyan", "yellow"
 _OPEN, _CLOSE = "⟦", "⟧"

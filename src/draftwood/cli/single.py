@@ -16,7 +16,8 @@ from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Piece, Request, Result
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 

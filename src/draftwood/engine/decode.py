@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from time import perf_counter
 from typing import Any, final
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 
 from draftwood.core.errors import CacheError, ConfigError, PairingError
-from draftwood.core.limits import Limits
 from draftwood.core.machine import threads_alongside, torch_threads
 from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rng import CounterRng, Rng
@@ -22,74 +20,11 @@ from draftwood.core.settings import Sampling
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.output import FinishReason, RowOutput
+from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.target import Target
 from draftwood.runners.protocols import Runner
 from draftwood.verify import Verifier
 from draftwood.verify.sparse import verify
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One text to be continued.
-
-    Attributes:
-        prompt: token ids, at least one.
-        source: token ids that an encoder-decoder target's encoder reads; the prompt is then what its decoder begins with.
-        seed: the text is a function of the prompt, the settings and this number.
-        limits: when to stop.
-        criterion: ends the text when it returns True for all token ids so far.
-        final: the token that a text ends with where ``limits`` or the context end it (``forced_eos_token_id`` of
-            ``transformers``).
-    """
-
-    prompt: Sequence[int]
-    source: Sequence[int] = ()
-    seed: int = 0
-    limits: Limits = field(default_factory=Limits)
-    criterion: Callable[[list[int]], bool] | None = None
-    final: int | None = None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """What one round added to one row.
-
-    Attributes:
-        row: index of the request.
-        tokens: new token ids.
-        drafted: how many of them, from the first on, came from the draft.
-        text: text that is now certain (may lag behind the tokens).
-        finish_reason: set in the row's last piece.
-        round: the round itself, and the row's index in it.
-    """
-
-    row: int
-    tokens: list[int]
-    drafted: int
-    text: str
-    finish_reason: FinishReason | None
-    round: Round
-    round_row: int
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """A finished text."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    seed: int
-    lossless: bool
-    stats: Stats
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        names = ("text", "token_ids", "finish_reason", "seed", "lossless")
-        return {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}
 
 
 @final

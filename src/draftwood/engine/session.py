@@ -24,8 +24,9 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Piece, Request, Result
+from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
+from draftwood.engine.requests import Piece, Request, Result
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import eos_of
 from draftwood.loading.profile import Profile, ProfileKey

@@ -23,7 +23,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import scores_of, single_sampler
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 

@@ -17,7 +17,8 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import (
     BINS,
     Report,

@@ -38,9 +38,10 @@ from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Learnt
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.protocols import Runner

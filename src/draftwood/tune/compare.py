@@ -16,8 +16,9 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
 from draftwood.runners.protocols import BlockRunner
 
 PLAIN: Final = Method(method="ar")

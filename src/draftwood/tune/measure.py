@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, cast, final
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.engine.decode import Decoder, Piece, Request
+from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.requests import Piece, Request
 
 _INTERRUPTED: Final = 10
 ROOM: Final = 16  # tokens that a text may go on, so that no measured tree is cut by its end

@@ -13,7 +13,8 @@ from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import results, summary
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder, Request, Result
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request, Result
 
 
 @final
