@@ -22,10 +22,10 @@ from benchmarks.report import table
 from benchmarks.run import seed_of
 from benchmarks.settings import BUDGETS, Setting
 from draftwood.api import Pair
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling

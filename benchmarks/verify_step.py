@@ -20,9 +20,9 @@ from transformers import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 from benchmarks.config import VerifyConfig
 from benchmarks.record import surroundings
 from benchmarks.report import table
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.machine import load_average
 from draftwood.core.methods import MethodName
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Method, Sampling

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import CounterRng
 from draftwood.verify.expected import expected
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import plain_tree

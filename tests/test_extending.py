@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter

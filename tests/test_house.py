@@ -28,7 +28,7 @@ INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
         ["protocols", "rows", "limits"],
-        ["slots", "pairing"],
+        ["slots", "pairing", "context"],
         ["cache", "support"],
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks"],

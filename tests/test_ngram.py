@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling

@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood.core import rng as core_rng
-from draftwood.core import sampling, truncation
+from draftwood.core import counter_rng, sampling, truncation
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
@@ -77,7 +76,7 @@ class Spy:
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
     monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(core_rng, "_AHEAD", None)
+    monkeypatch.setattr(counter_rng, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
     with pytest.raises(TypeError, match="unsupported operand"):
         texts(case, Sampling())  # a control: there every token is possible

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.candidates import CandidateTree, Children

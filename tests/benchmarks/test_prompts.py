@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.config import BenchConfig
+from benchmarks.prompts import pieces, read_prompts
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents
-from draftwood.tune.prompts import BUILT_IN, pieces, read_prompts
+from draftwood.tune.prompts import BUILT_IN
 
 
 def encode(text: str) -> list[int]:

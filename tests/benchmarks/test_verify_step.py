@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from benchmarks.__main__ import main
 from benchmarks.config import VerifyConfig
 from benchmarks.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.methods import build

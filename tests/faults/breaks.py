@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
+from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.counters import token_bases
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.engine.decode import Decoder
 from draftwood.verify.coupled import Coupled, follow
 

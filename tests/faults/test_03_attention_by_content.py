@@ -7,7 +7,7 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners import support
-from draftwood.runners.support import context
+from draftwood.runners.context import context
 from draftwood.runners.torch_runner import TorchRunner
 from tests.runners.zoo import tiny
 

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.drafter import BestFirstDrafter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.rng import CounterRng
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander

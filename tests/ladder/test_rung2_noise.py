@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng, Stream
 from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.core.draws import Draw
-from draftwood.core.rng import CounterRng, Stream
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
@@ -191,7 +191,7 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
 
 
 def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
-    monkeypatch.setattr("draftwood.core.rng._AHEAD", 60)
+    monkeypatch.setattr("draftwood.core.counter_rng._AHEAD", 60)
     kept = CounterRng([5, 6, 7])
     rounds = [([3, 9, 4], 11), ([4, 12, 4], 11), ([6, 12, 9], 11), ([6, 12, 9], 7), ([8, 14, 11], 11), ([1, 2, 3], 11)]
     for positions, vocab in rounds:  # ragged, standing still, another vocabulary, and back to the beginning

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import draftwood
+from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.counters import uniform_one
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import CounterRng, CounterRoundRng
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request

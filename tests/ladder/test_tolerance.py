@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
-from draftwood.core.rng import CounterRng
 from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import TreeBuilder
 from draftwood.engine.decode import Decoder

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel, T5Config
 
 from draftwood.core.errors import CacheError, ModelError
-from draftwood.runners.support import check_architecture, context
+from draftwood.runners.context import context
+from draftwood.runners.support import check_architecture
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin
 from tests.runners.zoo import plain_scores, tiny

@@ -10,10 +10,11 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import CacheError, ConfigError, PairingError
 from draftwood.core.machine import threads_alongside, torch_threads
 from draftwood.core.processors import for_request, try_processors
-from draftwood.core.rng import CounterRng, Rng
+from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.rng import CounterRng
+from draftwood.core.counter_rng import CounterRng
 from draftwood.exactness.evidence import STAKES, of_pairs, of_rare, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
 

@@ -30,10 +30,10 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetiti
 
 from draftwood.core.arguments import MethodLike, method_of
 from draftwood.core.checks import shown
+from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByRow
-from draftwood.core.rng import CounterRng
 from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
@@ -44,8 +44,9 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.blocks.causal_block import causal_draft
+from draftwood.runners.context import context, own_context
 from draftwood.runners.protocols import Runner
-from draftwood.runners.support import check_fits, context, own_context
+from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.unpadded import UnpaddedRng, unpadded
 from draftwood.verify import Verifier

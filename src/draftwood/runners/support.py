@@ -1,22 +1,28 @@
 """Which architectures can score a tree: a look at the configuration, then a proof on five tokens.
 
 Where the configuration names a size that nobody here knows (a window, a chunk, a number of keys that are kept), the proof is
-given again behind a text that is longer than it. A size beyond ``_FAR`` tokens would make loading slow: there the context
+given again behind a text that is longer than it. A size beyond ``FAR`` tokens would make loading slow: there the context
 ends at that size.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import CacheError, ModelError, NumericsError
+from draftwood.runners.context import (
+    FAR,
+    Context,
+    context,
+    own_context,
+    unknown_sizes,
+)
 from draftwood.runners.limits import TextLimits
 from draftwood.runners.protocols import ModelRunner
 
@@ -32,83 +38,9 @@ _BY_CONTENT: Mapping[str, str] = {
     "index_topk": "an indexer chooses the tokens that are attended to by their content",
     "index_topk_blocks": "an indexer chooses the blocks that are attended to by their content",
 }
-_SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
-_NO_SIZE = {  # looked at below, or no number of tokens that are attended to
-    *("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "prefix_dense_sliding_window_pattern"),
-    *("max_window_layers", "chunk_size_feed_forward", "num_logits_to_keep"),
-}
-_FAR = 256  # tokens of the longest text behind which a proof is given
 _TEXT = 48  # tokens that a conversion is compared on
-_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 # Many models compute norms and attention in float32 whatever their weights.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-
-
-class Context(NamedTuple):
-    """The longest text in tokens, and what sets it."""
-
-    length: int
-    reason: str
-
-
-def context(config: Any) -> Context | None:
-    """The longest text that a tree can be scored on exactly; None if unlimited.
-
-    Inside its first window sliding attention *is* full attention, and up to its switching point long-range rotary embedding
-    is the short-range one. Beyond them a tree would not be scored as a chain is, so they count as the end of the context.
-    """
-    return min((one for one in (own_context(config), window(config), *_changes(config)) if one is not None), default=None)
-
-
-def own_context(config: Any) -> Context | None:
-    """The longest text that the model itself takes; None if unlimited."""
-    config = config.get_text_config()
-    found = [
-        Context(value, f"its configuration says {name}={value}")
-        for name in _CONTEXT_FIELDS
-        if isinstance(value := getattr(config, name, None), int) and value > 0
-    ]
-    return min(found, default=None)
-
-
-def window(config: Any) -> Context | None:
-    """The first window of sliding attention; None if no layer slides."""
-    config = config.get_text_config()
-    size = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    slides = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))
-    if isinstance(size, int) and size > 0 and slides:
-        return Context(size, f"its sliding window is {size} tokens, and trees are exact in the first window only")
-    return None
-
-
-def _changes(config: Any) -> list[Context]:
-    """Lengths from which on the model may score otherwise."""
-    config = config.get_text_config()
-    found = [
-        Context(value, f"its configuration says {name}={value}, and behind so many tokens trees were not tried")
-        for name, value in _sizes(config).items()
-        if value > _FAR
-    ]
-    rope = getattr(config, "rope_parameters", None) or {}
-    switch = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") == "longrope" and switch:
-        found.append(Context(int(switch), f"its rotary embedding changes after {switch} tokens"))
-    return found
-
-
-def _sizes(config: Any) -> dict[str, int]:
-    """Numbers of tokens in the configuration from which on its attention might change; nobody here knows them."""
-    return {
-        name: value
-        for name, value in vars(config.get_text_config()).items()
-        if type(value) is int and value > 0 and _SIZE.search(name) and name not in _NO_SIZE
-    }
-
-
-def layer_count(config: Any) -> int:
-    """Layers that keep keys and values."""
-    return int(config.get_text_config().num_hidden_layers)
 
 
 def check_architecture(model: Any) -> None:
@@ -241,8 +173,8 @@ def check_tree_forward(runner: ModelRunner) -> None:
             f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
             "as a chain, so it ignores the attention mask or the positions. Use another model, or --method ar"
         )
-    for name, size in _sizes(model.config).items():
-        if size <= _FAR and (runner.max_length is None or size + len(tokens) < runner.max_length):
+    for name, size in unknown_sizes(model.config).items():
+        if size <= FAR and (runner.max_length is None or size + len(tokens) < runner.max_length):
             _check_behind(runner, tokens, paths, name, size)
 
 

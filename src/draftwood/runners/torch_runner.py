@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.context import context, layer_count
 from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
-from draftwood.runners.support import check_architecture, check_tree_forward, context, layer_count, text_limits
+from draftwood.runners.support import check_architecture, check_tree_forward, text_limits
 
 
 @final

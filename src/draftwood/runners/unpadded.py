@@ -8,7 +8,8 @@ from typing import cast, final
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.rng import CounterRng, RoundRng
+from draftwood.core.counter_rng import CounterRng
+from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
 from draftwood.runners.protocols import BlockRunner, Runner
 

@@ -27,7 +27,7 @@ from transformers.cache_utils import Cache
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
-from draftwood.runners.support import context
+from draftwood.runners.context import context
 from draftwood.train import loop
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.settings import Weights
+from draftwood.runners.context import layer_count
 from draftwood.runners.openvino.graph import (
     GraphMemory,
     can_keep,
@@ -27,7 +28,6 @@ from draftwood.runners.openvino.graph import (
 )
 from draftwood.runners.openvino.network import CompiledGraph
 from draftwood.runners.openvino.store import stored_graphs
-from draftwood.runners.support import layer_count
 
 BURST = 4
 """Tokens chosen in one call."""

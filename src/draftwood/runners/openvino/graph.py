@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.support import layer_count
+from draftwood.runners.context import layer_count
 
 
 @cache

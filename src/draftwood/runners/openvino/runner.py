@@ -14,18 +14,12 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
+from draftwood.runners.context import context, layer_count
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.store import stored_graph
 from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
-from draftwood.runners.support import (
-    check_architecture,
-    check_scores,
-    check_tree_forward,
-    context,
-    layer_count,
-    text_limits,
-)
+from draftwood.runners.support import check_architecture, check_scores, check_tree_forward, text_limits
 
 
 @final

@@ -1,0 +1,238 @@
+"""Counter-based randomness: every random choice of a round is a pure function of (seed, stream, position, slot, token).
+
+No number depends on earlier calls, so a request gets the same bits for any batch, device and order of calls. Each purpose
+has its own stream: noise that is used both to propose and to correct would bias the output. Only the shared stream is used
+twice, on purpose, by a shared-noise drafter and the coupled verifier.
+
+Sources: Gumbel-max and Gumbel-top-k (Kool et al. 2019, "Stochastic Beams and Where to Find Them").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import cached_property
+from typing import Final, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
+from draftwood.core.errors import ConfigError
+from draftwood.core.rng import Beam
+from draftwood.core.settings import MAX_SEED
+
+_BULK_LIMIT: Final = 1 << 24  # values; a round with more makes its noise level by level
+_AHEAD: Final = 1 << 16  # values of shared noise made at a time: few calls, and small enough for the processor's caches
+
+
+class Stream(IntEnum):
+    """The purpose of a random number."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    TOKEN = 2
+    SHARED = 3
+    PATH = 4
+
+
+def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
+    """Keys as a tensor on a device, for :func:`draftwood.core.counters.exponential`."""
+    return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
+
+
+@final
+class CounterRng:
+    """The noise of a batch of requests, one seed per row.
+
+    Args:
+        seeds: one integer in ``[0, 2**63)`` per row.
+        device: where the noise is made.
+        greedy: zero noise, so that every choice is the best candidate (temperature 0).
+
+    Raises:
+        ConfigError: a seed out of range.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool = False) -> None:
+        for seed in seeds:
+            if not 0 <= seed <= MAX_SEED:
+                raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
+        self.seeds = list(seeds)
+        self.device = torch.device(device)
+        self.greedy = greedy
+        spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
+        purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
+        self.streams = mix(spread + purposes)  # [row, stream]
+        self._window: Float[Tensor, "row position vocab"] | None = None  # shared noise that has been made ...
+        self._starts: list[int] = []  # ... from these text positions on
+
+    def select(self, rows: Sequence[int]) -> CounterRng:
+        """The noise of some of the rows."""
+        return CounterRng([self.seeds[r] for r in rows], self.device, greedy=self.greedy)
+
+    def at(self, positions: Sequence[int]) -> CounterRoundRng:
+        """The choices of the round whose roots have these text positions (0-based), one per row."""
+        return CounterRoundRng(self, positions)
+
+    def shared(
+        self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "row count _"]:
+        """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``.
+
+        Noise belongs to the position, not to the round, so noise of earlier rounds is used again. Noise made for ``tokens``
+        only is not kept, and may differ in the rounding of its logarithms.
+        """
+        window, have, moves = self._window, 0, [start - before for start, before in zip(starts, self._starts, strict=False)]
+        if window is not None and window.shape[2] == vocab and min(moves) >= 0:
+            have = max(0, window.shape[1] - max(moves))
+        if window is None or have < offset + count:
+            if tokens is not None:
+                return self._gumbel(starts, offset, count, token_bases(vocab, self.device)[tokens])
+            kept = [_slid(window, moves, have)] if window is not None and have else []
+            fresh = max(offset + count - have, _AHEAD // (len(starts) * vocab))
+            made = self._gumbel(starts, have, fresh, token_bases(vocab, self.device))
+            window, moves = torch.cat([*kept, made], dim=1), [0] * len(starts)
+            self._window, self._starts = window, list(starts)
+        found = _slid(window, [move + offset for move in moves], count)
+        return found if tokens is None else found[..., tokens]
+
+    def _gumbel(
+        self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
+    ) -> Float[Tensor, "row count n"]:
+        steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
+        positions: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + steps) * STEP
+        stream: Counters = self.streams[:, Stream.SHARED, None]
+        keys = keys_tensor(mix(stream + positions), self.device)
+        return exponential(keys, bases, torch.float32).log_().neg_()
+
+
+def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
+    """Per row, ``count`` positions of the window from ``first`` on."""
+    if len(set(first)) == 1:
+        return window.narrow(1, first[0], count)
+    at: Int[Tensor, "row count"] = torch.tensor(first).unsqueeze(1) + torch.arange(count)
+    return window[torch.arange(len(first)).unsqueeze(1), at]
+
+
+@final
+class CounterRoundRng:
+    """:class:`RoundRng` by Gumbel noise.
+
+    Keys are (seed, stream, root position, slot), in the shared stream (seed, position). The root position grows in every
+    round, so no number is used in two rounds. Reuse would keep each round's marginal distribution right, but make the joint
+    distribution of the text wrong.
+    """
+
+    def __init__(self, rng: CounterRng, positions: Sequence[int]) -> None:
+        self._greedy = rng.greedy
+        self._device = rng.device
+        self._rng = rng
+        self._positions = positions
+        self._draft: Float[Tensor, "row slot vocab"] | None = None
+
+    @cached_property
+    def _roots(self) -> Counters:
+        """Mixed keys ``[row, stream]`` of this round."""
+        spread: Counters = np.asarray(self._positions, dtype=np.uint64)[:, None] * STEP
+        return mix(self._rng.streams + spread)
+
+    def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
+        slots: Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * STEP
+        roots: Counters = self._roots[:, stream, None]
+        return keys_tensor(mix(roots + slots), self._device)
+
+    def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
+        keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
+        return exponential(keys, bases, log_q.dtype)
+
+    def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+        """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` when greedy."""
+        if self._greedy:
+            return torch.exp(-log_q)
+        rows, count, vocab = log_q.shape
+        if not of or rows * of * vocab > _BULK_LIMIT:
+            return self._exponential(first, count, log_q) / log_q.exp()
+        if self._draft is None:
+            self._draft = self._exponential(0, of, log_q)
+        return self._draft[:, first : first + count] / log_q.exp()
+
+    def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        best = self._arrivals(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1, largest=False)
+        return torch.where(best.values < torch.inf, best.indices, -1)
+
+    def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+        if self._greedy:
+            return self.ordered(log_q, 1, first, of)
+        time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first, of).min(dim=-1)
+        return torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
+
+    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
+        reach = min(width, log_q.shape[-1])
+        # The parent arrived with its first child. The other children follow as in a race from that child on: by
+        # memorylessness this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Only the first
+        # ``width`` children of a node can enter the beam. Impossible children have infinite or NaN times, both sorted last.
+        best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
+        logs = log_q.gather(2, best.indices)
+        children = zip(best.indices.tolist(), best.values.tolist(), logs.tolist(), strict=True)  # host sync
+        rows = zip(children, phi.tolist(), times.tolist(), strict=True)
+        beams = [_race(width, *row, above, starts) for row, above, starts in rows]
+        parents, tokens, sums, arrived = ([[entry[i] for entry in beam] for beam in beams] for i in range(4))
+        return Beam(
+            torch.tensor(parents, device=self._device),
+            torch.tensor(tokens, device=self._device),
+            torch.tensor(sums, device=self._device, dtype=log_q.dtype),
+            torch.tensor(arrived, device=self._device, dtype=torch.float64),
+        )
+
+    def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
+        keys = self._roots[:, Stream.ACCEPT].tolist()
+        rows = zip(keys, target, draft, node, strict=True)
+        return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
+
+    def token(self, probs: Tensor) -> Tensor:
+        return probs.argmax(dim=-1) if self._greedy else self._one_of(probs, Stream.TOKEN)
+
+    def path(self, weights: Tensor) -> Tensor:
+        return weights.argmax(dim=-1) if self._greedy else self._one_of(weights, Stream.PATH)
+
+    def _one_of(self, weights: Tensor, stream: Stream) -> Tensor:
+        """An index by inversion of the cumulative sum.
+
+        The sum grows at positive weights only, and u < 1 keeps the point below its end.
+        """
+        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
+        return torch.searchsorted(cumulative, cumulative[:, -1:] * u.to(self._device), right=True).squeeze(1)
+
+    def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
+        if self._greedy:
+            return None
+        starts = [position + 1 for position in self._positions]
+        noise: Tensor = self._rng.shared(starts, offset, count, vocab, tokens)
+        return noise
+
+
+def _race(
+    width: int,
+    tokens: list[list[int]],
+    arrivals: list[list[float]],
+    logs: list[list[float]],
+    phi: list[float],
+    times: list[float],
+) -> list[tuple[int, int, float, float]]:
+    """The first ``width`` children of one row to arrive: parent, token, log-probability of the path, time.
+
+    For a few dozen children, plain numbers are faster than array operations.
+    """
+    runners = []
+    for parent, (firsts, above, start) in enumerate(zip(arrivals, phi, times, strict=True)):
+        rate = math.exp(above)
+        for token, arrival, log in zip(tokens[parent], firsts, logs[parent], strict=True):
+            possible = rate > 0 and arrival < math.inf
+            time = start + (arrival - firsts[0]) / rate if possible else math.inf
+            runners.append((parent, token, above + log if time < math.inf else -math.inf, time))
+    return sorted(runners, key=lambda runner: runner[3])[:width]
