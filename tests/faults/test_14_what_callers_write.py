@@ -363,7 +363,7 @@ def test_an_input_that_cannot_be_read_is_named_among_several(pair: Pair, transla
             session.requests(["the fox", 7], None, [1, 2])
 
 
-@pytest.mark.parametrize("streamer", ["stdout", 7, print, object()], ids=str)
+@pytest.mark.parametrize("streamer", ["stdout", 7, print, object()], ids=["text", "number", "function", "object"])
 def test_a_streamer_that_takes_no_tokens_is_refused(streamer: Any) -> None:
     with pytest.raises(ConfigError, match=r"streamer is .*: give an object with put and end"):
         hf.recipe(streamer=streamer)
