@@ -18,7 +18,7 @@ from draftwood.core.verifiers import VERIFIERS, VerifierName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BUILDERS, VERIFIER_BUILDERS, build, resolve
 from draftwood.runners.table import toy
-from scripts.tables import PAGE, current
+from scripts.pages.methods import PAGE, current
 
 SPECS = pytest.mark.parametrize("spec", METHODS.values(), ids=METHODS)
 
@@ -134,7 +134,7 @@ def test_a_shape_that_does_not_fit_is_refused(name, text, wrong):
 
 
 def test_the_tables_of_the_documentation_are_current():
-    assert PAGE.read_text(encoding="utf-8") == current(), "run python -m scripts.tables"
+    assert PAGE.read_text(encoding="utf-8") == current(), "run python -m scripts.pages"
 
 
 def test_control_a_table_that_is_not_current_is_seen(monkeypatch):

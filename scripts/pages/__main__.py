@@ -1,12 +1,11 @@
-"""Writes every figure and every table that is made from stored results."""
+"""Writes every figure and every table that is made from a live round, stored results or the registries."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.pages import one_round, results, speeds
-
 import draftwood
+from scripts.pages import methods, one_round, results, speeds
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: python -m scripts.pages -->\n", "<!-- end of table -->"
@@ -21,6 +20,7 @@ def main() -> None:
     readme.write_text(with_table(readme.read_text(encoding="utf-8"), speeds.readme_table(ROOT)), encoding="utf-8")
     for name, page in results.pages(ROOT).items():
         (ROOT / "docs" / "results" / name).write_text(page, encoding="utf-8")
+    methods.PAGE.write_text(methods.current(), encoding="utf-8")
 
 
 def with_table(page: str, table: str) -> str:

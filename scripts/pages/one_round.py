@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.pages.svg import box, line, picture, text
-
 import draftwood
+from scripts.pages.svg import box, line, picture, text
 
 PROMPT, SEED, SHAPE = "Once upon a time", 3, "3x3"
 ROUND = 5  # counted from 0: one that rejects a sibling, accepts the next one and ends with a token of the target's own

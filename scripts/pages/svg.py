@@ -46,16 +46,16 @@ text { fill: #1f2328 }
 
 def text(x: float, y: float, words: str, classes: str = "") -> str:
     """One line of text; ``y`` is its base line."""
-    return f'<text x="{x:g}" y="{y:g}" class="{classes}" xml:space="preserve">{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{classes}" xml:space="preserve">{escape(words)}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, classes: str, radius: float = 6) -> str:
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{classes}"/>'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.1f}" class="{classes}"/>'
 
 
 def line(points: list[tuple[float, float]], classes: str = "line", *, arrow: bool = False) -> str:
     """A line through points, with a head at its end."""
-    path = " L".join(f"{x:g} {y:g}" for x, y in points)
+    path = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     end = ' marker-end="url(#head)"' if arrow else ""
     return f'<path d="M{path}" class="{classes}"{end}/>'
 

@@ -1,4 +1,4 @@
-"""The tables of docs/methods.md, from the registries. ``python -m scripts.tables`` writes the page anew."""
+"""The tables of docs/methods.md, from the registries. ``python -m scripts.pages`` writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from draftwood import METHODS, VERIFIERS
 
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NEEDS = {"nothing": "-", "draft": "any", "block": "one that scores blocks"}
 
@@ -44,7 +44,3 @@ def _verifiers() -> Iterator[str]:
 
 def _row(*cells: str) -> Sequence[str]:
     return ["| " + " | ".join(cells) + " |"]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(current(), encoding="utf-8")
