@@ -32,9 +32,9 @@ from draftwood.runners.protocols import BlockRunner
 class BlockChain:
     """Drafts a chain of up to ``length`` tokens from one forward.
 
-    The chain is the one that :class:`LevelDrafter` grows from the same scores and noise. The forward always scores ``length``
-    tokens, so a row's draft does not depend on its neighbours' limits. Penalties and processors need the earlier tokens of
-    the chain. With them the chain is grown level by level, from a forward of the runner's whole block.
+    The chain is the one that :class:`LevelDrafter` grows from the same scores and noise. The forward always scores
+    ``length`` tokens, so a row's draft does not depend on its neighbours' limits. Penalties and processors need the earlier
+    tokens of the chain. With them the chain is grown level by level, from a forward of the runner's whole block.
 
     Args:
         runner: the draft model.

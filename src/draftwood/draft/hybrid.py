@@ -4,8 +4,10 @@ At a node with draft distribution ``q`` the certain children ``A`` are a functio
 be drawn from ``norm(q without A)``. The drawn child is verified first, then the certain ones in decreasing probability:
 ``Q = [norm(q without A), certain a_1, certain a_2, ...]``. In this order one child is accepted with probability
 ``p(A) + sum of min(p, Q_1)``, the largest that any verifier can reach: ``a`` is output at most as often as ``p(a)``, and the
-drawn ``x`` at most as often as ``p(x)`` and as it was drawn. With the drawn child last, acceptance is lower. Source: greedy multi-draft sampling, Hu et al. 2025, arXiv 2502.18779; beams by the draft's product of probabilities
-as in EAGLE-2, arXiv 2406.16858.
+drawn ``x`` at most as often as ``p(x)`` and as it was drawn. With the drawn child last, acceptance is lower.
+
+Sources: greedy multi-draft sampling, Hu et al. 2025, arXiv 2502.18779; beams by the draft's product of probabilities as in
+EAGLE-2, arXiv 2406.16858.
 
 Why this is exact: a verifier needs two properties of a drawn child. Its existence was fixed before its token, and its
 token, given everything fixed before, follows the recorded ``Q_1``. Levels are grown one after the other. The tokens of the
@@ -64,8 +66,8 @@ class HybridBeam:
     """At most ``width`` nodes at every depth up to ``length``: one drawn, the others the certain ones of the highest value.
 
     The value of a certain child is its parent's value times the draft's probability. The value of the drawn child is its
-    parent's times the probability of the rest, which is known before the draw. The child is drawn where that is largest. So a
-    node may have certain children, the drawn child, both or none.
+    parent's times the probability of the rest, which is known before the draw. The child is drawn where that is largest.
+    So a node may have certain children, the drawn child, both or none.
     """
 
     name = "hybrid"

@@ -18,9 +18,7 @@ from draftwood.core.tree import DraftTree
 
 
 @cache
-def _root_only(
-    rows: int, device: torch.device
-) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
+def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
     """Parents (and depths), valid and ancestors of a tree of one node; the same tensors in every round."""
     valid = torch.ones(rows, 1, dtype=torch.bool, device=device)
     return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
@@ -42,7 +40,7 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        zeros, valid, ancestors = _root_only(len(root), root.device)
+        zeros, valid, ancestors = _root(len(root), root.device)
         return DraftTree(
             tokens=root.unsqueeze(1),
             parents=zeros,

@@ -1,4 +1,4 @@
-"""Every constant of the adaptive tree: its default, its unit, its meaning, and what set it."""
+"""Every constant of the adaptive tree: default, unit, meaning and origin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 
 class Constant(NamedTuple):
-    """What is known of a constant besides its default."""
+    """Facts about a constant other than its default."""
 
     unit: str
     meaning: str
@@ -74,5 +74,5 @@ class AdaptiveSettings:
 
 
 def constants() -> dict[str, Constant]:
-    """What is known of every constant, by name."""
+    """The facts about every constant, by name."""
     return {one.name: one.metadata["constant"] for one in fields(AdaptiveSettings)}
