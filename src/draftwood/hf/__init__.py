@@ -39,7 +39,7 @@ from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
-from draftwood.engine.decoders import Learnt
+from draftwood.engine.decoders import DrafterCache
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
@@ -52,7 +52,7 @@ from draftwood.runners.unpadded import UnpaddedRng, unpadded
 from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62
-_LEARNT = Learnt()
+_DRAFTERS = DrafterCache()
 
 
 def recipe(
@@ -148,7 +148,7 @@ class Recipe:
     ) -> AbstractContextManager[tuple[Drafter, Verifier]]:
         if draft is None:
             return nullcontext(build(self.method, None, greedy=greedy))
-        return _LEARNT.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
+        return _DRAFTERS.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
 
     def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
         """The criteria, with one for the stop strings. A given StopStringCriteria takes precedence, as in ``generate``."""
