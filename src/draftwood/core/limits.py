@@ -1,4 +1,4 @@
-"""When a text ends."""
+"""The limits of a text."""
 
 from __future__ import annotations
 
