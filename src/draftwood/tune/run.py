@@ -116,7 +116,7 @@ class Ladder:
         on_progress: OnProgress,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._methods = asked
+        self._methods = methods
         self._prompts = prompts
         self._sizes = sizes
         self._write = write
