@@ -44,22 +44,24 @@ class LoadOptions:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(
         default="auto",
-        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU, which OpenVINO runs; auto takes CUDA if there is one"},
+        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one"},
     )
     backend: BackendName = field(
         default="auto",
-        metadata={"help": "what runs the models; auto: OpenVINO on a CPU where it is installed and runs both, else PyTorch"},
+        metadata={
+            "help": "library that runs the models; auto: OpenVINO on a CPU if it is installed and runs both, else PyTorch"
+        },
     )
     weights: Weights = field(
-        default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
+        default="same", metadata={"help": "int8 rounds weights to eight bits (OpenVINO only), which changes the model"}
     )
     threads: int | None = field(
-        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default as many as there are free cores"}
+        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default the number of free cores"}
     )
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
     profile: str = field(
         default="auto",
-        metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
+        metadata={"help": "profile of 'draftwood tune': auto (the one for this pair and machine), none, or a file"},
     )
 
     def __post_init__(self) -> None:
@@ -95,27 +97,27 @@ class Method:
             at temperature 0. Either setting selects that verifier, and the text may then differ from the target's.
     """
 
-    method: MethodName = field(default="auto", metadata={"help": "how the draft is made; 'draftwood info' lists them"})
-    verifier: VerifierName = field(default="auto", metadata={"help": "how it is verified"})
+    method: MethodName = field(default="auto", metadata={"help": "drafting method; 'draftwood info' lists them"})
+    verifier: VerifierName = field(default="auto", metadata={"help": "verifier of drafts"})
     shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
     nodes: int | None = field(default=None, metadata={"help": f"node budget ({_named('nodes')})"})
     min_gain: float | None = field(
         default=None,
         metadata={
-            "help": "stop drafting where another level is expected to bring fewer accepted tokens than this, from 0 to 1 "
+            "help": "stop drafting where another level is expected to bring fewer accepted tokens, from 0 to 1 "
             f"({_named('min_gain')})"
         },
     )
     beta: int | None = field(
         default=None,
         metadata={
-            "help": f"changes the text: keep drafts among the target's so many best tokens ({BETA} if only --tau is given)"
+            "help": f"changes the text: keep drafts among this many best tokens of the target ({BETA} if only --tau is given)"
         },
     )
     tau: float | None = field(
         default=None,
         metadata={
-            "help": f"changes the text: keep drafts within so many nats of the best ({TAU:g} if only --beta is given)"
+            "help": f"changes the text: keep drafts within this many nats of the best ({TAU:g} if only --beta is given)"
         },
     )
 

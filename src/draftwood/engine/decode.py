@@ -141,9 +141,9 @@ class Decoder:
             )
         if self.target.runner.reads_source != bool(request.source):
             raise ConfigError(
-                f"request {index} has no source, which the target's encoder would read: give its token ids"
+                f"request {index} has no source for the target's encoder: give its token ids"
                 if self.target.runner.reads_source
-                else f"request {index} has a source, but the target has no encoder: leave it out, or put it into the prompt"
+                else f"request {index} has a source, but the target has no encoder: leave it out, or add it to the prompt"
             )
         if bad := [t for t in prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")

@@ -15,7 +15,7 @@ PLAIN: Final = Method(method="ar")
 ADAPTIVE: Final = Method(method="adaptive")
 LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
 SHARED: Final = Method(method="shared-noise")
-ADAPTIVE_SHARE: Final = 0.95  # of the best speed suffices: a short run is no more exact, and the best of many is too high
+ADAPTIVE_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
 
 
 def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
