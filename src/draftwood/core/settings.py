@@ -49,7 +49,7 @@ class LoadOptions:
     backend: BackendName = field(
         default="auto",
         metadata={
-            "help": "library that runs the models; auto: OpenVINO on a CPU if it is installed and runs both, else PyTorch"
+            "help": "library that runs the models; auto: OpenVINO on a CPU if installed and able to run both, else PyTorch"
         },
     )
     weights: Weights = field(
@@ -111,14 +111,12 @@ class Method:
     beta: int | None = field(
         default=None,
         metadata={
-            "help": f"changes the text: keep drafts among this many best tokens of the target ({BETA} if only --tau is given)"
+            "help": f"changes the text: keep drafts among the target's BETA best tokens ({BETA} if only --tau is given)"
         },
     )
     tau: float | None = field(
         default=None,
-        metadata={
-            "help": f"changes the text: keep drafts within this many nats of the best ({TAU:g} if only --beta is given)"
-        },
+        metadata={"help": f"changes the text: keep drafts within TAU nats of the best ({TAU:g} if only --beta is given)"},
     )
 
     def __post_init__(self) -> None:

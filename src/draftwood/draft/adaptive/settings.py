@@ -51,9 +51,7 @@ class AdaptiveSettings:
         "`tests/adaptive/test_controller.py`",
     )  # fmt: skip
     outlier: float = _constant(3.0, "means", "seconds above this many means count as this many", _SIMULATOR)
-    prior_weight: float = _constant(
-        3.0, "observations", "weight of a prior, and of values from another controller", _SIMULATOR
-    )
+    prior_weight: float = _constant(3.0, "observations", "weight of a prior, and of given estimates", _SIMULATOR)
     probe_rounds: int = _constant(3, "rounds", "length of a probe, and drafted rounds before the first", _SIMULATOR)
     probe_skip: int = _constant(1, "rounds", "plain rounds after a tree that are not timed: caches are cold", _SIMULATOR)
     probe_share: float = _constant(0.01, "share of seconds", "largest loss by probes", _SIMULATOR)
