@@ -1,4 +1,4 @@
-"""Draftwood: faster generation with Hugging Face language models, exactly the same text distribution.
+"""Draftwood: faster generation with Hugging Face language models, with exactly the same text distribution.
 
 >>> import draftwood
 >>> pair = draftwood.load()                                  # the bundled pair

@@ -8,7 +8,7 @@ _INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is being imported ends it without a traceback."""
+    """Run the command line. Ctrl-C during its import ends it without a traceback."""
     try:
         from draftwood.cli import main as command
 

@@ -44,15 +44,15 @@ def load(
 ) -> Pair:
     """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
 
-    Without a target the bundled language pair is loaded. What ``draftwood tune`` found out about the pair on this machine is
-    used, unless ``options.profile`` says otherwise. Models that OpenVINO runs
-    (:func:`draftwood.runners.factory.make_runners` says when) are compiled copies: to train ``pair.target.model`` further,
-    take ``options.backend`` ``torch``.
+    Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
+    machine is used, unless ``options.profile`` says otherwise. OpenVINO runs compiled copies of models
+    (:func:`draftwood.runners.factory.make_runners` says when): take ``options.backend`` ``torch`` to train
+    ``pair.target.model`` further.
 
     Raises:
-        ConfigError: an unknown option, device or dtype, a draft without a target, a profile that was named and does not fit.
-        ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
-        PairingError: two models that do not speak the same tokens.
+        ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
+        ModelError: a model or tokenizer that cannot be loaded, or a model that cannot score a tree.
+        PairingError: two models with different tokens.
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     target, draft = named_or_bundled("language", target, draft)
@@ -86,25 +86,24 @@ def load(
 class Pair(Session):
     """A target model, its draft model and their tokenizer, ready to generate.
 
-    Without a ``sampling`` of its own a call uses ``self.sampling``: its distribution is that of ``model.generate`` under the
-    target's generation config, so the most likely text unless that says ``do_sample``. How long texts become and which stop
-    strings end them is left to the limits.
+    A call uses ``self.sampling`` by default. Its distribution is that of ``model.generate`` under the target's generation
+    config: greedy decoding without ``do_sample``. The length and stop strings of texts are set by the limits.
 
     Args:
         model: the target, a ``transformers`` causal language model.
         draft_model: the draft model, or None.
         tokenizer: the tokenizer of both.
-        profile_key: what a profile has to be measured for, where the models' files are known.
-        profile: what was found to be fastest; method ``auto`` takes it.
-        runners: runners of both models; without them PyTorch runs the models, which may be trained on meanwhile.
+        profile_key: identifies matching profiles, where the models' files are known.
+        profile: the methods that were measured as fastest; method ``auto`` uses it.
+        runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
         target, draft: their runners.
-        fallback: why backend ``auto`` is PyTorch for this pair; None where it is OpenVINO, or a backend was named.
-        remarks: what the target's generation config sets and no sampling can say (such as stop strings), in sentences.
+        fallback: why backend ``auto`` is PyTorch for this pair; None if it is OpenVINO or a backend was named.
+        remarks: settings of the target's generation config that are not part of a sampling, such as stop strings.
 
     Raises:
-        ConfigError: something else in the place of a model, a tokenizer or a profile.
+        ConfigError: a model, tokenizer or profile of another type.
         ModelError: a model that cannot score a tree.
     """
 
@@ -137,12 +136,12 @@ class Pair(Session):
         return f"Pair(target={described(self.target)}, draft={described(self.draft)})"
 
     def encode(self, prompt: Prompt | Array) -> list[int]:
-        """Token ids of a prompt, those of token ids as they are; an empty prompt becomes the beginning-of-text token.
+        """Token ids of a text; given token ids are unchanged. An empty prompt becomes the beginning-of-text token.
 
-        A text that begins with that token already, as chat templates write it, does not get another one.
+        A text that already begins with this token, as chat templates write it, does not get another one.
 
         Raises:
-            ConfigError: an empty prompt for a tokenizer without a beginning-of-text token, or neither text nor token ids.
+            ConfigError: an empty prompt without a beginning-of-text token, or neither text nor token ids.
         """
         given = prompt_of("prompt", prompt)
         ids = tokenized(self.tokenizer, given) if isinstance(given, str) else given
@@ -153,7 +152,7 @@ class Pair(Session):
         return ids
 
     def request(self, ids: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
-        """A request for a prompt that is encoded already; a seed that is None is drawn.
+        """A request for an encoded prompt; a seed of None is drawn.
 
         Raises:
             CacheError: prompt and ``max_new_tokens`` do not fit the target's sliding window.

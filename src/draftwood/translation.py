@@ -1,4 +1,4 @@
-"""Loading an encoder-decoder model, with or without a drafter, and translating with it."""
+"""Loading of encoder-decoder models with optional drafters, and translation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
 from draftwood.runners.seq2seq.layer_skip import with_layers
 
-_OWN = "target:"  # begins a draft that is made of layers of the target
-_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # options, and what is fine
+_OWN = "target:"  # prefix of a draft that consists of layers of the target
+_CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
 
 
 def load_translator(
@@ -46,20 +46,19 @@ def load_translator(
 ) -> Translator:
     """Load an encoder-decoder model and, optionally, a drafter: hub names or local folders, safetensors only.
 
-    Without a target the bundled translation pair is loaded. Models that OpenVINO runs are compiled copies
-    (:func:`draftwood.load`).
+    Without a target the bundled translation pair is loaded. OpenVINO runs compiled copies (:func:`draftwood.load`).
 
     Args:
         target: the model that translates.
         draft: a masked-block drafter or heads trained for the target, another encoder-decoder or a causal model with the
-            target's tokenizer, or ``target:0,2``: the target itself with its decoder layers 0 and 2 only.
-        options: number format, device, what runs the models, and trust.
+            target's tokenizer, or ``target:0,2``: the target itself with only its decoder layers 0 and 2.
+        options: number format, device, backend and trust.
 
     Raises:
-        ConfigError: an unknown device or dtype, a draft without a target, an option that is for causal models only, a
-            backend that is not installed or cannot do it.
-        ModelError: a model or tokenizer that cannot be loaded or cannot score a tree.
-        PairingError: a drafter that was trained for another target, or has another tokenizer.
+        ConfigError: an unknown device or dtype, a draft without a target, an option for causal models only, or a backend
+            that is not installed or does not support the models.
+        ModelError: a model or tokenizer that cannot be loaded, or a model that cannot score a tree.
+        PairingError: a drafter that was trained for another target or has another tokenizer.
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     _check_options(options)
@@ -88,8 +87,8 @@ def load_translator(
 
 
 def _check_options(options: LoadOptions) -> None:
-    for option, fine in _CAUSAL_ONLY.items():
-        if (given := getattr(options, option)) not in fine:
+    for option, permitted in _CAUSAL_ONLY.items():
+        if (given := getattr(options, option)) not in permitted:
             raise ConfigError(f"{option} {given!r} was given, but it is for causal language models only: leave it out")
     if openvino_place(options.device) is not None:
         raise ConfigError(
@@ -105,7 +104,7 @@ def _seq2seq() -> type[Any]:
 
 
 def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
-    """What loads a draft; None for a causal model."""
+    """The class that loads a draft; None for a causal model."""
     own: dict[str, type[Any]] = {cls.config_class.model_type: cls for cls in (MaskedBlockDrafter, HeadsDrafter)}
     if found := own.get(model_type(draft, options)):
         return found
@@ -123,26 +122,26 @@ def _layers(draft: str) -> list[int]:
 class Translator(Session):
     """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
 
-    Without a ``sampling`` of its own a call uses ``self.sampling``: greedy decoding, under everything that the model's
-    generation config sets. Then a text is that of ``model.generate(num_beams=1, do_sample=False)``, token for token.
-    A text is translated in one piece; single sentences work best.
+    A call uses ``self.sampling`` by default: greedy decoding under the model's generation config. The result equals
+    ``model.generate(num_beams=1, do_sample=False)``, token for token. A text is translated as a whole; single sentences work
+    best.
 
     Args:
         model: the target, a ``transformers`` text-to-text model.
         draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
-        profile_key: which files the models are, where that is known.
-        runners: runners of both models; without them PyTorch runs the models, and nothing is converted.
+        profile_key: identifies the models' files, where they are known.
+        runners: runners of both models; by default PyTorch runs the models.
 
     Attributes:
         target, draft: their runners.
-        fallback: why backend ``auto`` is PyTorch for these models; None where it is OpenVINO, or a backend was named.
-        prompt: what the decoder begins with: the start token, and a forced first token if there is one.
+        fallback: why backend ``auto`` is PyTorch for these models; None if it is OpenVINO or a backend was named.
+        prompt: the start of the decoder's text: the start token, and a forced first token if there is one.
         max_source: the longest sentence in tokens, None if unlimited.
-        remarks: what the model's generation config sets and is not honoured (such as beams), in sentences.
+        remarks: settings of the model's generation config that are not honoured, such as beams, in sentences.
 
     Raises:
-        ConfigError: something else in the place of a model or a tokenizer.
+        ConfigError: a model or tokenizer of another type.
         ModelError: a model that cannot score a tree.
         PairingError: a drafter that was trained for another target.
     """
@@ -179,18 +178,17 @@ class Translator(Session):
         return replace(self._greedy, **given)
 
     def encode(self, sentence: Prompt | Array) -> list[int]:
-        """Token ids of a sentence, as the encoder reads them; token ids stay as they are.
+        """The encoder's token ids of a sentence; given token ids are unchanged.
 
         Raises:
-            ConfigError: text that is no Unicode, or of which the tokenizer makes nothing; token ids that the encoder does
-                not know; neither text nor token ids.
-            CacheError: a sentence longer than the encoder reads.
+            ConfigError: a text that is not Unicode or has no tokens, unknown token ids, or neither text nor token ids.
+            CacheError: a sentence longer than the encoder's limit.
         """
         given = prompt_of("sentence", sentence)
         ids = list(self.tokenizer(given)["input_ids"]) if isinstance(given, str) else given
-        known = int(self.model.get_input_embeddings().weight.shape[0])
-        if bad := [token for token in ids if not 0 <= token < known]:
-            raise ConfigError(f"the sentence holds token {bad[0]}, but the target's encoder knows 0 to {known - 1}")
+        vocab = int(self.model.get_input_embeddings().weight.shape[0])
+        if bad := [token for token in ids if not 0 <= token < vocab]:
+            raise ConfigError(f"the sentence holds token {bad[0]}, but the target's encoder knows 0 to {vocab - 1}")
         if not ids:
             raise ConfigError("the sentence is empty, and the tokenizer adds nothing to it: give some text")
         if self.max_source is not None and len(ids) > self.max_source:
@@ -200,10 +198,10 @@ class Translator(Session):
         return ids
 
     def request(self, ids: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
-        """A request for a sentence that is encoded already; a seed that is None is drawn.
+        """A request for an encoded sentence; a seed of None is drawn.
 
         Raises:
-            ConfigError: limits that end a text before the target has a say.
+            ConfigError: limits that leave room for forced tokens only.
         """
         limits = Singles().limits(limits, self.limits)
         forced = len(self.prompt) - 1

@@ -217,27 +217,27 @@ def test_shares_of_siblings():
     """Of two draws at ``a = 0.625`` one is accepted with 0.625 + 0.375 * 0.625, and each has its share of that."""
     expected = ExpectedGain(0.6, rows=2)
     distributions = torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]]).log()
-    assert torch.equal(expected.worth(distributions, 2), distributions)
+    assert torch.equal(expected.mask(distributions, 2), distributions)
     expected.descend([[0, 1], [0, -1]], [[0, 0], [0, 0]], None)
     assert expected._reach == [[0.625, 0.375 * 0.625], [1.0, 0.0]]
     below = torch.tensor([[[0.2, 0.8], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]]).log()
     gain = 0.625 * (1 + 0.8**2) / 2 + 0.375 * 0.625 * 0.625
     assert 0.625 < gain < 0.66
-    left = expected.worth(below, 1)
+    left = expected.mask(below, 1)
     assert torch.equal(left, below)
     expected._least = 0.625 + 1e-6
-    left = expected.worth(below, 1)
+    left = expected.mask(below, 1)
     assert torch.equal(left[0], below[0])
     assert (left[1] == -torch.inf).all()
     assert expected.open
     expected._least = gain + 1e-6
-    assert (expected.worth(below, 1) == -torch.inf).all()
+    assert (expected.mask(below, 1) == -torch.inf).all()
     assert not expected.open
 
 
 def test_of_a_drawn_hybrid_child_less_is_expected_than_of_its_certain_sibling():
     expected = ExpectedGain(0.5, rows=1)
-    expected.worth(torch.tensor([[[0.5, 0.3, 0.2]]]).log(), 2)
+    expected.mask(torch.tensor([[[0.5, 0.3, 0.2]]]).log(), 2)
     expected.descend([[2, 0]], [[0, 0]], torch.tensor([[True, False]]))
     assert expected._reach == [[0.375 * 0.625, 0.625]]
 

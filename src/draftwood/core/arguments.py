@@ -1,4 +1,4 @@
-"""What callers write: a method by its name, settings as a mapping or one by one, prompts as text or as token ids."""
+"""Arguments as callers write them: methods by name, settings as mappings or one by one, prompts as text or token ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMITS = ("max_new_tokens", "stop")
 
 
 def method_of(given: MethodLike | None) -> Method:
-    """A method from its name or from a mapping of its settings; None is the default.
+    """A method from its name or a mapping of its settings; the default for None.
 
     Raises:
         ConfigError: anything else, or what :class:`Method` refuses.
@@ -39,7 +39,7 @@ def method_of(given: MethodLike | None) -> Method:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Singles:
-    """Settings that were given one by one; None where one was not given."""
+    """Settings given one by one; None where a setting was not given."""
 
     max_new_tokens: int | None = None
     temperature: float | None = None
@@ -50,7 +50,7 @@ class Singles:
     stop: str | Sequence[str] | None = None
 
     def sampling(self, given: SamplingLike | None, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
-        """The sampling of a call: what was given as a whole, or what ``own`` makes of the settings that were given singly.
+        """The sampling of a call: ``given``, or the result of ``own`` for the settings given one by one.
 
         Raises:
             ConfigError: both were given, or values that :class:`Sampling` refuses.
@@ -62,7 +62,7 @@ class Singles:
         return settings("sampling", given, Sampling)
 
     def limits(self, given: LimitsLike | None, own: Limits) -> Limits:
-        """The limits of a call, as :meth:`sampling`; raises what it raises."""
+        """The limits of a call, like :meth:`sampling`, with the same errors."""
         singles = {name: value for name, value in asdict(self).items() if name in _LIMITS and value is not None}
         if given is None:
             if self.stop is not None:
@@ -79,10 +79,10 @@ def _refuse_both(name: str, singles: Mapping[str, Any]) -> None:
 
 
 def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
-    """Texts or lists of token ids in order, and whether it was one that came alone, not in a list.
+    """Texts or lists of token ids in order, and whether a single one was given, not in a list.
 
     Args:
-        name: what the argument is called in an error.
+        name: the name of the argument in an error.
         given: a text, token ids (a list, a tuple, an array or tensor of one dimension), or several of these; an array or
             tensor of two dimensions is several.
 
@@ -101,7 +101,7 @@ def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
 
 
 def prompt_of(name: str, given: object) -> str | list[int]:
-    """A single text or list of token ids; else as :func:`prompts_of`."""
+    """A single text or list of token ids, as in :func:`prompts_of`."""
     part = _plain(given)
     if isinstance(part, str):
         return check_text(name, part)
@@ -115,7 +115,7 @@ def check_text(name: str, text: str) -> str:
     """Text that can be written as UTF-8.
 
     Raises:
-        ConfigError: half of a surrogate pair, as bytes of another encoding become.
+        ConfigError: half of a surrogate pair, as from bytes of another encoding.
     """
     if not is_unicode(text):
         raise ConfigError(
@@ -126,9 +126,7 @@ def check_text(name: str, text: str) -> str:
 
 
 def tokenized(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a text. Where it begins with the beginning-of-text token, as a chat template may write it, the tokenizer
-    does not add another one.
-    """
+    """Token ids of a text. A beginning-of-text token in the text, as chat templates write it, is not added again."""
     ids = list(tokenizer(text)["input_ids"])
     if tokenizer.bos_token and text.startswith(tokenizer.bos_token) and ids[:2] == [tokenizer.bos_token_id] * 2:
         bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])

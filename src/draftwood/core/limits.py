@@ -1,4 +1,4 @@
-"""When a text ends."""
+"""The limits of a text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Limits:
     """
 
     max_new_tokens: int = field(default=200, metadata={"help": "the most tokens to generate"})
-    stop: tuple[str, ...] = field(default=(), metadata={"help": "end before this text; may be given several times"})
-    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"help": "end after this token; several times"})
-    ignore_eos: bool = field(default=False, metadata={"help": "go on after the end-of-text token"})
+    stop: tuple[str, ...] = field(default=(), metadata={"help": "end before this text; can be repeated"})
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"help": "end after this token; can be repeated"})
+    ignore_eos: bool = field(default=False, metadata={"help": "continue after the end-of-text token"})
 
     def __post_init__(self) -> None:
         several("stop", self.stop, str, "texts")

@@ -1,7 +1,7 @@
-"""Every method once: what the command line, ``info``, ``tune``, the tables of the documentation and errors say of it.
+"""The facts about every method, for the command line, ``info``, ``tune``, tables of the documentation and errors.
 
-Nothing heavy is imported here: :mod:`draftwood.engine.methods` builds the drafters. A new method is a :class:`MethodSpec`
-in :data:`METHODS`, its name in :data:`MethodName`, and its builder there; ``tests/test_methods.py`` misses what is not.
+This module imports nothing heavy; :mod:`draftwood.engine.methods` builds the drafters. A new method needs a
+:class:`MethodSpec` here, its name in :data:`MethodName` and a builder there; ``tests/test_methods.py`` finds missing parts.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Option: TypeAlias = Literal["nodes", "min_gain"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec:
-    """What is known of a method without running it.
+    """The facts about a method.
 
     Attributes:
-        name: as written on the command line.
+        name: the name on the command line.
         summary: one line for help and tables.
         source: the paper.
         draw: how siblings are chosen above temperature 0.
-        needs: the draft model that it needs.
-        verifier: what ``auto`` takes above temperature 0.
-        shapes: the kinds of shapes that it takes -> an example of each.
-        no_shape: why it takes none.
+        needs: the draft model that the method needs.
+        verifier: the verifier of ``auto`` above temperature 0.
+        shapes: kind of shape -> an example, for each kind that the method takes.
+        no_shape: why the method takes no shape.
         shape: the default shape.
-        nodes: the most nodes of a tree without a shape and without a node budget; None where it has a default shape.
+        nodes: the most nodes of a tree without shape and node budget; None if there is a default shape.
         grows: such a tree grows as far as it pays.
-        options: the options that it takes.
-        tuned: the shapes that ``draftwood tune`` runs, small, middling and large; None is the default size.
-        tuned_verifiers: the verifiers that it runs them with above temperature 0.
+        options: the options that the method takes.
+        tuned: the shapes that ``draftwood tune`` runs: small, medium and large; None is the default size.
+        tuned_verifiers: the verifiers that ``draftwood tune`` runs above temperature 0.
     """
 
     name: MethodName
@@ -63,12 +63,12 @@ class MethodSpec:
 
     @property
     def verifiers(self) -> list[VerifierName]:
-        """The verifiers that are exact for it, as they are ordered in :data:`VERIFIERS`."""
+        """The verifiers that are exact for the method, in the order of :data:`VERIFIERS`."""
         return [verifier.name for verifier in VERIFIERS.values() if verifier.lossless and self.draw in verifier.draws]
 
     @property
     def wanted(self) -> str:
-        """The shapes that it takes, in words."""
+        """The shapes that the method takes, in words."""
         return ", or ".join(f"{kind.wanted} such as {example}" for kind, example in self.shapes.items())
 
     @property
@@ -77,10 +77,10 @@ class MethodSpec:
         return self.shape or ("-" if self.nodes is None else f"up to {self.nodes}")
 
     def parse(self, text: str) -> Shape:
-        """The shape that a text describes.
+        """The shape that ``text`` describes.
 
         Raises:
-            ConfigError: the method takes no shape, or none of this kind; or the tree is too large.
+            ConfigError: the method takes no shape or not this kind, or the tree is too large.
         """
         if not self.shapes:
             raise ConfigError(f"shape {text!r} was given, but method {self.name!r} {self.no_shape}: leave one of them out")
@@ -224,5 +224,5 @@ METHODS: Final[dict[str, MethodSpec]] = {spec.name: spec for spec in _SPECS}
 
 
 def taking(option: Option) -> list[str]:
-    """The methods that take an option."""
+    """The names of the methods that take an option."""
     return [spec.name for spec in METHODS.values() if option in spec.options]

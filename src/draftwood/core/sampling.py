@@ -1,7 +1,7 @@
-"""From a model's scores to the distribution that is sampled: penalties, processors, bias, temperature, top-k, top-p, min-p.
+"""From scores to the sampled distribution: penalties, processors, bias, temperature, top-k, top-p, min-p.
 
-Every step is applied at every tree node on that node's own prefix (prompt, committed text, root-to-node path), in the
-order of ``transformers.generate``: penalties, processors and bias first, then temperature, top-k, top-p, min-p, warpers.
+Every step is applied at every tree node on the node's own prefix (prompt, committed text, root-to-node path). The order is
+that of ``transformers.generate``: penalties, processors and bias, then temperature, top-k, top-p, min-p, warpers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from draftwood.core.settings import Sampling
 from draftwood.core.truncation import likeliest
 
 Paths: TypeAlias = list[list[list[int] | None]]
-"""Tokens after the root up to each node, ``[row][node]``; None for places without a node."""
+"""Tokens after the root up to each node, ``[row][node]``; None for padding."""
 Prefixes: TypeAlias = Callable[[], Paths]
-"""Called only by distributions that depend on the text so far."""
-LARGE: Final = 16384  # vocabularies from here on are worth naming the possible tokens
+"""Called only if the distribution depends on the text so far."""
+LARGE: Final = 16384  # vocabularies of this size and above get sparse distributions
 
 
 @final
@@ -34,16 +34,16 @@ class Sampler:
 
     Args:
         sampling: the settings.
-        texts: per row, all tokens so far, the root last. These are read-only views: the texts belong to the loop's
-            :class:`draftwood.engine.output.RowOutput`, and what it commits is seen here without a copy.
-        prompt_lengths: per row, how many of them are the prompt.
-        vocab: the target's vocabulary; a draft with a padded or cut embedding is fitted to it.
-        stops: per row, tokens that end the text: nothing is drafted below them, and no processor runs there.
-        requests: per row, the number of its request; rows in order without it.
-        device: where the processors run on guesses.
+        texts: per row, all tokens so far, the root last: read-only views of :class:`draftwood.engine.output.RowOutput`,
+            which show committed tokens without a copy.
+        prompt_lengths: per row, the number of prompt tokens.
+        vocab: the size of the target's vocabulary; draft logits are padded or cut to it.
+        stops: per row, tokens that end the text; nothing is drafted below them, and no processor runs there.
+        requests: per row, the number of its request; by default the row.
+        device: where processors run on guesses.
 
     Attributes:
-        checks: the round's, of which :meth:`for_round` makes new ones; None outside a round.
+        checks: the checks of this round, from :meth:`for_round`; None outside a round.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Sampler:
         self.checks: RoundChecks | None = None
 
     def for_round(self) -> Sampler:
-        """The same for one round, with checks that its drafter and its target share."""
+        """A copy for one round, with checks that the drafter and the target share."""
         own = Sampler.__new__(Sampler)
-        vars(own).update(vars(self))  # once a round: copy() takes ten times as long
+        vars(own).update(vars(self))  # copy() takes ten times as long
         own.checks = RoundChecks()
         return own
 
     def select(self, rows: Sequence[int]) -> Sampler:
-        """The distribution of some of the rows."""
+        """The sampler of some of the rows."""
         return Sampler(
             self.sampling,
             [self.texts[r] for r in rows],
@@ -86,11 +86,11 @@ class Sampler:
         )
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
-        """How many of these tokens, which are guessed to follow a row's text one behind the other, the settings permit.
+        """How many of the guessed next tokens of a row the settings permit.
 
-        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even where the
-        model is all but certain of it. What depends on the true scores, such as top-k, forbids nothing. Behind a forbidden
-        token, and behind the end of the text, no processor runs.
+        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even if the model
+        is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
+        after a forbidden token or after the end of the text.
         """
         bias = self.sampling.logit_bias or {}
         processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
@@ -106,10 +106,10 @@ class Sampler:
         return len(tokens)
 
     def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> LogProbs:
-        """Log-probabilities of a draft model, warped as the target's; at temperature 0 the unwarped ones, as a ranking.
+        """Log-probabilities of a draft model, warped like the target's; at temperature 0 they are unwarped, as a ranking.
 
-        NaN where no token is possible: nothing is drafted there. Scores that are NaN are noted in the round's checks, and
-        :meth:`target` raises their error.
+        They are NaN where no token is possible, so nothing is drafted there. NaN scores are recorded in the round's checks,
+        and :meth:`target` raises the error.
         """
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
@@ -121,27 +121,28 @@ class Sampler:
         return log_probs
 
     def target(self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, *, certain: bool = True) -> LogProbs:
-        """Log-probabilities of the target at every node; at temperature 0 point masses on the best token, or, if not
-        ``certain``, the unwarped distributions as a ranking.
+        """Log-probabilities of the target at every node.
+
+        At temperature 0 they are point masses on the best token or, if not ``certain``, unwarped as a ranking.
 
         Raises:
-            NumericsError: scores that are NaN, also those of the round's draft; a distribution without any possible token.
+            NumericsError: NaN scores of the target or of the round's draft, or a distribution without any possible token.
         """
         scores, dead_ends = self._warp(logits, prefixes)
         if self._truncates:
             log_probs = self._log_probs(scores, dead_ends)
         elif self.sampling.greedy and certain:
-            # Not of the distribution, in which close scores may round to a tie.
+            # From the scores: in log-probabilities, close scores may round to a tie.
             log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab, dead_ends=dead_ends)
         else:
-            # Not normalised: verifiers that only match need no distribution.
+            # Not normalised: verifiers that only match do not need it.
             log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
         (self.checks or RoundChecks()).check(scores)
         return log_probs
 
     @property
     def _truncates(self) -> bool:
-        """Whether scores are to be truncated; before warpers they are already."""
+        """Whether scores are truncated last; with warpers, this happens before them."""
         return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
 
     def _log_probs(self, scores: Tensor, dead: DeadEnds | None = None) -> LogProbs:
@@ -175,7 +176,7 @@ class Sampler:
         return scores, dead
 
     def _reachable(self, paths: Paths) -> Paths:
-        """Without the paths that go on after the text's end: no text continues there."""
+        """Replace paths that contain the end of the text by None: no text continues there."""
         return [
             [None if path is None or not stops.isdisjoint(path) else path for path in row]
             for row, stops in zip(paths, self.stops, strict=True)
@@ -222,5 +223,5 @@ class Sampler:
         return torch.stack(out), dead_ends
 
     def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
-        """As they answer for this row."""
+        """The processors for this row."""
         return [for_request(one, self.requests[row], self.prompt_lengths[row]) for one in processors]

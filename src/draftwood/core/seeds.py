@@ -1,4 +1,4 @@
-"""Seeds of texts: drawn where none is given, and counted up from text to text."""
+"""Seeds of texts: drawn by default, and counted up from text to text."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def drawn(seed: int | None) -> int:
     """The seed, or a new one.
 
     Raises:
-        ConfigError: a seed that is no integer.
+        ConfigError: a seed that is not an integer.
     """
     return secrets.randbits(_BITS) if seed is None else integer("seed", seed)
 
 
 def counted(first: int, index: int) -> int:
-    """The seed of text number ``index``, counted from 0, where one seed was given for several texts."""
+    """The seed of text ``index`` (from 0), where one seed was given for several texts."""
     return first + index
 
 
 def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int]:
-    """One seed for each of several texts; without any, each is drawn.
+    """One seed for each of several texts; all are drawn if none is given.
 
     Args:
         what: the name of the texts in an error.
 
     Raises:
-        ConfigError: another number of seeds, or one that is no integer.
+        ConfigError: a wrong number of seeds, or a seed that is not an integer.
     """
     if seed is None:
         return [drawn(None) for _ in range(count)]

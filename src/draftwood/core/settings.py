@@ -1,6 +1,6 @@
-"""What callers set: how models are loaded, what is drafted and verified, how tokens are drawn.
+"""Settings of callers: loading of models, drafting, verification and sampling.
 
-Nothing heavy is imported here: the command line derives its options from these classes before PyTorch is needed.
+This module imports nothing heavy, since the command line derives its options from these classes before PyTorch is needed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float6
 Backend: TypeAlias = Literal["torch", "openvino"]
 """The library that runs a model."""
 Weights: TypeAlias = Literal["same", "int8"]
-"""As they are, or rounded to eight bits."""
+"""Unchanged, or rounded to eight bits."""
 BackendName: TypeAlias = Literal["auto", Backend]
 """A backend, or the choice between them."""
 MAX_THREADS: Final = 1024
 MAX_SEED: Final = (1 << 63) - 1
-BETA: Final = 3  # the setting of SpecDec (arXiv 2203.16487), with ...
+BETA: Final = 3  # beta and tau of SpecDec (arXiv 2203.16487)
 TAU: Final = 1.0
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where and how models are loaded.
+    """How models are loaded and run.
 
-    ``threads`` are those of the whole process. Without it :func:`draftwood.load` leaves them as they are; the command line
-    counts the cores that other processes leave free (:mod:`draftwood.core.cores`).
+    ``threads`` apply to the whole process. By default :func:`draftwood.load` does not change them, and the command line uses
+    the cores that other processes leave free (:mod:`draftwood.core.cores`).
 
     Raises:
         ConfigError: a value of another type, or an unknown one.
@@ -44,22 +44,24 @@ class LoadOptions:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(
         default="auto",
-        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU, which OpenVINO runs; auto takes CUDA if there is one"},
+        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one"},
     )
     backend: BackendName = field(
         default="auto",
-        metadata={"help": "what runs the models; auto: OpenVINO on a CPU where it is installed and runs both, else PyTorch"},
+        metadata={
+            "help": "library that runs the models; auto: OpenVINO on a CPU if installed and able to run both, else PyTorch"
+        },
     )
     weights: Weights = field(
-        default="same", metadata={"help": "int8 rounds them to eight bits (OpenVINO only): then that is the model"}
+        default="same", metadata={"help": "int8 rounds weights to eight bits (OpenVINO only), which changes the model"}
     )
     threads: int | None = field(
-        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default as many as there are free cores"}
+        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default the number of free cores"}
     )
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
     profile: str = field(
         default="auto",
-        metadata={"help": "what 'draftwood tune' found: auto takes that for this pair and machine; none; or a file"},
+        metadata={"help": "profile of 'draftwood tune': auto (the one for this pair and machine), none, or a file"},
     )
 
     def __post_init__(self) -> None:
@@ -82,42 +84,39 @@ def _named(option: Option) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What is drafted and how it is verified.
+    """A drafting method and its verifier.
 
     Attributes:
-        method, verifier: names from :data:`draftwood.METHODS` and :data:`draftwood.VERIFIERS`, or ``auto``, which picks what
-            fits the temperature and the models.
+        method, verifier: names from :data:`draftwood.METHODS` and :data:`draftwood.VERIFIERS`, or ``auto``, which depends on
+            the temperature and the models.
         shape: ``2-2-2`` is branching, ``3x5`` is width x length, ``4`` is the length of a chain.
-        nodes: the node budget of a tree, where the method takes one; without it (and without a shape) a shared-noise tree
-            grows as far as it pays.
-        min_gain: the least number of accepted tokens that another level must be expected to bring, from 0 to 1, of a tree
-            that is drawn level by level; without it, every tree has its full shape.
-        beta, tau: what verifier ``tolerance`` keeps at temperature 0: tokens among the target's ``beta`` best and within
-            ``tau`` nats of the best. Either of them asks for that verifier, and the text may then differ from the target's.
+        nodes: the node budget of a tree; without budget and shape, a shared-noise tree grows as far as it pays.
+        min_gain: the least expected number of accepted tokens for another level, from 0 to 1, in a tree that is drawn level
+            by level; by default every tree has its full shape.
+        beta, tau: verifier ``tolerance`` keeps tokens among the target's ``beta`` best and within ``tau`` nats of the best,
+            at temperature 0. Either setting selects that verifier, and the text may then differ from the target's.
     """
 
-    method: MethodName = field(default="auto", metadata={"help": "how the draft is made; 'draftwood info' lists them"})
-    verifier: VerifierName = field(default="auto", metadata={"help": "how it is verified"})
+    method: MethodName = field(default="auto", metadata={"help": "drafting method; 'draftwood info' lists them"})
+    verifier: VerifierName = field(default="auto", metadata={"help": "verifier of drafts"})
     shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
     nodes: int | None = field(default=None, metadata={"help": f"node budget ({_named('nodes')})"})
     min_gain: float | None = field(
         default=None,
         metadata={
-            "help": "stop drafting where another level is expected to bring fewer accepted tokens than this, from 0 to 1 "
+            "help": "stop drafting where another level is expected to bring fewer accepted tokens, from 0 to 1 "
             f"({_named('min_gain')})"
         },
     )
     beta: int | None = field(
         default=None,
         metadata={
-            "help": f"changes the text: keep drafts among the target's so many best tokens ({BETA} if only --tau is given)"
+            "help": f"changes the text: keep drafts among the target's BETA best tokens ({BETA} if only --tau is given)"
         },
     )
     tau: float | None = field(
         default=None,
-        metadata={
-            "help": f"changes the text: keep drafts within so many nats of the best ({TAU:g} if only --beta is given)"
-        },
+        metadata={"help": f"changes the text: keep drafts within TAU nats of the best ({TAU:g} if only --beta is given)"},
     )
 
     def __post_init__(self) -> None:
@@ -150,7 +149,7 @@ class Method:
 
 
 def check_tolerance(beta: int, tau: float) -> None:
-    """What verifier ``tolerance`` takes.
+    """Check the settings of verifier ``tolerance``.
 
     Raises:
         ConfigError: a value out of range.
@@ -168,7 +167,7 @@ def _setting(default: Any, text: str) -> Any:
 ONLY_PYTHON = ("processors", "warpers")
 """Settings of a :class:`Sampling` that hold Python objects."""
 NO_PLAIN_OPTION = ("logit_bias", *ONLY_PYTHON)
-"""Those of which no command-line option can be derived."""
+"""Settings without a derived command-line option."""
 
 
 @final
@@ -176,12 +175,12 @@ NO_PLAIN_OPTION = ("logit_bias", *ONLY_PYTHON)
 class Sampling:
     """How tokens are drawn from the model's scores.
 
-    ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do);
+    ``presence_penalty`` and ``frequency_penalty`` count the generated text only (as OpenAI and vLLM do).
     ``repetition_penalty`` counts the prompt too (as ``transformers`` does, arXiv 1909.05858). ``processors`` is any
-    ``transformers.LogitsProcessorList``. They are asked about tree nodes that never become text, so each must be a function
-    of one row: classes of ``transformers`` that keep state or mix rows are refused by name, and so is everything else that
-    does not say that it is stateless (:class:`draftwood.Stateless`). ``warpers`` is the same for what comes after
-    temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 leaves them out.
+    ``transformers.LogitsProcessorList``. They are also called for tree nodes that never become text, so each must be a
+    function of one row. Classes of ``transformers`` that keep state or mix rows are refused by name, and so is any other
+    class that is not declared stateless (:class:`draftwood.Stateless`). ``warpers`` are processors that run after
+    temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 skips them.
 
     Raises:
         ConfigError: a value out of range.
@@ -260,11 +259,11 @@ class Sampling:
 
     @property
     def looks_back(self) -> bool:
-        """True when the distribution depends on more than the scores: then every node's prefix is needed."""
+        """True when the distribution depends on the prefix of a node, not only on its scores."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
         return not neutral or bool(self.processors) or self.warps
 
     @property
     def warps(self) -> bool:
-        """True when :attr:`warpers` come after the truncation."""
+        """True when :attr:`warpers` run after the truncation."""
         return bool(self.warpers) and not self.greedy

@@ -1,7 +1,7 @@
 """Sizes of trees, as written on the command line: ``4``, ``2-2-2`` or ``3x4``.
 
-Every kind has ``wanted`` (how an error names it), ``parse`` (None for a text of another kind), ``length`` (levels below the
-root) and ``nodes`` (the root not counted; a number above ``MAX_NODES`` says only that there are more).
+Every kind has ``wanted`` (its name in an error), ``parse`` (None for a text of another kind), ``length`` (levels below the
+root) and ``nodes`` (without the root; a lower bound above ``MAX_NODES``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias, final
 
-MAX_NODES: Final = 512  # of a tree, the root not counted
+MAX_NODES: Final = 512  # of a tree, without the root
 _NUMBER: Final = r"[1-9]\d*"
-_LONGEST: Final = 9  # digits that are read: any number with more of them is too large
+_LONGEST: Final = 9  # digits: a number with more of them is too large
 
 
 @final
 @dataclass(frozen=True)
 class Length:
-    """A chain: ``4``, or written out ``1-1-1-1``."""
+    """A chain: ``4`` or ``1-1-1-1``."""
 
     length: int
     wanted: ClassVar[str] = "a length"
@@ -42,7 +42,7 @@ class Length:
 @final
 @dataclass(frozen=True)
 class Branching:
-    """A number of children for the nodes of each level: ``2-2-2``."""
+    """The number of children of every node, level by level: ``2-2-2``."""
 
     counts: tuple[int, ...]
     wanted: ClassVar[str] = "branching"
@@ -70,7 +70,7 @@ class Branching:
 @final
 @dataclass(frozen=True)
 class WidthByLength:
-    """As many nodes on every level: ``3x4`` has 3 on each of 4 levels."""
+    """The same number of nodes on every level: ``3x4`` has 3 on each of 4 levels."""
 
     width: int
     length: int

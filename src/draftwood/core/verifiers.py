@@ -1,7 +1,4 @@
-"""Every verifier once: its name, what it is exact for, and where it is from. The classes are in :mod:`draftwood.verify`.
-
-Nothing heavy is imported here.
-"""
+"""The facts about every verifier. The classes are in :mod:`draftwood.verify`; this module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,23 +9,23 @@ from draftwood.core.draws import ALL_DRAWS, DRAWS_WITH_LOG_PROBS, Draw
 
 VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
 Reads: TypeAlias = Literal["probabilities", "argmax"]
-"""What a verifier reads of the target: every probability, or the target's own choice alone. With the second, a seed gives
-the text of plain decoding."""
+"""A verifier reads all probabilities of the target, or only the target's choice. With the second, a seed gives the text of
+plain decoding."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class VerifierSpec:
-    """What is known of a verifier without running it.
+    """The facts about a verifier.
 
     Attributes:
-        name: as written on the command line.
+        name: the name on the command line.
         summary: one line for help and tables.
         source: the paper.
-        draws: the ways of choosing siblings for which it is exact.
-        reads: what it reads of the target.
-        lossless: the text follows the target's distribution, whatever the verifier's settings are.
-        greedy_only: it is for temperature 0 only.
+        draws: the ways of choosing siblings for which the verifier is exact.
+        reads: what the verifier reads of the target.
+        lossless: the text follows the target's distribution, under any setting of the verifier.
+        greedy_only: the verifier is for temperature 0 only.
     """
 
     name: VerifierName

@@ -1,4 +1,4 @@
-"""Drafters: each grows a tree of likely continuations behind the last committed token."""
+"""Drafters: each grows a tree of likely continuations of the text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from draftwood.core.tree import DraftTree
 class Drafter(Protocol):
     """Grows one tree per row and round.
 
-    What may depend on what: whether a place in the tree exists may depend on anything except the identity of the token
-    drawn there and what is drawn below it (shared-noise and point-mass trees are free of this rule).
+    The existence of a drawn node may depend on anything except its own token and the tokens below it. Shared-noise and
+    point-mass trees are free of this rule.
 
     Attributes:
-        name: as written on the command line.
+        name: the name on the command line.
         draw: how siblings are chosen above temperature 0 (at temperature 0 every tree is a point mass).
         max_length: the longest text in tokens, None if unlimited.
-        forward_seconds: wall time spent in forwards of a draft model.
+        forward_seconds: wall time of the draft model's forwards.
     """
 
     @property
@@ -42,22 +42,21 @@ class Drafter(Protocol):
     def forward_seconds(self) -> float: ...
 
     def clear(self) -> None:
-        """All rows leave, as with :meth:`draftwood.runners.protocols.Runner.clear`."""
+        """Remove all rows, as :meth:`draftwood.runners.protocols.Runner.clear` does."""
         ...
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """New rows, behind those that are there: prompts without their last token, and what an encoder reads. Between rounds
-        only."""
+        """Append rows: prompts without their last token, and the encoder's inputs. Only between rounds."""
         ...
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        """A tree per row below ``root``, no deeper than the row's limit (which may be 0)."""
+        """Draft a tree per row below ``root``, no deeper than the row's limit (which may be 0)."""
         ...
 
     def commit(self, this_round: Round) -> None:
-        """Learn what was kept of the last tree."""
+        """Keep the accepted path of the last tree."""
         ...
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order. Between rounds only."""
+        """Remove rows; the others keep their order. Only between rounds."""
         ...

@@ -1,8 +1,8 @@
-"""A chain from one forward: every place of a block gets a token of its own, chosen without knowing those before it.
+"""A chain from one forward: the token at each depth of a block is chosen without knowledge of the tokens before it.
 
-Above temperature 0 a place's token is drawn from the distribution that the draft has there, whatever stands before it: given
-the text, the tokens are independent, so each one's distribution given those above it is that very distribution, and the
-verifiers of drawn trees are exact. At temperature 0 it is the likeliest token of each place.
+Above temperature 0 each token is drawn from the draft's distribution at its depth. Given the text, the tokens are
+independent. So the distribution of a token given those above it is the recorded one, and the verifiers of drawn trees are
+exact. At temperature 0 the likeliest token of each depth is taken.
 
 Sources: blockwise parallel decoding, Stern et al. 2018, arXiv 1811.03115; SpecDec, Xia et al. 2023, arXiv 2203.16487.
 """
@@ -30,16 +30,15 @@ from draftwood.runners.protocols import BlockRunner
 
 @final
 class BlockChain:
-    """Drafts a chain of up to ``length`` tokens from one forward, all places at once: the chain that :class:`LevelDrafter`
-    would grow from the same scores with the same noise.
+    """Drafts a chain of up to ``length`` tokens from one forward.
 
-    The forward is always made for ``length`` places, however few of them a row has room for, so that a row's draft does not
-    depend on its neighbours. Distributions that look back at the text (penalties, processors) need the tokens of the places
-    before: there the chain is grown level by level, from a forward of the runner's whole block.
+    The chain is the one that :class:`LevelDrafter` grows from the same scores and noise. The forward always scores
+    ``length`` tokens, so a row's draft does not depend on its neighbours' limits. Penalties and processors need the earlier
+    tokens of the chain. With them the chain is grown level by level, from a forward of the runner's whole block.
 
     Args:
         runner: the draft model.
-        length: tokens drafted at most, up to ``runner.block``.
+        length: the most tokens of a draft, up to ``runner.block``.
     """
 
     name = "block"
@@ -77,9 +76,9 @@ class BlockChain:
         if not self._scored:
             return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
         log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
-        tokens = _chosen(_within(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
-        ends = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
-        return _chain(root, tokens, ends, None if sampler.sampling.greedy else log_probs)
+        tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
+        lengths = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
+        return _chain(root, tokens, lengths, None if sampler.sampling.greedy else log_probs)
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:
@@ -87,21 +86,21 @@ class BlockChain:
             return
         tokens = this_round.tree.lists[0]
         chains = [[row[node] for node in [0, *path]] for row, path in zip(tokens, this_round.paths, strict=True)]
-        read = int(self._scored)  # of each chain, the root is in the runner's memory
+        read = int(self._scored)  # the runner's memory holds the root of each chain
         self.runner.commit([[0] * read for _ in chains], [chain[read:] for chain in chains], this_round.hidden)
 
 
-def _within(logp: Float[Tensor, "row place vocab"], limits: Sequence[int]) -> Float[Tensor, "row place vocab"]:
-    """The distributions to draw from: nothing is possible where a row has no room."""
-    places = logp.shape[1]
-    if min(limits) >= places:
+def _mask_limits(logp: Float[Tensor, "row depth vocab"], limits: Sequence[int]) -> Float[Tensor, "row depth vocab"]:
+    """The distributions to draw from: no token is possible beyond a row's limit."""
+    depths = logp.shape[1]
+    if min(limits) >= depths:
         return logp
-    beyond = torch.arange(places, device=logp.device) >= torch.tensor(limits, device=logp.device).unsqueeze(1)
+    beyond = torch.arange(depths, device=logp.device) >= torch.tensor(limits, device=logp.device).unsqueeze(1)
     return logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
 
 
-def _chosen(logp: Float[Tensor, "row place vocab"], rng: RoundRng, *, greedy: bool) -> Int[Tensor, "row place"]:
-    """One token per place, -1 where no token is possible."""
+def _choose_tokens(logp: Float[Tensor, "row depth vocab"], rng: RoundRng, *, greedy: bool) -> Int[Tensor, "row depth"]:
+    """One token per depth, -1 where no token is possible."""
     if not greedy:
         return rng.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1)
     best = logp.max(dim=-1)
@@ -109,22 +108,22 @@ def _chosen(logp: Float[Tensor, "row place vocab"], rng: RoundRng, *, greedy: bo
 
 
 def _length(tokens: list[int], stops: frozenset[int]) -> int:
-    """Tokens before the first empty place, and none after one that ends the text."""
+    """Number of tokens before the first -1, and up to the first token that ends the text."""
     real = sum(1 for _ in takewhile(lambda token: token >= 0, tokens))
     return next((i + 1 for i, token in enumerate(tokens[:real]) if token in stops), real)
 
 
 def _chain(
-    root: Int[Tensor, "row"], tokens: Int[Tensor, "row place"], ends: Sequence[int], log_probs: LogProbs | None
+    root: Int[Tensor, "row"], tokens: Int[Tensor, "row depth"], lengths: Sequence[int], log_probs: LogProbs | None
 ) -> DraftTree:
-    """A chain of ``ends`` tokens per row; with ``distributions`` they were drawn from them, else they are certain."""
-    rows, depth = len(ends), max(ends)
-    places = torch.arange(1 + depth, device=root.device)
+    """A chain per row; the tokens were drawn from ``log_probs``, or are certain without them."""
+    rows, depth = len(lengths), max(lengths)
+    depths = torch.arange(1 + depth, device=root.device)
     return DraftTree(
         tokens=torch.cat([root.unsqueeze(1), tokens[:, :depth].clamp(min=0)], dim=1),
-        parents=(places - 1).clamp_(min=0).expand(rows, -1),
-        depths=places.expand(rows, -1),
-        valid=places <= torch.tensor(ends, device=root.device).unsqueeze(1),
+        parents=(depths - 1).clamp_(min=0).expand(rows, -1),
+        depths=depths.expand(rows, -1),
+        valid=depths <= torch.tensor(lengths, device=root.device).unsqueeze(1),
         ancestors=torch.ones(1 + depth, 1 + depth, dtype=torch.bool, device=root.device).tril_().expand(rows, -1, -1),
         branching=1,
         draw=Draw.POINT_MASS if log_probs is None else Draw.WITHOUT_REPLACEMENT,

@@ -1,28 +1,26 @@
-"""Hybrid trees: the draft's best tokens taken for certain, and one token drawn at random from the rest.
+"""Hybrid trees: the draft's best tokens are certain children, and one more child is drawn from the rest.
 
-At a node with draft distribution ``q`` the certain children ``A`` are a function of the distributions, and one more child
-may be drawn from ``norm(q without A)``. The drawn one is verified first, then the certain ones in decreasing probability:
+At a node with draft distribution ``q`` the certain children ``A`` are a function of the distributions. One more child may
+be drawn from ``norm(q without A)``. The drawn child is verified first, then the certain ones in decreasing probability:
 ``Q = [norm(q without A), certain a_1, certain a_2, ...]``. In this order one child is accepted with probability
-``p(A) + sum of min(p, Q_1)``, and no verifier can reach more with these children: ``a`` is not output more often than
-``p(a)``, and the drawn ``x`` neither more often than ``p(x)`` nor than it was drawn. With the drawn one last it would be
-less. Source: greedy multi-draft sampling, Hu et al. 2025, arXiv 2502.18779; beams by the draft's product of probabilities
-as in EAGLE-2, arXiv 2406.16858.
+``p(A) + sum of min(p, Q_1)``, the largest that any verifier can reach: ``a`` is output at most as often as ``p(a)``, and the
+drawn ``x`` at most as often as ``p(x)`` and as it was drawn. With the drawn child last, acceptance is lower.
 
-Why this is exact. A verifier needs two things of a drawn child: given all that was fixed before it, its token follows the
-``Q_1`` that is recorded, and the place itself was fixed before its token was. Levels are grown one after the other. When a
-level begins, the tokens of the levels above and the draft's distributions at its parents are known; from these alone follow,
-for every parent, the set ``A``, whether one child is drawn there, and hence ``Q_1``. Only then is the token drawn, with
-noise of its own. It decides nothing about its own level, and all that it decides later (its children, and through the race
-for places also those of its neighbours) lies deeper. Given the levels above, the tree below an accepted node therefore has
-exactly the distributions that are recorded, whatever its neighbours turned out to be. Three things would break this:
+Sources: greedy multi-draft sampling, Hu et al. 2025, arXiv 2502.18779; beams by the draft's product of probabilities as in
+EAGLE-2, arXiv 2406.16858.
 
-* Dropping a drawn child, or giving its place to another, because the draft finds its token unlikely: the tokens that stay
-  no longer follow ``Q_1``.
+Why this is exact: a verifier needs two properties of a drawn child. Its existence was fixed before its token, and its
+token, given everything fixed before, follows the recorded ``Q_1``. Levels are grown one after the other. The tokens of the
+levels above and the draft's distributions at the parents fix ``A``, whether a child is drawn, and hence ``Q_1``. Only then
+is the token drawn, with its own noise. It affects deeper levels only: its own children, and those of its neighbours through
+the beam. So, given the levels above, the tree below an accepted node follows the recorded distributions, whatever its
+neighbours are. Three changes would break this:
+
+* Dropping or replacing a drawn child because its token is unlikely: the remaining tokens no longer follow ``Q_1``.
 * Drawing from ``q`` itself and recording ``Q_1``, or the other way round.
-* Drawing first and then taking the best of the others for certain: then ``A`` would depend on what was drawn, and ``Q_1``,
-  which leaves ``A`` out, with it.
+* Drawing first and then taking the best of the others: ``A``, and so ``Q_1``, would depend on the drawn token.
 
-At temperature 0 nothing is drawn: the tree is made of the most valuable certain children.
+At temperature 0 nothing is drawn: the tree consists of the certain children of the highest probability.
 """
 
 from __future__ import annotations
@@ -65,11 +63,11 @@ class HybridBranching:
 
 @final
 class HybridBeam:
-    """At most ``width`` nodes at every depth up to ``length``: one drawn, the others the most valuable certain ones.
+    """At most ``width`` nodes at every depth up to ``length``: one drawn, the others the certain ones of the highest value.
 
-    The value of a certain child is its parent's times the draft's probability; that of the drawn child is its parent's
-    times the probability of the rest, as known before it was drawn. It is drawn below the node where that is largest. A
-    node may have a drawn child and certain ones, certain ones only, the drawn one only, or none.
+    The value of a certain child is its parent's value times the draft's probability. The value of the drawn child is its
+    parent's times the probability of the rest, which is known before the draw. The child is drawn where that is largest.
+    So a node may have certain children, the drawn child, both or none.
     """
 
     name = "hybrid"
@@ -80,7 +78,7 @@ class HybridBeam:
         self.branching = width
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        logp = logp.nan_to_num(nan=-torch.inf, neginf=-torch.inf)  # a distribution of no token at all must not win a place
+        logp = logp.nan_to_num(nan=-torch.inf, neginf=-torch.inf)  # a distribution without any token must not win
         value = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
         vocab, wanted = logp.shape[-1], self.branching - (not level.greedy)
         reach = min(wanted, vocab)  # more children of one node cannot be among the best of all
@@ -106,5 +104,5 @@ class HybridBeam:
 
 
 def _first(like: Tensor, count: int) -> Tensor:
-    """Of the ``count`` places that stand in the last dimension, the first holds the drawn child."""
+    """A mask of ``count`` children in the last dimension: the first is the drawn one."""
     return (torch.arange(count, device=like.device) == 0).expand(*like.shape[:-1], count)

@@ -14,7 +14,7 @@ from draftwood.draft.level import Level
 
 @final
 class IndependentChains:
-    """``width`` chains of ``length`` tokens, each drawn by itself; equal tokens stay separate nodes."""
+    """``width`` chains of ``length`` tokens, drawn independently; equal tokens stay separate nodes."""
 
     name = "iid"
     draw = Draw.INDEPENDENT

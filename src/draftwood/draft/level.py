@@ -27,14 +27,14 @@ class Level:
 
     Attributes:
         depth: their depth.
-        first: the number of the first of them.
-        of: nodes of the whole round that will be asked for children.
-        tokens: -1 marks places without a node.
-        parents: they number the nodes of the level before.
-        phi, times: log-probability (in a hybrid beam: value) of each node's path and its arrival time; None outside beams
-            and at the root.
-        drawn: in hybrid trees, which of the nodes were drawn at random; else None.
-        greedy: nothing is drawn at random in this round (temperature 0).
+        first: the number of the first node.
+        of: number of nodes of the whole round that are expanded.
+        tokens: -1 where there is no node.
+        parents: indices within the level above.
+        phi, times: log-probability (in a hybrid beam: value) and arrival time of each node's path; None outside beams and at
+            the root.
+        drawn: in hybrid trees, which nodes were drawn at random; else None.
+        greedy: temperature 0, so nothing is drawn at random.
     """
 
     depth: int
@@ -69,7 +69,7 @@ class Level:
         )
 
     def below_each(self, tokens: Int[Tensor, "row n count"], drawn: Bool[Tensor, "row n count"] | None = None) -> Level:
-        """The next level from every node's children; -1 marks places without a child."""
+        """The next level from every node's children; -1 where there is no child."""
         rows, n, count = tokens.shape
         parents = torch.arange(n, device=tokens.device).repeat_interleave(count).expand(rows, -1)
         return self.below(tokens.flatten(1), parents, drawn=None if drawn is None else drawn.flatten(1))
@@ -77,7 +77,7 @@ class Level:
 
 @runtime_checkable
 class LevelPolicy(Protocol):
-    """How one level of nodes gets its children."""
+    """Gives one level of nodes its children."""
 
     @property
     def name(self) -> str: ...
@@ -106,9 +106,9 @@ class LevelDrafter:
 
     Args:
         runner: the draft model.
-        growth: how a level gets its children.
+        policy: gives a level its children.
         min_gain: a row's tree ends where its next level is expected to bring fewer accepted tokens (:class:`ExpectedGain`);
-            without it, trees have the full depth of the growth.
+            without it, trees have the full depth of the policy.
     """
 
     def __init__(self, runner: Runner, policy: LevelPolicy, min_gain: float | None = None) -> None:
@@ -153,7 +153,7 @@ class LevelDrafter:
             parents=builder.parents[0],
             greedy=sampler.sampling.greedy,
         )
-        drafted = [[0]] * len(limits)  # the root ends nothing
+        drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
         expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))
         self._evaluated = 0
@@ -163,9 +163,9 @@ class LevelDrafter:
             log_probs.append(sampler.draft(scores.logits, builder.prefixes))
             possible = _possible(log_probs[-1].dense(), drafted, level.depth, sampler, limits)
             if expected is not None:
-                possible = expected.worth(possible, width // above)
+                possible = expected.mask(possible, width // above)
                 if not expected.open:
-                    break  # before places for nodes are made that would stay empty
+                    break  # before a level without nodes is built
             level = self.policy.expand(level, possible, rng)
             builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
@@ -195,13 +195,14 @@ class LevelDrafter:
 def _possible(
     logp: Float[Tensor, "row n vocab"], drafted: list[list[int]], depth: int, sampler: Sampler, limits: Sequence[int]
 ) -> Float[Tensor, "row n vocab"]:
-    """The distributions to draw from: nothing below an empty place or a token that ends the text, nothing in a row whose
-    limit is reached. Limits are a row's own, so that its text never depends on its neighbours.
+    """The distributions to draw from: no token below padding or a token that ends the text, nor beyond a row's limit.
+
+    Each row has its own limit, so its text never depends on its neighbours.
     """
-    barren = [
+    blocked = [
         [limit <= depth or token < 0 or (depth > 0 and token in stops) for token in row]
         for row, limit, stops in zip(drafted, limits, sampler.stops, strict=True)
     ]
-    if any(map(any, barren)):
-        logp = logp.masked_fill(torch.tensor(barren, device=logp.device).unsqueeze(-1), -torch.inf)
+    if any(map(any, blocked)):
+        logp = logp.masked_fill(torch.tensor(blocked, device=logp.device).unsqueeze(-1), -torch.inf)
     return logp

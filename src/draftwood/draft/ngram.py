@@ -8,23 +8,23 @@ from typing import Final, final
 from draftwood.draft.ngram_index import MAX_NGRAM, NgramIndex
 from draftwood.draft.proposed import ProposedChains
 
-_EVERY: Final = 1 << 63  # tokens: the drafter cuts off those that the target lacks
+_ANY_TOKEN: Final = 1 << 63  # vocabulary size: the drafter cuts off tokens that the target lacks
 
 
 @final
 class PromptLookup:
-    """What followed the latest earlier match of a text's ending, in the text or in what an encoder reads.
+    """Proposes what followed the latest earlier match of a text's last n-gram, in the text or its source.
 
     Args:
-        source: what the encoder reads.
-        max_ngram: the longest ending that is looked up.
+        source: the encoder's input.
+        max_ngram: the longest n-gram that is looked up.
     """
 
     def __init__(self, source: Sequence[int], max_ngram: int = MAX_NGRAM) -> None:
         self._index = NgramIndex(source, max_ngram)
 
     def propose(self, text: Sequence[int], count: int) -> list[int]:
-        return self._index.follow(text, count, _EVERY)[0]
+        return self._index.follow(text, count, _ANY_TOKEN)[0]
 
 
 def ngram(length: int) -> ProposedChains:

@@ -1,4 +1,4 @@
-"""An index of a growing text: what followed the last earlier match of its ending.
+"""An index of a growing text, which finds the last earlier match of its ending.
 
 Source: Saxena 2023, "Prompt Lookup Decoding"; names as in ``transformers`` (``max_matching_ngram_size``). N-grams are
 indexed as the text grows, so a lookup takes the same time in a long text as in a short one.
@@ -17,10 +17,10 @@ MAX_AGREED = 16
 
 @final
 class NgramIndex:
-    """Index of one growing text, and of the source that an encoder reads.
+    """Index of one growing text and its source.
 
     Args:
-        source: what the encoder reads; it is searched too.
+        source: the encoder's input, which is searched too.
         max_ngram: the longest n-gram that is looked up.
     """
 
@@ -28,17 +28,18 @@ class NgramIndex:
         self._tokens = list(source)
         self._border = len(self._tokens)
         self._max_ngram = max_ngram
-        self._after: dict[tuple[int, ...], int] = {}  # of each n-gram, the position after its last occurrence
-        self._indexed = 0  # positions after n-grams
+        self._after: dict[tuple[int, ...], int] = {}  # n-gram -> the position after its last occurrence
+        self._indexed = 0  # positions up to here are indexed
 
     def follow(self, text: Sequence[int], count: int, vocab: int) -> tuple[list[int], int]:
-        """Up to ``count`` tokens that followed the last earlier match of the longest n-gram that ends ``text``, and how
-        many tokens agree there (at most ``MAX_AGREED``). The n-gram never reaches back into the source.
+        """Find the last earlier match of the longest n-gram that ends ``text``. The n-gram never reaches into the source.
+
+        Returns up to ``count`` tokens that followed the match, and how many tokens agree there (at most ``MAX_AGREED``).
 
         Args:
             text: the text of the previous call, possibly with more tokens at its end.
-            vocab: the result stops before the first token from here on: an encoder may read tokens that its decoder never
-                writes.
+            vocab: the result ends before the first token of this number or above: a source may hold tokens that the decoder
+                never writes.
         """
         tokens = self._tokens
         tokens.extend(text[len(tokens) - self._border :])

@@ -1,4 +1,4 @@
-"""No draft at all: plain autoregressive decoding is the same loop with a tree that is only its root."""
+"""No draft: plain autoregressive decoding is the same loop with a tree of one node, the root."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from draftwood.core.tree import DraftTree
 
 
 @cache
-def _bare(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
-    """Nothing above, valid, and seen by itself: of every bare root the same."""
+def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
+    """Parents (and depths), valid and ancestors of a tree of one node; the same tensors in every round."""
     valid = torch.ones(rows, 1, dtype=torch.bool, device=device)
     return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
 
 
 @final
 class NoDraft:
-    """Always the bare root."""
+    """Always the root alone."""
 
     name = "ar"
     draw = Draw.POINT_MASS
@@ -40,11 +40,11 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        above, valid, ancestors = _bare(len(root), root.device)
+        zeros, valid, ancestors = _root(len(root), root.device)
         return DraftTree(
             tokens=root.unsqueeze(1),
-            parents=above,
-            depths=above,
+            parents=zeros,
+            depths=zeros,
             valid=valid,
             ancestors=ancestors,
             branching=0,

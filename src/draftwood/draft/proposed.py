@@ -1,4 +1,4 @@
-"""Chains from anything that guesses how a text goes on: the shortest way to a drafter of one's own."""
+"""Chains from anything that proposes the next tokens of a text: the shortest way to a custom drafter."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from draftwood.core.tree import DraftTree, TreeBuilder
 
 @runtime_checkable
 class Proposer(Protocol):
-    """Guesses how one text goes on, like a ``CandidateGenerator`` of ``transformers``."""
+    """Proposes the next tokens of one text, like a ``CandidateGenerator`` of ``transformers``."""
 
     def propose(self, text: Sequence[int], count: int) -> Sequence[int]:
-        """Up to ``count`` tokens that may follow ``text``; none is fine.
+        """Up to ``count`` tokens that may follow ``text``, or none.
 
         Args:
-            text: the token ids of prompt and text so far. It only grows from call to call.
-            count: how many tokens are of use; more are cut off. It may be 0.
+            text: the token ids of prompt and text so far; it only grows from call to call.
+            count: the most tokens that are used; it may be 0.
         """
         ...
 
@@ -36,9 +36,9 @@ class ProposedChains:
     """Drafts a chain per row from a :class:`Proposer`. Its tokens are certain, so every verifier is exact for it.
 
     Args:
-        name: as written on the command line.
-        make: makes a row's proposer, given what an encoder reads for that row (nothing where there is no encoder).
-        length: tokens drafted at most.
+        name: the name on the command line.
+        make: makes a row's proposer from its source, which is empty without an encoder.
+        length: the most tokens of a draft.
     """
 
     draw = Draw.POINT_MASS
@@ -70,14 +70,14 @@ class ProposedChains:
         return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
 
     def _proposed(self, row: int, proposer: Proposer, text: Sequence[int], limit: int, sampler: Sampler) -> list[int]:
-        """What a row's proposer says, up to the row's limit and before what the target lacks or the settings forbid."""
+        """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""
         count = min(self.length, limit)
         proposed = proposer.propose(text, count)[:count]
         tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))
         return tokens[: sampler.permitted(row, tokens)]
 
     def commit(self, this_round: Round) -> None:
-        """Nothing to learn: the text itself is the memory."""
+        """Nothing to keep: the sampler holds the text."""
 
     def drop(self, rows: Sequence[int]) -> None:
         self._proposers = [proposer for row, proposer in enumerate(self._proposers) if row not in rows]

@@ -16,8 +16,7 @@ from draftwood.draft.level import Level
 
 @final
 class ConstantBranching:
-    """Every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement from the draft's distribution
-    there."""
+    """Every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement."""
 
     draw = Draw.WITHOUT_REPLACEMENT
 

@@ -1,4 +1,4 @@
-"""RSD-S: a stochastic beam search (arXiv 2402.14160, algorithm 5; Kool et al. 2019), every level's beam kept."""
+"""RSD-S: stochastic beam search (arXiv 2402.14160, algorithm 5; Kool et al. 2019); all levels are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.rng import Beam, RoundRng
 from draftwood.draft.level import Level
 
-_EMPTY = (0, 0, -torch.inf, torch.inf)  # a place without a node: parents, tokens, phi, times
+_EMPTY = (0, 0, -torch.inf, torch.inf)  # padding: parents, tokens, phi, times
 
 
 @final
@@ -32,7 +32,7 @@ class StochasticBeam:
         times = phi.double() if level.times is None else level.times
         beam = rng.beam(logp, phi, times, width, level.first, level.of)
         missing = width - beam.tokens.shape[1]
-        if missing:  # fewer candidates than places: the level keeps its width, so that nodes keep their numbers
+        if missing:  # too few candidates: the level is padded to its width, so that nodes keep their numbers
             beam = Beam(
                 *(torch.nn.functional.pad(part, (0, missing), value=empty) for part, empty in zip(beam, _EMPTY, strict=True))
             )

@@ -1,4 +1,4 @@
-"""Shared-noise trees of a fixed shape: children ranked by ``log q + G_t``, the very noise the target will use."""
+"""Shared-noise trees of a fixed shape: children are ranked by ``log q + G_t``, with the target's own noise."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.draft.level import Level
 
-_MANY = 4  # of so many tokens one is possible
+_SPARSITY = 4  # support times this must be below the vocabulary for sparse noise to pay
 
 
 def shared_scores(
     logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, count: int = 1
 ) -> Float[Tensor, "row n vocab"]:
-    """The draft's perturbed scores for the text position below nodes of this depth; with ``count`` = ``n``, each node stands
-    one deeper than the one before."""
-    tokens = _few(logp)
+    """The draft's perturbed scores below nodes of this depth; with ``count`` = ``n``, node ``i`` is ``i`` levels deeper."""
+    tokens = _support(logp)
     noise = rng.shared(depth, count, logp.shape[-1], tokens)
     if noise is None or tokens is None:
         return logp if noise is None else logp + noise
-    found = logp.index_select(2, tokens) + noise
-    return found.new_full(logp.shape, -torch.inf).index_copy_(2, tokens, found)
+    perturbed = logp.index_select(2, tokens) + noise
+    return perturbed.new_full(logp.shape, -torch.inf).index_copy_(2, tokens, perturbed)
 
 
-def _few(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
-    """The tokens that are possible at some node, where noise for these alone is worth looking for them: the vocabulary is
-    large, and they are few. Not on an accelerator, which makes noise faster than the host could wait for their number."""
+def _support(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
+    """The tokens that are possible at some node, where they are a small part of a large vocabulary; else None.
+
+    An accelerator makes noise for all tokens faster than the host can wait for their number, so there it is always None.
+    """
     vocab = logp.shape[-1]
-    if not logp.is_cpu or vocab < sampling.LARGE or _MANY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
+    if not logp.is_cpu or vocab < sampling.LARGE or _SPARSITY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
         return None
     tokens = (logp > -torch.inf).flatten(0, 1).any(dim=0).nonzero().squeeze(1)
-    return tokens if _MANY * len(tokens) < vocab else None
+    return tokens if _SPARSITY * len(tokens) < vocab else None
 
 
 @final
 class SharedNoiseBranching:
-    """Every node of depth ``l`` gets the ``branching[l]`` children that the target's noise favours most."""
+    """Every node of depth ``l`` gets the ``branching[l]`` children of the highest perturbed scores."""
 
     name = "shared-noise"
     draw = Draw.SHARED_NOISE

@@ -1,4 +1,4 @@
-"""The loop: draft -> target -> verify -> output -> feedback. It exists once; plain decoding is an empty tree."""
+"""The decode loop: draft -> target -> verify -> output -> commit. Plain decoding is the same loop with an empty tree."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from draftwood.verify.sparse import verify
 
 @final
 class Decoder:
-    """A target, a drafter and a verifier that fit together.
+    """A target with a matching drafter and verifier.
 
     Args:
         target: the model whose distribution the output follows.
-        drafter: grows the trees; nothing is drafted without one.
-        verifier: keeps one path of each.
-        tokenizer: for text and stop strings; token ids only without one.
+        drafter: grows the trees; None for plain decoding.
+        verifier: accepts one path of each tree.
+        tokenizer: for text and stop strings; None for token ids only.
         eos: end-of-text token ids.
-        in_use: shared by all decoders of the same models, whose memory holds one batch at a time.
+        in_use: a lock shared by all decoders of the same models, whose memory holds one batch at a time.
 
     Raises:
         PairingError: the verifier is not exact for the drafter's way of choosing siblings.
@@ -70,24 +70,18 @@ class Decoder:
         self._in_use = in_use or Lock()
 
     @property
-    def _reads_beyond_the_best(self) -> bool:
-        """At temperature 0 the verifier compares tokens that are not the target's best."""
-        return self.verifier.greedy_only and self.verifier.reads == "probabilities"
-
-    @property
     def max_length(self) -> int | None:
         """Most tokens of prompt and text together: the target's context."""
         return self.target.runner.max_length
 
     def stream(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> Iterator[list[Piece]]:
-        """Rounds as they come, one list of pieces (one per unfinished row) a round; close it to cancel.
+        """Yield one list of pieces per round, with a piece for every unfinished row; close the iterator to cancel.
 
-        ``self.stats`` holds one :class:`Stats` per request, up to date after every round.
+        ``self.stats`` holds one :class:`Stats` per request and is updated after every round.
 
         Raises:
-            ConfigError: an empty prompt, unknown tokens, a decoder that is already in use, a logits processor that is not a
-                function of each row.
-            CacheError: a prompt that leaves no room in the models' context.
+            ConfigError: an empty prompt, unknown tokens, models in use, a logits processor that depends on other rows.
+            CacheError: a prompt that fills the models' context.
             NumericsError: scores that are NaN.
         """
         outputs = [self._open(i, request) for i, request in enumerate(requests)]
@@ -110,7 +104,7 @@ class Decoder:
             self._in_use.release()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> list[Result]:
-        """All texts, when they are finished; raises what :meth:`stream` raises."""
+        """All finished texts; raises what :meth:`stream` raises."""
         texts = [""] * len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
         reasons: list[FinishReason] = ["length"] * len(requests)
@@ -132,10 +126,12 @@ class Decoder:
         ]
 
     def _try_processors(self, index: int, output: RowOutput, sampling: Sampling) -> None:
-        both = (*(sampling.processors or ()), *(sampling.warpers or ()))
-        own = [for_request(processor, index, output.prompt_length) for processor in both]
+        given = (*(sampling.processors or ()), *(sampling.warpers or ()))
+        processors = [for_request(one, index, output.prompt_length) for one in given]
         runner = self.target.runner
-        try_processors(own, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device)
+        try_processors(
+            processors, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device
+        )
 
     def _open(self, index: int, request: Request) -> RowOutput:
         prompt, vocab = list(request.prompt), self.target.runner.vocab_size
@@ -145,9 +141,9 @@ class Decoder:
             )
         if self.target.runner.reads_source != bool(request.source):
             raise ConfigError(
-                f"request {index} has no source, which the target's encoder would read: give its token ids"
+                f"request {index} has no source for the target's encoder: give its token ids"
                 if self.target.runner.reads_source
-                else f"request {index} has a source, but the target has no encoder: leave it out, or put it into the prompt"
+                else f"request {index} has a source, but the target has no encoder: leave it out, or add it to the prompt"
             )
         if bad := [t for t in prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {index} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
@@ -180,7 +176,7 @@ class Decoder:
             [output.stops for output in outputs],
             device=self.target.runner.device,
         )
-        clock = Clock()  # what an encoder reads belongs to the first round
+        clock = Clock()  # the first round includes the encoder's seconds
         for stage, part in (("target", self.target), ("draft", self.drafter)):
             before = part.forward_seconds
             part.clear()
@@ -215,7 +211,8 @@ class Decoder:
             before = self.target.forward_seconds
             scores = self.target.score(tree)
             clock.claim("target", self.target.forward_seconds - before)
-            target_log_probs = own.target(scores.logits, tree.prefixes, certain=not self._reads_beyond_the_best)
+            certain = not (self.verifier.greedy_only and self.verifier.reads == "probabilities")
+            target_log_probs = own.target(scores.logits, tree.prefixes, certain=certain)
             began = perf_counter()
             verdict = verify(self.verifier, tree, target_log_probs, rng)
             target_log_probs.check_reached(verdict.paths)
@@ -223,7 +220,7 @@ class Decoder:
         return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict)
 
     def _limit(self, output: RowOutput) -> int:
-        """How deep this row's tree may be: no deeper than its text can grow, and nothing beyond the draft's context."""
+        """The deepest tree of a row: within the text's remaining tokens and the draft's context."""
         limit = output.remaining - 1
         if self.drafter.max_length is not None:
             limit = min(limit, self.drafter.max_length - len(output.tokens))
@@ -243,7 +240,7 @@ class Decoder:
         )
 
     def _count(self, pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
-        """A round's time is shared equally by its rows, so that the rows' times add up to the whole."""
+        """Update the statistics. The rows share a round's seconds equally, so that their sum is the total."""
         means, drafted = this_round.verdict.expected, this_round.tree.drafted
         for i, piece in enumerate(pieces):
             stats = self.stats[piece.row]

@@ -19,10 +19,7 @@ from draftwood.verify import Verifier
 
 @final
 class Decoders:
-    """Makes decoders for a target and its draft, which serve one stream at a time.
-
-    Decoders of the same method share what their drafter has learnt about the pair and the machine.
-    """
+    """Makes decoders for a target and its draft; decoders of the same method share a drafter and its estimates."""
 
     def __init__(self, target: Runner, draft: Runner | None, *, tokenizer: Any, eos: Sequence[int]) -> None:
         self._target = target
@@ -50,11 +47,10 @@ _Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]
 
 
 @final
-class Learnt:
-    """Drafters for models whose runners last no longer than one call: what a drafter has learnt about a target and its draft
-    is kept, and the models are not.
+class DrafterCache:
+    """Keeps drafters, with their estimates, for models whose runners last only one call; models are not kept alive.
 
-    A drafter that is in use is not shared: a call that begins meanwhile gets one of its own.
+    A drafter in use is not shared: a concurrent call gets another one.
     """
 
     def __init__(self) -> None:
@@ -65,14 +61,14 @@ class Learnt:
     def drafter(
         self, target: Any, draft: Any, method: Method, runner: Runner, padding: Sequence[int], *, greedy: bool
     ) -> Iterator[tuple[Drafter, Verifier]]:
-        """The drafter and the verifier of a method, for as long as the context lasts.
+        """The drafter and the verifier of a method, inside a context.
 
         Args:
-            target, draft: the models that something is learnt about.
-            method: what is drafted and how it is verified.
+            target, draft: the models.
+            method: the drafting method and its verifier.
             runner: runs the draft model in this call.
             padding: tokens on the left of each row that the draft model must not see.
-            greedy: for temperature 0.
+            greedy: temperature 0.
 
         Raises:
             ConfigError, PairingError: as :func:`draftwood.engine.methods.build`.
@@ -84,5 +80,5 @@ class Learnt:
             found = hidden, *build(method, hidden, greedy=greedy)
         found[0].hold(runner, padding)
         yield found[1:]
-        found[0].release()  # not after an error, when nobody knows in which state the drafter is
+        found[0].release()  # not after an error, which leaves the drafter in an unknown state
         kept[key] = found

@@ -1,4 +1,4 @@
-"""From names and shapes, as written on the command line, to a drafter and a verifier that fit together.
+"""Builds a drafter and its verifier from names and shapes, as written on the command line.
 
 :data:`draftwood.core.methods.METHODS` says what each method takes; :data:`BUILDERS` makes its drafter.
 """
@@ -37,20 +37,20 @@ from draftwood.verify.recursive import Recursive
 from draftwood.verify.tolerance import Tolerance
 from draftwood.verify.traversal import Traversal
 
-SAMPLED_CHILDREN = 3  # of a node of a dynamic tree, at most
-BLOCK = cast(int, METHODS["block"].nodes)  # tokens of a block without a shape: the target pays for every one
+SAMPLED_CHILDREN = 3  # the most children of a node of a dynamic tree
+BLOCK = cast(int, METHODS["block"].nodes)  # default tokens of a block: each costs the target
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What a builder makes a drafter from.
+class BuildArgs:
+    """The arguments of a builder.
 
     Attributes:
-        method: without ``auto``.
-        shape: its shape, parsed; None where none was given and the method has no default.
-        draft: the draft model; None where there is none.
-        greedy: for temperature 0.
+        method: the method, without ``auto``.
+        shape: the parsed shape; None without a given or default shape.
+        draft: the draft model, or None.
+        greedy: temperature 0.
     """
 
     method: Method
@@ -60,28 +60,24 @@ class Order:
 
     @property
     def runner(self) -> Runner:
-        """The draft model of a method that needs one.
-
-        Raises:
-            PairingError: there is none.
-        """
+        """The draft model; raises PairingError without one."""
         if self.draft is None:
             raise _no_draft(self.method.method)
         return self.draft
 
 
-Builder: TypeAlias = Callable[[Order], Drafter]
+Builder: TypeAlias = Callable[[BuildArgs], Drafter]
 
 
 def levels(policy: Callable[[Any], LevelPolicy]) -> Builder:
-    """The builder of a method that draws level by level, from what makes its policy of a shape."""
+    """The builder of a method that draws level by level; ``policy`` makes its policy from a shape."""
 
-    def build_levels(order: Order) -> Drafter:
-        if order.method.nodes is not None:
-            raise ConfigError(f"nodes and the fixed shape {order.method.shape!r} exclude each other: give one of them")
-        made, gain = policy(order.shape), order.method.min_gain
-        _check_depth(order, len(made.widths))
-        return LevelDrafter(order.runner, made, None if gain is None else float(gain))
+    def build_levels(args: BuildArgs) -> Drafter:
+        if args.method.nodes is not None:
+            raise ConfigError(f"nodes and the fixed shape {args.method.shape!r} exclude each other: give one of them")
+        made, gain = policy(args.shape), args.method.min_gain
+        _check_depth(args, len(made.widths))
+        return LevelDrafter(args.runner, made, None if gain is None else float(gain))
 
     return build_levels
 
@@ -90,9 +86,9 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     """The method with every ``auto`` replaced.
 
     Args:
-        method: what the caller chose.
+        method: the caller's choice.
         has_draft: there is a draft model.
-        greedy: for temperature 0.
+        greedy: temperature 0.
         has_block: the draft model is a :class:`draftwood.runners.protocols.BlockRunner`.
 
     Raises:
@@ -101,7 +97,7 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     """
     name: MethodName = method.method
     if name == "auto":
-        # A budget of nodes means a tree, which a draft of blocks can grow too; so does a shape.
+        # A node budget or a shape means a tree; a block draft takes a shape as a chain.
         drafted: MethodName = "block" if has_block else "adaptive"
         if method.nodes is not None or (method.shape is not None and not has_block):
             drafted = "shared-noise"
@@ -115,13 +111,13 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
         raise _no_draft(name)
     beta, tau, verifier = method.beta, method.tau, method.verifier
     if (beta, tau) != (None, None):
-        if not greedy and verifier != "tolerance":  # where that is named, the decoder refuses it by name
+        if not greedy and verifier != "tolerance":  # the decoder refuses that one by name
             raise ConfigError(
-                "beta and tau are for temperature 0, where there is a best token: leave them out, or ask for it"
+                "beta and tau are for temperature 0, where there is a best token: leave them out, or set temperature 0"
             )
         verifier = "tolerance"
     if verifier == "auto":
-        # Plain decoding is coupled too: then the same seed gives the same text with and without a draft.
+        # Plain decoding is coupled too, so a seed gives the same text with and without a coupled draft.
         verifier = "greedy" if greedy else spec.verifier
     if verifier == "tolerance":
         beta, tau = BETA if beta is None else beta, TAU if tau is None else tau
@@ -133,13 +129,13 @@ def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafte
     """The drafter and the verifier of a method.
 
     Raises:
-        ConfigError: a shape that the method, or the draft model, cannot have.
-        PairingError: a method that needs a draft model without one, or with one of another kind.
+        ConfigError: a shape that does not fit the method or the draft model.
+        PairingError: the method needs a draft model, or one of another kind.
     """
     chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
     shape = None if chosen.shape is None else METHODS[chosen.method].parse(chosen.shape)
-    order = Order(method=chosen, shape=shape, draft=draft, greedy=greedy)
-    return BUILDERS[chosen.method](order), VERIFIER_BUILDERS[chosen.verifier](chosen)
+    args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy)
+    return BUILDERS[chosen.method](args), VERIFIER_BUILDERS[chosen.verifier](chosen)
 
 
 def _no_draft(name: str) -> PairingError:
@@ -153,53 +149,53 @@ def _hybrid(shape: WidthByLength | Branching) -> LevelPolicy:
     return HybridBranching(shape.counts)
 
 
-def _shared_noise(order: Order) -> Drafter:
-    if isinstance(order.shape, Branching):
-        return levels(lambda shape: SharedNoiseBranching(shape.counts))(order)
-    return _best_first(order)
+def _shared_noise(args: BuildArgs) -> Drafter:
+    if isinstance(args.shape, Branching):
+        return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
+    return _best_first(args)
 
 
-def _block(order: Order) -> BlockChain:
-    runner = order.runner
+def _block(args: BuildArgs) -> BlockChain:
+    runner = args.runner
     if not isinstance(runner, BlockRunner):
         raise PairingError(
             f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
             "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
         )
-    length = min(BLOCK, runner.block) if order.shape is None else order.shape.length
+    length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
     if length > runner.block and isinstance(runner, LongBlockRunner):
         runner = runner.longer(length)
-    _check_depth(replace(order, draft=runner), length)
+    _check_depth(replace(args, draft=runner), length)
     return BlockChain(runner, length)
 
 
-def _best_first(order: Order) -> BestFirstDrafter:
-    if order.method.method == "dynamic":
-        return BestFirstDrafter(_dynamic(order))
-    if order.shape is None and order.method.nodes is None:
-        return _adaptive(order)
-    return BestFirstDrafter(_gumbel(order.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(order)))
+def _best_first(args: BuildArgs) -> BestFirstDrafter:
+    if args.method.method == "dynamic":
+        return BestFirstDrafter(_dynamic(args))
+    if args.shape is None and args.method.nodes is None:
+        return _adaptive(args)
+    return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(args)))
 
 
-def _dynamic(order: Order) -> Grower:
-    """At temperature 0 nothing is drawn, and any tree is legal."""
-    shape = _tree_shape(order)
-    if order.greedy:
+def _dynamic(args: BuildArgs) -> Grower:
+    """At temperature 0 nothing is drawn, and any tree is exact."""
+    shape = _tree_shape(args)
+    if args.greedy:
         expander = GumbelExpander(AdaptiveSettings().children, name="dynamic", draw=Draw.POINT_MASS)
-        return _gumbel(order.runner, expander, shape)
-    return LevelGrower(order.runner, SampledExpander(SAMPLED_CHILDREN), shape)
+        return _gumbel(args.runner, expander, shape)
+    return LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), shape)
 
 
-def _adaptive(order: Order) -> BestFirstDrafter:
+def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
-    controller, settings, runner = Controller(), AdaptiveSettings(), order.runner
+    controller, settings, runner = Controller(), AdaptiveSettings(), args.runner
     depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
     expander = GumbelExpander(settings.children, controller.acceptance)
     shape = TreeShape(settings.nodes, settings.width, depth)
     grower = _gumbel(runner, expander, shape)
     if isinstance(runner, BurstRunner):
         grower = BurstGrower(runner, expander, shape, grower)
-    lookup = PromptLookup(settings) if order.method.method == "adaptive" else None
+    lookup = PromptLookup(settings) if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budget=controller, lookup=lookup)
 
 
@@ -208,30 +204,30 @@ def _gumbel(runner: Runner, expander: GumbelExpander, shape: TreeShape) -> Growe
     return BlockGrower(runner, expander, shape, levels) if isinstance(runner, BlockRunner) else levels
 
 
-def _tree_shape(order: Order) -> TreeShape:
-    """Of a best-first tree with a fixed budget."""
-    dynamic, runner = order.method.method == "dynamic", order.runner
-    nodes = order.method.nodes or (METHODS["dynamic"].nodes if dynamic else None)
-    if isinstance(order.shape, WidthByLength):
-        _check_depth(order, order.shape.length)
-        return TreeShape(nodes or order.shape.nodes, order.shape.width, order.shape.length)
+def _tree_shape(args: BuildArgs) -> TreeShape:
+    """The shape of a best-first tree with a fixed budget."""
+    dynamic, runner = args.method.method == "dynamic", args.runner
+    nodes = args.method.nodes or (METHODS["dynamic"].nodes if dynamic else None)
+    if isinstance(args.shape, WidthByLength):
+        _check_depth(args, args.shape.length)
+        return TreeShape(nodes or args.shape.nodes, args.shape.width, args.shape.length)
     if nodes is None:
-        raise ValueError(f"method {order.method.method!r} has neither shape nor nodes: an adaptive tree has no fixed shape")
+        raise ValueError(f"method {args.method.method!r} has neither shape nor nodes: an adaptive tree has no fixed shape")
     most = min(nodes, runner.block if isinstance(runner, BlockRunner) else MAX_NODES)
     depth = min(12, most) if dynamic else max(1, min(8, 2 + nodes // 4, most))
     return TreeShape(nodes, max(2, nodes // 4), depth)
 
 
-def _check_depth(order: Order, depth: int) -> None:
-    if isinstance(order.draft, BlockRunner) and depth > order.draft.block:
+def _check_depth(args: BuildArgs, depth: int) -> None:
+    if isinstance(args.draft, BlockRunner) and depth > args.draft.block:
         raise ConfigError(
-            f"shape {order.method.shape!r} of method {order.method.method!r} is {depth} tokens deep, but the draft fills "
-            f"blocks of {order.draft.block}: give a shape that is no deeper"
+            f"shape {args.method.shape!r} of method {args.method.method!r} is {depth} tokens deep, but the draft fills "
+            f"blocks of {args.draft.block}: give a shape that is no deeper"
         )
 
 
 BUILDERS: Final[dict[str, Builder]] = {
-    "ar": lambda order: NoDraft(),
+    "ar": lambda args: NoDraft(),
     "chain": levels(lambda shape: ConstantBranching(shape.counts)),
     "iid": levels(lambda shape: IndependentChains(shape.width, shape.length)),
     "rsd-c": levels(lambda shape: ConstantBranching(shape.counts)),
@@ -241,7 +237,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "shared-noise": _shared_noise,
     "adaptive": _best_first,
     "block": _block,
-    "ngram": lambda order: ngram(cast(Length, order.shape).length),
+    "ngram": lambda args: ngram(cast(Length, args.shape).length),
 }
 VERIFIER_BUILDERS: Final[dict[str, Callable[[Method], Verifier]]] = {
     "recursive": lambda method: Recursive(),

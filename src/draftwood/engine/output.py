@@ -1,4 +1,4 @@
-"""What becomes of committed tokens: limits, stop rules, trimming, and text that grows without breaking characters."""
+"""The output of committed tokens: limits, stop rules, trimming and incremental text."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from draftwood.core.limits import Limits
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 _JOIN = 6  # tokens of the prompt that decide whether the first word begins with a space
-_WINDOW = 32  # tokens that are decoded again with every new one, at most
+_WINDOW = 32  # the most tokens that are decoded again with a new one
 _HALF_CHARACTER = "\ufffd"
 
 
 @final
 class Detokenizer:
-    """Text of a growing list of tokens; characters whose bytes are incomplete wait for the rest."""
+    """Text of a growing list of tokens; incomplete characters are held back."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._ids = list(before)
-        self._done = len(before)  # tokens [0, done) are in the text already
-        self._context = 0  # decoding starts here, so that joins between tokens come out right
+        self._done = len(before)  # tokens [0, done) are in the text
+        self._context = 0  # decoding starts here, for correct joins between tokens
         self._before = self._decode(self._ids)  # text of the tokens [context, done)
 
     def push(self, ids: Sequence[int], *, last: bool = False) -> str:
-        """The new text; with ``last`` nothing waits any longer."""
+        """The new text; with ``last`` nothing is held back."""
         self._ids.extend(ids)
         now = self._decode(self._ids[self._context :])
         if now.endswith(_HALF_CHARACTER) and not last:
             return ""
         new = now[len(self._before) :]
         first, self._done, self._before = self._done, len(self._ids), now
-        if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, would be no context
+        if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, are no context
             self._context, self._before = first, self._decode(self._ids[first:])
         return new
 
@@ -44,7 +44,7 @@ class Detokenizer:
 
 @final
 class RowOutput:
-    """One request's text under way, and the only owner of its committed tokens.
+    """One request's growing text, and the only owner of its committed tokens.
 
     Args:
         prompt: token ids of the prompt.
@@ -52,8 +52,8 @@ class RowOutput:
         eos: end-of-text token ids.
         longest: most tokens of prompt and text together, None if unlimited.
         tokenizer: for text and stop strings; None for token ids only.
-        criterion: ends the text after a token when it returns True for all token ids so far.
-        final: takes the last place that there is room for, whatever the verdict was.
+        criterion: ends the text after a token if it is True for all token ids so far.
+        final: replaces the last token that the limits leave room for.
 
     Raises:
         ConfigError: stop strings without a tokenizer.
@@ -89,7 +89,7 @@ class RowOutput:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Prompt and committed text, the next root last: a view that grows with :meth:`take`, for reading only."""
+        """Prompt and committed text, the next root last: a read-only view that grows with :meth:`take`."""
         return self._tokens
 
     @property
@@ -99,17 +99,17 @@ class RowOutput:
 
     @property
     def remaining(self) -> int:
-        """Tokens that may still come."""
+        """The most tokens that may still be added."""
         return self._room - (len(self._tokens) - self.prompt_length)
 
     def take(self, tokens: Sequence[int]) -> tuple[int, str]:
-        """Take one round's tokens; returns how many of them count and the text that is now certain."""
+        """Add one round's tokens; returns how many of them are kept, and the text that is now certain."""
         new_text, count = "", 0
         for chosen in tokens:
             token = chosen if self._final is None or self.remaining > 1 else self._final
             count += 1
             self._tokens.append(token)
-            if self.limits.stop:  # only then does the text decide where it ends
+            if self.limits.stop:  # only stop strings need the text after every token
                 new_text += self._read([token])
             if self.finish_reason is None and token == chosen and self._ends(token):
                 self.finish_reason = "stop"
@@ -134,7 +134,7 @@ class RowOutput:
         return self._release()
 
     def _release(self) -> str:
-        """Give out what cannot belong to a stop string; end the text where one is complete."""
+        """Return text that cannot belong to a stop string; end the text where one is complete."""
         found = [at for stop in self.limits.stop if (at := self._held.find(stop)) >= 0]
         if found:
             out, self._held, self._cut, self.finish_reason = self._held[: min(found)], "", True, "stop"
@@ -144,7 +144,7 @@ class RowOutput:
         return out
 
     def _flush(self) -> str:
-        """The rest of the text at its end; nothing follows a stop string."""
+        """The rest of a finished text; nothing follows a stop string."""
         if self._words is None or self._cut:
             return ""
         self._held += self._words.push([], last=True)

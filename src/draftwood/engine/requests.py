@@ -1,4 +1,4 @@
-"""What the decode loop takes and gives: requests, pieces of text, results."""
+"""Input and output of the decode loop: requests, pieces of text, results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from draftwood.engine.output import FinishReason
 @final
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One text to be continued.
+    """One text to continue.
 
     Attributes:
         prompt: token ids, at least one.
-        source: token ids that an encoder-decoder target's encoder reads; the prompt is then what its decoder begins with.
-        seed: the text is a function of the prompt, the settings and this number.
+        source: token ids for an encoder; the prompt is then the start of the decoder's text.
+        seed: the text is a function of the prompt, the settings and the seed.
         limits: when to stop.
-        criterion: ends the text when it returns True for all token ids so far.
-        final: the token that a text ends with where ``limits`` or the context end it (``forced_eos_token_id`` of
-            ``transformers``).
+        criterion: ends the text if it is True for all token ids so far.
+        final: the last token of a text that ``limits`` or the context end (``forced_eos_token_id`` of ``transformers``).
     """
 
     prompt: Sequence[int]
@@ -37,15 +36,15 @@ class Request:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What one round added to one row.
+    """The output of one round for one row.
 
     Attributes:
         row: index of the request.
         tokens: new token ids.
-        drafted: how many of them, from the first on, came from the draft.
-        text: text that is now certain (may lag behind the tokens).
+        drafted: how many of them, from the first on, were drafted.
+        text: text that is now certain; it may lag behind the tokens.
         finish_reason: set in the row's last piece.
-        round: the round itself, and the row's index in it.
+        round, round_row: the round, and the row's index in it.
     """
 
     row: int

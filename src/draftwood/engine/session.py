@@ -1,4 +1,4 @@
-"""A target, its drafter and their tokenizer, ready to write texts: what pairs and translators have in common."""
+"""The common base of pairs and translators: a target, its drafter and their tokenizer, ready to generate."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from draftwood.runners.protocols import Runner
 
 
 class Session(ABC):
-    """Methods, decoders, requests and the arguments of a call. Subclasses encode inputs and know the defaults.
+    """Methods, decoders, requests and the arguments of a call. Subclasses encode inputs and set the defaults.
 
     Args:
         model: the target, a model of ``transformers``.
         target, draft: runners of both models.
         tokenizer: the tokenizer of both.
-        profile_key: what a profile has to be measured for, where the models' files are known.
-        profile: what was found to be fastest; method ``auto`` takes it.
+        profile_key: identifies matching profiles, where the models' files are known.
+        profile: the methods that were measured as fastest; method ``auto`` uses it.
 
     Attributes:
         eos: end-of-text token ids.
-        final_token: what a text ends with where the limits end it (``forced_eos_token_id``), None if any may.
-        limits: what a call without limits of its own uses.
-        remarks: what the target's generation config sets and is not honoured, in sentences.
+        final_token: the last token of a text that the limits end (``forced_eos_token_id``), or None.
+        limits: the default limits of a call.
+        remarks: settings of the target's generation config that are not honoured, in sentences.
     """
 
-    _argument: ClassVar[str]  # names of one input and of several in errors
+    _argument: ClassVar[str]  # names of an input in errors
     _item: ClassVar[str]
     remarks: tuple[str, ...]
     limits: Limits
@@ -80,31 +80,30 @@ class Session(ABC):
 
     @abstractmethod
     def request(self, ids: Sequence[int], limits: LimitsLike | None = None, seed: int | None = None) -> Request:
-        """A request for an input that is encoded already; a seed that is None is drawn."""
+        """A request for an encoded input; a seed of None is drawn."""
 
     @abstractmethod
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
-        """The target's own sampling, where settings are not given by name."""
+        """The target's own sampling, with the given settings replaced."""
 
     @cached_property
     def sampling(self) -> Sampling:
-        """What a call without a sampling of its own uses; raises what :meth:`own_sampling` raises."""
+        """The default sampling of a call; raises what :meth:`own_sampling` raises."""
         return self._sampling_with({})
 
     def own_sampling(self, given: Mapping[str, Any] | None = None) -> Sampling:
-        """What the target's generation config says, where settings of a :class:`Sampling` are not given by name.
+        """The sampling of the target's generation config, with the given settings replaced.
 
         Raises:
-            ConfigError: a setting of the config that cannot be honoured, such as beam search without a given temperature; or
-                a given truncation without effect.
+            ConfigError: a setting that cannot be honoured, such as beam search without a given temperature; or a given
+                truncation without effect.
         """
         return self._sampling_with(given) if given else self.sampling
 
     def method(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Method:
-        """What is drafted and how it is verified at a temperature (without one, that of :attr:`sampling`), every ``auto``
-        replaced.
+        """The method with every ``auto`` replaced, for a temperature or that of :attr:`sampling`.
 
-        Without any setting of its own, the method is that of the profile, if there is one.
+        A method without any setting is that of the profile, if there is one.
         """
         wanted = method_of(method)
         temperature = self.sampling.temperature if temperature is None else temperature
@@ -113,9 +112,9 @@ class Session(ABC):
         return self._decoders.resolve(wanted, greedy=temperature == 0)
 
     def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
-        """A decoder for token ids, for texts of this temperature (as :meth:`method`); the models serve one stream at a time.
+        """A decoder for token ids at a temperature, as :meth:`method`; the models serve one stream at a time.
 
-        Decoders of the same method share what their drafter has learnt about the pair and the machine.
+        Decoders of the same method share a drafter and its estimates.
         """
         temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
@@ -123,11 +122,10 @@ class Session(ABC):
     def requests(
         self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
     ) -> list[Request]:
-        """Encoded requests; a seed that is None is drawn.
+        """Requests for inputs; a seed of None is drawn.
 
         Raises:
-            ConfigError, CacheError: an input that cannot be read, by its number where there are several; what
-                :meth:`encode` and :meth:`request` raise.
+            ConfigError, CacheError: as :meth:`encode` and :meth:`request`, with the input's number if there are several.
         """
         for name, given in ((f"{self._argument}s", prompts), ("seeds", seeds)):
             if not isinstance(given, list | tuple):
@@ -155,8 +153,7 @@ class Session(ABC):
         """One text, round by round; arguments as for :meth:`generate`.
 
         Raises:
-            ConfigError, CacheError: what :meth:`generate` refuses; the errors of :meth:`Decoder.stream` come with the first
-                piece.
+            ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
         """
         singles = Singles(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -204,19 +201,19 @@ class Session(ABC):
         """One text, or several at once.
 
         Args:
-            prompt: a text or its token ids, or a list of these; an array or tensor of one dimension is one input, of two
-                several. Token ids are taken as they are, without padding. A translator reads the text to translate.
-            method: what is drafted and how it is verified, or the name of a method; ``auto`` without it.
-            sampling: how tokens are drawn, as a whole.
-            limits: when a text ends, as a whole.
-            seed: the same seed gives the same text; with several texts, one seed counts up from row to row. Drawn without
-                it.
+            prompt: a text or its token ids, or a list of these. An array or tensor of one dimension is one input, of two
+                several. Token ids are used as given, without padding. A translator takes the text to translate.
+            method: a method and its verifier, or the name of a method; the default is ``auto``.
+            sampling: replaces ``self.sampling``.
+            limits: replaces ``self.limits``.
+            seed: the same seed gives the same text. For several texts, a single seed counts up from row to row. The default
+                is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
             temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
 
         Raises:
-            ConfigError: values that are refused, a setting given both singly and as a part of a whole, a number of seeds
-                that is not the number of texts; else what :meth:`requests` and :meth:`Decoder.stream` raise.
+            ConfigError: refused values, a setting given both by itself and within a whole, or a wrong number of seeds; also
+                what :meth:`requests` and :meth:`Decoder.stream` raise.
         """
         singles = Singles(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
@@ -230,7 +227,7 @@ class Session(ABC):
 
 
 def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
-    """Refuse names and other things in the place of models and their tokenizer.
+    """Refuse anything but models and their tokenizer.
 
     Raises:
         ConfigError: names the argument.

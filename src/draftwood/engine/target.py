@@ -13,7 +13,7 @@ from draftwood.runners.protocols import Runner
 
 @final
 class Target:
-    """A runner that reads every node of every tree."""
+    """A runner that scores every node of every tree."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -23,11 +23,11 @@ class Target:
         return self.runner.forward_seconds
 
     def clear(self) -> None:
-        """All rows leave."""
+        """Remove all rows."""
         self.runner.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """New rows: prompts without their last token, and what an encoder reads."""
+        """Append rows: prompts without their last token, and the encoder's inputs."""
         self.runner.add(texts, sources)
 
     def score(self, tree: DraftTree) -> Scores:
@@ -35,9 +35,9 @@ class Target:
         return self.runner.extend(tree.tokens, tree.depths, tree.ancestors)
 
     def commit(self, this_round: Round) -> None:
-        """Keep the accepted path; the next token is the next root, which the next round reads."""
+        """Keep the accepted path; the next token is the next round's root."""
         self.runner.commit([[0, *path] for path in this_round.paths], [[] for _ in this_round.paths])
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
+        """Remove rows; the others keep their order."""
         self.runner.drop(rows)

@@ -4,13 +4,12 @@
 >>> made = recipe(draft_model, tokenizer=tokenizer, streamer=TextStreamer(tokenizer))  # doctest: +SKIP
 >>> ids = model.generate(**inputs, max_new_tokens=100, stop_strings=["###"], custom_generate=made)  # doctest: +SKIP
 
-``generate`` silently keeps ``assistant_model=``, ``streamer=`` and ``tokenizer=`` from a ``custom_generate``. So the draft,
-the streamer and the tokenizer are given to :func:`recipe`. Stop strings are given to ``generate``, and the tokenizer that
-they need to :func:`recipe`. ``generate`` itself fails on stop strings of a generation config, so clear them there and pass
-them by name.
+``generate`` does not pass ``assistant_model=``, ``streamer=`` and ``tokenizer=`` on to a ``custom_generate``. So give the
+draft, the streamer and the tokenizer to :func:`recipe`, and stop strings to ``generate``. ``generate`` itself fails on stop
+strings of a generation config: clear them there and pass them by name.
 
-Logits processors and stopping criteria see the same texts as in plain ``generate``, padding included. Both are called for
-one row at a time, processors for draft texts too. So they must be functions of their input.
+Logits processors and stopping criteria see the same texts as in plain ``generate``, including padding. Both are called for
+one row at a time, processors for drafts too. So they must be functions of their input.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
-from draftwood.engine.decoders import Learnt
+from draftwood.engine.decoders import DrafterCache
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
@@ -52,7 +51,7 @@ from draftwood.runners.unpadded import UnpaddedRng, unpadded
 from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62
-_LEARNT = Learnt()
+_DRAFTERS = DrafterCache()
 
 
 def recipe(
@@ -63,17 +62,17 @@ def recipe(
     streamer: Any = None,
     seed: int | Sequence[int] | None = None,
 ) -> Recipe:
-    """A ``custom_generate`` for ``transformers``. It can be used several times, with one model or several.
+    """A ``custom_generate`` for ``transformers``, for any number of calls and models.
 
-    What a drafter learns about a model and its draft is kept for the next ``generate`` with both, under any recipe.
+    The estimates of a drafter are kept for the next ``generate`` with the same models, under any recipe.
 
     Args:
-        draft: the draft model; without it, drafts are looked up in the text itself (method ``ngram``).
+        draft: the draft model; the default is prompt lookup (method ``ngram``).
         method: a method and its verifier, or the name of a method.
         tokenizer: the model's tokenizer, for the ``stop_strings`` of ``generate``.
         streamer: as for ``generate``: it receives the prompt, then every token, then ``end()``. It takes one text at a time.
-        seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several seeds. Without it, seeds are drawn from
-            torch's global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
+        seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several seeds. The default is drawn from torch's
+            global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
 
     Raises:
         ConfigError: the draft is not a model, or the method is unknown.
@@ -137,7 +136,7 @@ class Recipe:
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
     def _runner(self, model: Any, *, drafts: bool = False) -> TorchRunner:
-        # Only the proof that a model scores trees is kept; a runner would keep the model and its memory alive.
+        # Only the check that a model scores trees is remembered; a runner would keep the model and its memory alive.
         state = (model.dtype, model.training, getattr(model.config, "_attn_implementation", None))
         runner = TorchRunner(model, check=self._proven.get(model) != state, drafts=drafts)
         self._proven[model] = state
@@ -148,7 +147,7 @@ class Recipe:
     ) -> AbstractContextManager[tuple[Drafter, Verifier]]:
         if draft is None:
             return nullcontext(build(self.method, None, greedy=greedy))
-        return _LEARNT.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
+        return _DRAFTERS.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
 
     def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
         """The criteria, with one for the stop strings. A given StopStringCriteria takes precedence, as in ``generate``."""
@@ -193,14 +192,14 @@ class Recipe:
 
 
 def _silent(*_: Any) -> None:
-    """Takes the place of a streamer."""
+    """Does nothing, instead of a streamer."""
 
 
 @final
 class _Ends:
-    """The ends of rows: stopping criteria are called for every prefix of every row.
+    """Finds the ends of rows, by calling stopping criteria for every prefix of every row.
 
-    With an end-of-text criterion, a finished row is padded. Without one, ``generate`` continues it until all rows are done.
+    A finished row is padded if there is an end-of-text criterion. Else ``generate`` continues it until all rows are done.
     """
 
     def __init__(self, criteria: Sequence[Any], input_ids: Int[Tensor, "row length"]) -> None:
@@ -217,7 +216,7 @@ class _Ends:
         self._ends: list[int | None] = [None] * rows
 
     def criterion(self, row: int) -> Callable[[list[int]], bool] | None:
-        """A function that says, given all tokens of the row, whether it is finished; None without criteria."""
+        """A function that returns whether a row with these tokens is finished; None without criteria."""
         if not self._criteria:
             return None
 
@@ -236,7 +235,7 @@ class _Ends:
         return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self._criteria)
 
     def _last(self) -> int | None:
-        """The length at which the last row met its criteria; None while a row has not."""
+        """The length at which the last row met its criteria; None until all rows have."""
         known = [end for end in self._ends if end is not None]
         return max(known) if len(known) == len(self._ends) else None
 
@@ -251,7 +250,7 @@ class _Ends:
 
 
 def _sampling(do_sample: bool, processors: Sequence[Any], rows: int) -> Sampling:
-    """The sampling settings. Temperature, top-k, penalties and so on come as processors, so only greedy or not is set."""
+    """The sampling settings. Temperature, top-k, penalties and so on are processors, so only greedy or not is set."""
     own = [_by_row(processor, rows) for processor in processors]
     return Sampling(temperature=1.0 if do_sample else 0.0, processors=own)
 

@@ -1,4 +1,4 @@
-"""Settings and inputs of ``generate`` that a draft tree cannot honour, each refused by name (ConfigError)."""
+"""Refuses settings and inputs of ``generate`` that a draft tree cannot honour, by name (ConfigError)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HARMLESS = {"use_cache", "logits_to_keep", "cache_position", "return_dict"}  # 
 
 
 def refuse_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse what ``generate`` would do otherwise than one token after another, and outputs that a tree does not have."""
+    """Refuse other ways of decoding than one token after another, and outputs that a tree does not have."""
     for setting, why, row in found_in(settings):
         if row.recipe is not None:
             raise ConfigError(f"{setting} cannot be honoured by a draft tree: {why}; {row.recipe}")
@@ -25,13 +25,13 @@ def refuse_settings(settings: Mapping[str, Any]) -> None:
 
 
 def refuse_embeddings(model_kwargs: Mapping[str, Any]) -> None:
-    """Refuse prompts that are no token ids."""
+    """Refuse prompts that are not token ids."""
     if model_kwargs.get("inputs_embeds") is not None:
         raise ConfigError("inputs_embeds was given, but texts are drafted and scored as token ids: give input_ids instead")
 
 
 def padding_of(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> list[int]:
-    """Tokens of padding on the left of each row."""
+    """The number of padding tokens on the left of each row."""
     if input_ids.shape[1] == 0:
         raise ConfigError("input_ids is empty: give every row at least one token")
     if mask is None:
@@ -47,7 +47,7 @@ def padding_of(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> lis
 
 
 def refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequence[int]) -> None:
-    """Refuse what would have to be handed to the model, and is not."""
+    """Refuse inputs that would not reach the model."""
     given = {name: value for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS}
     cache = given.pop("past_key_values", None)
     if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):

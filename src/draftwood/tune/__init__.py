@@ -1,1 +1,1 @@
-"""Which drafter, verifier and shape are fastest for a pair on this machine: measured once, kept in a profile."""
+"""Measures which drafter, verifier and shape are fastest for a pair on this machine, and keeps them in a profile."""

@@ -1,4 +1,4 @@
-"""Ways to continue the same prompts, timed in turn: plain decoding, ``auto``, a fixed tree and ``transformers``."""
+"""Compares the speed of plain decoding, ``auto``, fixed trees and ``transformers`` on the same prompts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TREES: Final = (
 )
 LOOKUPS: Final = tuple(Method(method="ngram", shape=shape) for shape in ("3", "5", "8"))
 PAUSE: Final = 0.02
-"""Seconds before a text: threads of the system before it wait actively for more work for some 10 ms."""
+"""Seconds before a text: threads of the previous system wait actively for some 10 ms."""
 
 
 class Written(NamedTuple):
@@ -51,9 +51,9 @@ class System:
     """One way to continue a prompt.
 
     Attributes:
-        name: shown to the user.
-        method: of Draftwood, every ``auto`` replaced; None for ``transformers``.
-        write: does it.
+        name: the name in the output.
+        method: the method of Draftwood, every ``auto`` replaced; None for ``transformers``.
+        write: continues a prompt.
     """
 
     name: str
@@ -64,18 +64,18 @@ class System:
         """One text, timed from outside: from token ids to token ids."""
         sleep(PAUSE)
         start = perf_counter()
-        tokens, passes = self.write(prompt, seed)  # both bring lists to the host, so nothing is still under way
+        tokens, passes = self.write(prompt, seed)  # returns lists on the host, so all work is finished
         return Written(tokens, passes, perf_counter() - start)
 
 
 def ours(pair: Pair, name: str, method: Method, temperature: float, max_new_tokens: int) -> System:
-    """A method of Draftwood; ``auto`` takes the profile of the pair, if there is one.
+    """A method of Draftwood; ``auto`` uses the pair's profile, if there is one.
 
     Raises:
         ConfigError, PairingError: as :meth:`draftwood.api.Pair.decoder`.
     """
     chosen, sampling = pair.method(method, temperature=temperature), Sampling(temperature=temperature)
-    # Token ids only: transformers makes no text of them either.
+    # Token ids only: transformers decodes no text either.
     decoder = Decoder(pair.target, *build(chosen, pair.draft, greedy=sampling.greedy), eos=pair.eos)
     limits = Limits(max_new_tokens=max_new_tokens)
 
@@ -103,7 +103,7 @@ def transformers_system(pair: Pair, temperature: float, max_new_tokens: int) -> 
 def generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> Any:
     """A ``transformers.GenerationConfig`` for the target's own distribution at a temperature.
 
-    It holds neutral values only where the defaults of ``transformers`` are not neutral: each further one may cost time.
+    Neutral values are set only where the defaults of ``transformers`` are not neutral: each further one may cost time.
     """
     from transformers import GenerationConfig
 
@@ -117,7 +117,7 @@ def generation_config(pair: Pair, temperature: float, max_new_tokens: int) -> An
 
 @contextmanager
 def configured(model: Any, config: Any) -> Iterator[None]:
-    """Replace a model's own config, whose sampling settings would fill every gap; None for a model has no effect."""
+    """Replace a model's own config, whose sampling settings would fill every gap; no effect without a model."""
     if model is None:
         yield
         return
@@ -130,7 +130,7 @@ def configured(model: Any, config: Any) -> Iterator[None]:
 
 
 def fixed(pair: Pair) -> tuple[Method, ...]:
-    """The fixed trees to choose from; chains of prompt lookup without a draft model."""
+    """The candidates for the fixed tree; chains of prompt lookup without a draft model."""
     if pair.draft is None:
         return LOOKUPS
     if isinstance(pair.draft, BlockRunner):
@@ -140,7 +140,7 @@ def fixed(pair: Pair) -> tuple[Method, ...]:
 
 
 def fastest(systems: Sequence[System], prompts: Sequence[Sequence[int]], seed: int) -> System:
-    """The system with most tokens per second, after a text to warm up for each."""
+    """The system with the most tokens per second, after one warm-up text each."""
     for system in systems:
         system.timed(prompts[0], seed)
     runs = repeats(systems, prompts, 1, seed)
@@ -154,10 +154,10 @@ def repeats(
     seed: int,
     on_text: Callable[[], object] = lambda: None,
 ) -> dict[str, list[list[Written]]]:
-    """Every system continues every prompt ``count`` times: a list per repeat, by name.
+    """Let every system continue every prompt ``count`` times; returns lists per repeat, by name.
 
-    Each prompt goes round all systems before the next one, in shuffled order, so that a machine that slows down slows all.
-    A text has the same seed for all systems and another one in every repeat.
+    All systems continue a prompt, in shuffled order, before the next one, so a slower machine affects all of them. A text
+    has the same seed for all systems and another one in every repeat.
     """
     found: dict[str, list[list[Written]]] = {system.name: [[] for _ in range(count)] for system in systems}
     for repeat in range(count):

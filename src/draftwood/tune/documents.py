@@ -1,4 +1,4 @@
-"""Files that hold one result: JSON, and how a file is replaced."""
+"""Result files: JSON text, and safe replacement of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError, named
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """JSON with one line per result: whole, a line per number would be unreadable."""
+    """JSON with one line per result: one line per number would be unreadable."""
     parts = []
     for name, value in document.items():
         text = json.dumps(value, ensure_ascii=False)
@@ -22,7 +22,7 @@ def text_of(document: dict[str, Any]) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that an interrupt leaves the old one or the new one, not half of either."""
+    """Write a file so that an interrupt leaves either the old or the new one."""
     part = path.with_name(path.name + ".part")
     try:
         with named(part):
@@ -34,7 +34,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a file that cannot be written before minutes of work, not after them.
+    """Refuse a file that cannot be written, before minutes of work.
 
     Raises:
         ConfigError: no such folder, or no permission.

@@ -1,4 +1,4 @@
-"""Real texts and how fast they came: rounds from the second on, when the prompt has been read."""
+"""Times texts round by round, without the first round, which reads the prompt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Piece, Request
 
-_INTERRUPTED: Final = 10
-ROOM: Final = 16  # tokens that a text may go on, so that no measured tree is cut by its end
+_INTERRUPTED: Final = 10  # medians: longer rounds were interrupted
+ROOM: Final = 16  # spare tokens of a text, so that its end cuts no measured tree
 
 
 class Timed(NamedTuple):
@@ -28,18 +28,14 @@ class Timed(NamedTuple):
 
 @final
 class Runs:
-    """Ways to continue prompts, each with a memory of its own of what it has learnt about the pair.
-
-    Args:
-        pair: the models.
-    """
+    """Decoders of one pair, one per method and kind of temperature; each keeps its drafter's estimates."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self._decoders: dict[tuple[Method, bool], Decoder] = {}
 
     def timed(self, method: Method, temperature: float, prompt: Sequence[int], seed: int, tokens: int) -> list[Timed]:
-        """One text of so many new tokens, a round more or less; its rounds without the first."""
+        """The rounds of one text of about ``tokens`` new tokens, without the first."""
         key = method, temperature == 0
         if key not in self._decoders:
             self._decoders[key] = Decoder(self.pair.target, *build(method, self.pair.draft, greedy=temperature == 0))
@@ -53,8 +49,7 @@ class Runs:
     def _pieces(
         self, decoder: Decoder, temperature: float, prompt: Sequence[int], seed: int, tokens: int
     ) -> Iterator[Piece]:
-        """Rounds until there are enough tokens. The text's own end is looked for here: a decoder that knew it would draft
-        nothing below it, and then trees are not whole."""
+        """Rounds until there are enough tokens. The text's end is found here: a decoder that knew it would cut trees."""
         limits = Limits(max_new_tokens=tokens + ROOM, ignore_eos=True)
         request = Request(prompt=prompt, seed=seed, limits=limits)
         stream = cast(Any, decoder.stream([request], Sampling(temperature=temperature)))
@@ -68,7 +63,7 @@ class Runs:
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The mean, without times of more than ten medians: the machine did something else then."""
+    """The mean without interrupted rounds."""
     most = _INTERRUPTED * median(seconds)
     return fmean(one for one in seconds if one <= most)
 
@@ -76,18 +71,13 @@ def steady(seconds: Sequence[float]) -> float:
 @final
 @dataclass
 class Speed:
-    """How fast a method wrote.
-
-    Attributes:
-        rounds: of all texts.
-        texts: how many it wrote.
-    """
+    """The measured speed of a method, from the rounds of all its texts."""
 
     rounds: list[Timed] = field(default_factory=list)
     texts: int = 0
 
     def add(self, rounds: Sequence[Timed]) -> None:
-        """Another text."""
+        """Add the rounds of a text."""
         self.rounds += rounds
         self.texts += 1
 
@@ -102,5 +92,5 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> float:
-        """Infinite where every text ended with its first round, so that nothing is known."""
+        """Infinite without measured rounds."""
         return self.tokens_per_round / self.seconds_per_round if self.rounds else float("inf")

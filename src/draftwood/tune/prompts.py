@@ -1,4 +1,4 @@
-"""Openings to continue where no others are given; no model was trained on them."""
+"""Built-in prompts; no model was trained on them."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
 
 
 def built_in(count: int) -> list[str]:
-    """The first ``count`` openings, the sources in turn."""
+    """The first ``count`` prompts, alternating between the kinds."""
     return [text for text in chain.from_iterable(zip_longest(*BUILT_IN.values())) if text][:count]

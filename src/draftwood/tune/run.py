@@ -1,7 +1,7 @@
-"""The whole of ``draftwood tune``: a ladder of measurements, on every rung the faster half of the methods of the last one.
+"""The measurements of ``draftwood tune``: every rung of a ladder measures the faster half of the methods before.
 
-Source: successive halving (Karnin et al. 2013, ICML; Jamieson and Talwalkar 2016, arXiv 1502.07943). Every rung gets the
-same time, so that most texts are written by the few methods between which the choice lies.
+Source: successive halving (Karnin et al. 2013, ICML; Jamieson and Talwalkar 2016, arXiv 1502.07943). Every rung has the
+same time, so the few best methods write most texts.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from draftwood.tune.measure import ROOM, Runs, Speed, Timed
 from draftwood.tune.sizes import Sizes
 
 OnProgress: TypeAlias = Callable[[str, float], object]
-"""Called after every text with what is being done and the share of the time that is gone."""
+"""Called after every text with the current stage and the elapsed share of the time."""
 Write: TypeAlias = Callable[[Method, float, Sequence[int], int, int], list[Timed]]
-"""Writes one text and times its rounds, as :meth:`Runs.timed`: method, temperature, prompt, seed, new tokens."""
+"""Times the rounds of one text, as :meth:`Runs.timed`: method, temperature, prompt, seed, new tokens."""
 
-_WARM_UP = 2  # the part of a text that every method writes first, unmeasured: half
+_WARM_UP = 2  # the unmeasured first text of a method is shorter by this factor
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was measured.
+    """The measurements.
 
     Attributes:
-        measured: temperature -> method -> how fast it was.
-        seconds: how long it took.
+        measured: temperature -> method -> its speed.
+        seconds: time that they took.
     """
 
     measured: dict[float, dict[Method, Speed]]
@@ -42,11 +42,11 @@ class Findings:
 
     @property
     def choices(self) -> dict[float, Method]:
-        """The fastest method at every temperature (:func:`draftwood.tune.choose.fastest`)."""
+        """The chosen method at every temperature (:func:`draftwood.tune.choose.fastest`)."""
         return {t: fastest(found) for t, found in self.measured.items()}
 
     def ranked(self) -> Iterator[tuple[float, Method, Speed]]:
-        """All measurements, by temperature; of a temperature what wrote most texts first, then by speed."""
+        """All measurements by temperature, then from most to fewest texts, then by speed."""
         for temperature, found in sorted(self.measured.items()):
             for method, speed in sorted(found.items(), key=lambda entry: (-entry[1].texts, -entry[1].tokens_per_second)):
                 yield temperature, method, speed
@@ -71,16 +71,16 @@ def _figures(found: Speed) -> dict[str, float]:
 
 
 def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress: OnProgress) -> Findings:
-    """Measure what is fastest for a pair.
+    """Measure the speed of the methods of a pair.
 
     Args:
         pair: the models.
         prompts: token ids.
-        sizes: how much is measured.
-        tell: where progress is reported.
+        sizes: the extent of the measurements.
+        on_progress: where progress is reported.
 
     Raises:
-        ConfigError: a prompt that leaves no room in the models' context, or texts that end with their first round.
+        ConfigError: a prompt too long for the models' context, or texts that end with their first round.
     """
     prompts = list(prompts)[: sizes.prompts]
     longest = max(map(len, prompts)) + sizes.max_new_tokens + ROOM
@@ -90,41 +90,41 @@ def tune(pair: Pair, prompts: Sequence[Sequence[int]], sizes: Sizes, on_progress
             f"a prompt and {sizes.max_new_tokens} new tokens (and {ROOM} to spare) make {longest}, but the models' "
             f"context is {min(contexts)}: give shorter prompts, or lower max_new_tokens"
         )
-    asked = {t: candidates(pair.draft, greedy=t == 0) for t in sorted(set(sizes.temperature))}
-    return Ladder(asked, prompts, sizes, Runs(pair).timed, on_progress).findings()
+    methods = {t: candidates(pair.draft, greedy=t == 0) for t in sorted(set(sizes.temperature))}
+    return Ladder(methods, prompts, sizes, Runs(pair).timed, on_progress).findings()
 
 
 @final
 class Ladder:
-    """Measurements under way.
+    """Measurements in progress.
 
     Args:
-        asked: temperature -> methods that are tried.
+        methods: temperature -> methods to measure.
         prompts: token ids.
-        sizes: how much is measured.
-        write: writes a text.
-        tell: where progress is reported.
-        clock: seconds since any moment.
+        sizes: the extent of the measurements.
+        write: times a text.
+        on_progress: where progress is reported.
+        clock: a clock in seconds.
     """
 
     def __init__(
         self,
-        asked: dict[float, list[Method]],
+        methods: dict[float, list[Method]],
         prompts: Sequence[Sequence[int]],
         sizes: Sizes,
         write: Write,
         on_progress: OnProgress,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._asked = asked
+        self._methods = methods
         self._prompts = prompts
         self._sizes = sizes
         self._write = write
-        self._tell = on_progress
+        self._on_progress = on_progress
         self._clock = clock
         self._start = clock()
-        self._texts = 0  # that every method left has written
-        self._found = {t: {method: Speed() for method in methods} for t, methods in asked.items()}
+        self._texts = 0  # written by every remaining method
+        self._found = {t: {method: Speed() for method in listed} for t, listed in methods.items()}
 
     def findings(self) -> Findings:
         """Measure everything.
@@ -133,50 +133,48 @@ class Ladder:
             ConfigError: texts that end with their first round.
         """
         self._warm_up()
-        rungs = max(1, (max(map(len, self._asked.values())) - 1).bit_length())
+        rungs = max(1, (max(map(len, self._methods.values())) - 1).bit_length())
         for rung in range(1, rungs + 1):
-            self._climb(f"rung {rung} of {rungs}", rung / rungs)
-            self._asked = {t: faster_half({m: self._found[t][m] for m in ms}) for t, ms in self._asked.items()}
+            self._run_rung(f"rung {rung} of {rungs}", rung / rungs)
+            self._methods = {t: faster_half({m: self._found[t][m] for m in ms}) for t, ms in self._methods.items()}
         for found in self._found.values():
             for method, speed in found.items():
-                _ask_for_rounds(method, speed)
+                _check_rounds(method, speed)
         return Findings(measured=self._found, seconds=self._clock() - self._start)
 
-    def _gone(self) -> float:
-        """The share of the time that is gone."""
+    def _elapsed(self) -> float:
+        """The elapsed share of the time."""
         return (self._clock() - self._start) / (60 * self._sizes.minutes)
 
     def _warm_up(self) -> None:
-        """A short text by every method: first calls prepare what later ones use, and an adaptive tree learns what things
-        cost."""
+        """Write a short text with every method: engines prepare themselves, and adaptive trees learn costs."""
         tokens = -(-self._sizes.max_new_tokens // _WARM_UP)
         for temperature, method in self._shuffled():
             self._write(method, temperature, self._prompts[-1], self._sizes.seed, tokens)
-            self._tell("warm-up", self._gone())
+            self._on_progress("warm-up", self._elapsed())
 
-    def _climb(self, name: str, until: float) -> None:
-        """A text by every method that is left, and more while there is time."""
+    def _run_rung(self, name: str, until: float) -> None:
+        """Write a text with every remaining method, and more while there is time."""
         while True:
-            began = self._gone()
+            began = self._elapsed()
             prompt, seed = self._prompts[self._texts % len(self._prompts)], self._sizes.seed + self._texts
             for temperature, method in self._shuffled():
                 rounds = self._write(method, temperature, prompt, seed, self._sizes.max_new_tokens)
                 self._found[temperature][method].add(rounds)
-                self._tell(name, self._gone())
+                self._on_progress(name, self._elapsed())
             self._texts += 1
-            now = self._gone()
+            now = self._elapsed()
             if now + (now - began) / 2 > until:
                 return
 
     def _shuffled(self) -> list[tuple[float, Method]]:
-        """What is left, in an order of its own for every text, so that what changes with time does not fall on the same
-        method."""
-        cases = [(temperature, method) for temperature, methods in self._asked.items() for method in methods]
+        """The remaining methods, in another order for every text, so that slow changes of the machine affect all alike."""
+        cases = [(temperature, method) for temperature, methods in self._methods.items() for method in methods]
         random.Random(self._sizes.seed + self._texts).shuffle(cases)
         return cases
 
 
-def _ask_for_rounds(method: Method, found: Speed) -> None:
+def _check_rounds(method: Method, found: Speed) -> None:
     if not found.rounds:
         raise ConfigError(
             f"the texts ended before a whole round of {method.method} {method.shape or ''} was seen: give other prompts, or "

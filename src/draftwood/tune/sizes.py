@@ -1,4 +1,4 @@
-"""How much ``draftwood tune`` measures; nothing heavy is imported here."""
+"""The extent of the measurements of ``draftwood tune``; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from draftwood.core.settings import Sampling
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is measured.
+    """The extent of the measurements.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    minutes: float = field(default=2.5, metadata={"help": "time to spend; more of it makes the figures more certain"})
+    minutes: float = field(default=2.5, metadata={"help": "minutes to measure; more minutes make the figures more certain"})
     temperature: tuple[float, ...] = field(
-        default=(0.0, 0.6, 1.0), metadata={"help": "measure at this temperature; may be given several times"}
+        default=(0.0, 0.6, 1.0), metadata={"help": "measure at this temperature; can be repeated"}
     )
-    prompts: int = field(default=6, metadata={"help": "prompts that are continued, at most"})
-    max_new_tokens: int = field(default=48, metadata={"help": "tokens by which a prompt is continued"})
-    seed: int = field(default=0, metadata={"help": "of texts and orders"})
+    prompts: int = field(default=6, metadata={"help": "the most prompts to continue"})
+    max_new_tokens: int = field(default=48, metadata={"help": "new tokens per prompt"})
+    seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens"):

@@ -1,9 +1,9 @@
-"""How probable it is that the target's choice falls on a child of a node, learnt from what the rounds reveal.
+"""The probability that the target chooses a given child of a node, learnt from the outcomes of rounds.
 
-A multinomial logit with four weights over the best children of a node and "none of these". A child's logit falls with the
-gap between its perturbed log-probability and the best child's, and with the logarithm of its rank; the logit of "none of
-these" grows with the draft model's uncertainty, which is minus the log-probability of its likeliest token. Exactness does
-not depend on it: any shared-noise tree is legal. Plain numbers: a few dozen of them are quicker here than array operations.
+The model is a multinomial logit with four weights over the best children of a node and "none of these". A child's logit
+falls with the gap between its perturbed log-probability and the best child's, and with the logarithm of its rank. The logit
+of "none of these" grows with the draft model's uncertainty: minus the log-probability of its likeliest token. Any
+shared-noise tree is exact, whatever this model says. A few dozen plain numbers are quicker here than array operations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class AcceptanceModel:
     """The model and its running estimate (AdaGrad; Duchi et al. 2011).
 
     Args:
-        settings: the first weights, and how fast they change.
-        weights: of the gap, the log rank, "none of these" and the uncertainty, where they are known already.
+        settings: the first weights and the step size.
+        weights: known weights to start from.
 
     Attributes:
-        weights: the estimate.
+        weights: of the gap, the log rank, "none of these" and the uncertainty.
     """
 
     def __init__(self, settings: AdaptiveSettings | None = None, weights: Sequence[float] | None = None) -> None:
@@ -51,7 +51,7 @@ class AcceptanceModel:
         return [x - total for x in logits]
 
     def learn(self, scores: Sequence[float], uncertainty: float, choice: int) -> None:
-        """One step for a node where the target's choice has come out: the index of a child, or one more for none."""
+        """One step for a node whose ``choice`` is known: the index of a child, or the number of children for none."""
         error = [-math.exp(log_prob) for log_prob in self.log_probs(scores, uncertainty)]
         error[choice] += 1.0
         children = list(zip(error, scores, self._log_rank, strict=False))

@@ -1,4 +1,4 @@
-"""What bounds a best-first tree: always the same budget, or a controller that knows what pays."""
+"""The limits of a best-first tree: a fixed budget, or a controller that estimates what pays."""
 
 from __future__ import annotations
 
@@ -8,54 +8,58 @@ from typing import Protocol, final, runtime_checkable
 
 @runtime_checkable
 class Budget(Protocol):
-    """Asked while a tree grows, and told what the growth took and brought.
+    """Decides how far a tree grows, from what levels and rounds have cost and brought.
 
-    Tokens and probabilities are means over the rows of a batch; ``above`` is the probability that the text runs through the
-    nodes that a level would grow below, and not on to a guessed child.
+    Tokens and probabilities are means over the rows of a batch. ``above`` is the probability that the text runs through the
+    parents of a level, and not on to a guessed child.
 
     Attributes:
-        learns: :meth:`end_level` and :meth:`end_round` change something, so that what they are told must be worked out.
+        learns: :meth:`end_level` and :meth:`end_round` have an effect, so their arguments must be computed.
     """
 
     @property
     def learns(self) -> bool: ...
 
     def begin_round(self) -> bool:
-        """A round begins; whether it must do without any tree."""
+        """Begin a round; True if it must have no tree."""
         ...
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        """Whether guessed chains, one per row, are shown to the target; given their tokens' conditional probabilities."""
+        """Whether the target scores guessed chains, one per row, given their tokens' conditional probabilities."""
         ...
 
     def another_level(self, depth: int, above: float, nodes: int) -> bool:
-        """Whether a forward of the draft model below nodes of this depth pays; ``nodes`` per row, 0 for the root's."""
+        """Whether a draft forward pays at ``nodes`` nodes per row of this depth; the root has depth 0."""
         ...
 
     def min_frontier_value(self, depth: int) -> float:
-        """The probability below which a second node of this depth is not worth its share of the forward."""
+        """The least probability for which a further node of this depth is worth its share of the forward."""
         ...
 
     def min_node_value(self) -> float:
-        """The probability below which a node costs the target more than it brings."""
+        """The least probability for which a node is worth its cost to the target."""
         ...
 
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
-        """A level was drafted: tokens that its new candidates are expected to bring beyond their cost to the target, and the
-        seconds of its forward; None where that forward also read text that the draft model had not seen."""
+        """Record a level.
+
+        Args:
+            gain: expected tokens of its new candidates, less their cost to the target.
+            seconds: of its forward; None where the forward also read text that the draft model had not seen.
+        """
         ...
 
     def tree_size(self, values: Sequence[float]) -> int:
-        """How many candidates are shown to the target, given their path probabilities, the largest first."""
+        """How many candidates the target scores, given their path probabilities, the largest first."""
         ...
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
-        """A round is over.
+        """Record a round.
 
         Args:
-            nodes: shown to the target, the root included.
-            expected: sum of their path probabilities, the root not counted.
-            tokens: new ones, per row.
+            nodes: nodes that the target scored, including the root.
+            expected: sum of their path probabilities, without the root.
+            tokens: new tokens per row.
             drafting: seconds of the levels.
             seconds: of the whole round.
         """
@@ -64,7 +68,7 @@ class Budget(Protocol):
 
 @final
 class FixedBudget:
-    """Every level of every round, and every node: the tree has the shape it was asked for."""
+    """Allows every level and every node, so the tree always has its full shape."""
 
     learns = False
 

@@ -9,13 +9,13 @@ from typing import NamedTuple, final
 
 
 class Children(NamedTuple):
-    """The children that a candidate may get.
+    """The possible children of a candidate.
 
     Attributes:
         tokens: in draw order.
-        log_probs: of each child, the log of its conditional probability: that the text goes on with it, given that it
-            reached the parent. One more number may follow, for no child at all.
-        scores: perturbed log-probabilities of the draft model, where the conditional probabilities are learnt from them.
+        log_probs: logs of the children's conditional probabilities, given that the text reached the parent. One more number
+            may follow, for no child at all.
+        scores: perturbed log-probabilities of the draft model, where conditional probabilities are learnt from them.
         uncertainty: minus the log-probability of the draft model's likeliest token, for the same purpose.
     """
 
@@ -27,14 +27,14 @@ class Children(NamedTuple):
 
 @final
 class CandidateTree:
-    """One row's candidates in the order they came; candidate 0 is the root, and parents come before children.
+    """One row's candidates in order of creation; candidate 0 is the root, and parents come before children.
 
     Attributes:
         tokens, parents, depths: as in a tree.
-        log_probs: log of each candidate's path probability: that the text runs through it.
-        numbers: of each candidate that the draft model has scored, its node number in the draft runner.
-        children: of each expanded candidate, the children it got.
-        guessed: of a candidate with a guessed child, that child and its conditional probability.
+        log_probs: log of each candidate's path probability, that is, that the text runs through it.
+        numbers: candidate -> its node number in the draft runner, if the draft model has scored it.
+        children: expanded candidate -> its children.
+        guessed: candidate with a guessed child -> that child and its conditional probability.
     """
 
     def __init__(self, root: int) -> None:
@@ -44,13 +44,13 @@ class CandidateTree:
         self.guessed: dict[int, tuple[int, float]] = {}
 
     def add_chain(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
-        """A guessed chain below the root, with the conditional probability of each token; before any other candidate."""
+        """Add a guessed chain below the root, with its tokens' conditional probabilities; before any other candidate."""
         for parent, (token, probability) in enumerate(zip(tokens, probabilities, strict=True)):
             self.guessed[parent] = self._new(parent, token, math.log(probability)), probability
 
     def add_children(self, parent: int, children: Children) -> None:
-        """Children of a candidate. A guessed child keeps its own conditional probability; what that leaves is divided among
-        all children, the guessed one included."""
+        """Add the children of a candidate. A guessed child keeps its own conditional probability. The rest is divided among
+        all children, including the guessed one."""
         self.children[parent] = children
         guess, probability = self._guess(parent)
         for token, log_prob in zip(children.tokens, children.log_probs, strict=False):
@@ -71,22 +71,22 @@ class CandidateTree:
         return len(self.tokens) - 1
 
     def _raise(self, guess: int, log_prob: float) -> None:
-        """Another conditional probability for a guessed candidate; those guessed below it keep theirs."""
+        """Change the conditional probability of a guessed candidate; guesses below it keep theirs."""
         while guess:
             self.log_probs[guess] = self.log_probs[self.parents[guess]] + log_prob
             guess, probability = self._guess(guess)
             log_prob = math.log(probability) if guess else 0.0
 
     def fill(self, by_depth: Sequence[Children], nodes: int, stops: frozenset[int]) -> None:
-        """Enough candidates for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
+        """Add enough candidates for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
 
         Args:
-            by_depth: the children of nodes by their depth; deeper nodes have none.
-            nodes: the root not counted.
+            by_depth: children of the nodes of each depth; deeper nodes have none.
+            nodes: without the root.
             stops: tokens that end a text.
         """
         best = [(0.0, 0)]
-        for _ in range(nodes):  # the root, and all but the last of those that are kept
+        for _ in range(nodes):  # the root and all kept candidates but the last
             if not best:
                 return
             candidate = heappop(best)[1]
@@ -102,59 +102,63 @@ class CandidateTree:
     def add_burst(
         self, candidate: int, first: int, children: Sequence[Children], chosen: Sequence[int], stops: frozenset[int]
     ) -> None:
-        """Children of a candidate, then of the one that was ``chosen`` among them, and so on. The draft model has scored
-        those, as nodes from number ``first`` on."""
+        """Add the children of a candidate, then those of the ``chosen`` child, and so on.
+
+        The draft model has scored the candidate and the chosen children, as nodes from number ``first`` on.
+        """
         for number, (its, token) in enumerate(zip(children, chosen, strict=False), first):
             self.numbers[candidate] = number
-            since = len(self.tokens)
+            start = len(self.tokens)
             if not its.tokens or (candidate and self.tokens[candidate] in stops):
                 return
             self.add_children(candidate, its)
-            new = (self._guess(candidate)[0], *range(since, len(self.tokens)))
-            below = next((child for child in new if child and self.tokens[child] == token), None)
-            if below is None:
+            new = (self._guess(candidate)[0], *range(start, len(self.tokens)))
+            child = next((i for i in new if i and self.tokens[i] == token), None)
+            if child is None:
                 return  # rounding made another child the best
-            candidate = below
+            candidate = child
 
     def most_promising(self, nodes: int, limit: int, stops: frozenset[int]) -> int | None:
-        """Of the candidates that the draft model could score next and that are among the ``nodes`` best, the one that the
-        text is likeliest to reach without going on to a guessed child; None if there is none above depth ``limit``."""
-        least, best, most = self.cut(nodes), None, 0.0
+        """The candidate with the largest :meth:`off_guess` that the draft model can score next; None if there is none.
+
+        It must be one of the ``nodes`` best and above depth ``limit``.
+        """
+        cut, best, largest = self.cut(nodes), None, 0.0
         for i, log_prob in enumerate(self.log_probs):
-            if i in self.numbers or log_prob < least or self.depths[i] >= limit:
+            if i in self.numbers or log_prob < cut or self.depths[i] >= limit:
                 continue
             if i and (self.parents[i] not in self.numbers or self.tokens[i] in stops):
                 continue
-            if (value := self.off_guess(i)) > most:
-                best, most = i, value
+            if (value := self.off_guess(i)) > largest:
+                best, largest = i, value
         return best
 
-    def frontier(self, depth: int, width: int, cut: float, least: float, stops: frozenset[int]) -> list[int]:
-        """The best ``width`` candidates of this depth whose path probability is not below the :meth:`cut`.
+    def frontier(self, depth: int, width: int, cut: float, min_value: float, stops: frozenset[int]) -> list[int]:
+        """The ``width`` candidates of this depth with the largest :meth:`off_guess`.
 
-        The best are those of the largest :meth:`off_guess`, which must be ``least`` for all but the first. The draft model
-        must have scored their parents. Nothing follows a token that ends the text.
+        Their log path probability is ``cut`` or more, and the draft model has scored their parents. All but the best have a
+        value of ``min_value`` or more. No candidate ends the text.
         """
         level = [i for i, found in enumerate(self.depths) if found == depth and self.parents[i] in self.numbers]
         best = sorted(((self.off_guess(i), -i) for i in level), reverse=True)[:width]
-        good = [-i for rank, (value, i) in enumerate(best) if not rank or value >= least]
+        good = [-i for rank, (value, i) in enumerate(best) if not rank or value >= min_value]
         return [i for i in good if self.log_probs[i] >= cut and self.tokens[i] not in stops]
 
     def cut(self, nodes: int) -> float:
-        """The smallest log path probability among the root and the ``nodes`` best."""
+        """The smallest log path probability among the root and the ``nodes`` best candidates."""
         return sorted(self.log_probs, reverse=True)[: nodes + 1][-1]
 
-    def gain(self, since: int, cut: float, least: float) -> float:
-        """Tokens that the candidates from ``since`` on are expected to bring beyond ``least`` each; none below the cut."""
+    def gain(self, since: int, cut: float, cost: float) -> float:
+        """Expected tokens of the candidates from ``since`` on, less ``cost`` each; only those above ``cut`` and ``cost``."""
         new = (math.exp(log_prob) for log_prob in self.log_probs[since:] if log_prob >= cut)
-        return math.fsum(value - least for value in new if value > least)
+        return math.fsum(value - cost for value in new if value > cost)
 
     def off_guess(self, candidate: int) -> float:
         """Probability that the text runs through the candidate and not on to its guessed child."""
         return math.exp(self.log_probs[candidate]) * (1.0 - self._guess(candidate)[1])
 
     def path(self, candidate: int) -> list[int]:
-        """From below the root to the candidate."""
+        """The candidates from the root's child to this one."""
         out: list[int] = []
         while candidate:
             out.append(candidate)
@@ -162,11 +166,11 @@ class CandidateTree:
         return out[::-1]
 
     def ancestors(self, candidate: int) -> list[int]:
-        """The root and the candidates between it and this one."""
+        """The root and the candidates between the root and this one."""
         return [0, *self.path(candidate)[:-1]] if candidate else []
 
     def ranked(self, nodes: int) -> list[int]:
-        """The root and the ``nodes`` candidates of the largest path probability, the largest first.
+        """The root and the ``nodes`` candidates with the largest path probability, the largest first.
 
         A parent comes before its children: a child's path probability is never larger, and the order is stable.
         """

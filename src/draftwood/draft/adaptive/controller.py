@@ -1,9 +1,9 @@
-"""How far drafting pays, from what rounds take on this machine and what they bring.
+"""Decides how far drafting pays, from the measured costs and gains of rounds.
 
 Tokens per second are a ratio of two sums. By Dinkelbach (1967), a step raises such a ratio exactly when the tokens it is
-expected to bring exceed the current speed times the seconds it takes. This one rule answers three questions: is anything
-drafted, is another level drafted, and how many nodes are shown to the target? Only the speed depends on the answers, never
-the text. ``docs/adaptive.md`` derives the rule and its terms.
+expected to bring exceed the current speed times the seconds it takes. This rule answers three questions: whether to draft,
+whether to draft another level, and how many nodes the target scores. Only the speed depends on the answers, never the text.
+``docs/adaptive.md`` derives the rule and its terms.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 
 class _RoundState:
-    """What was decided in this round: no tree on purpose, a guess shown, a draft below nodes of this probability."""
+    """Decisions of one round: no tree, a guess, and a draft below nodes of this probability."""
 
     def __init__(self, plain: bool = False) -> None:
         self.plain = plain
         self.guess = False
-        self.above = 0.0  # 0 where nothing is drafted
+        self.above = 0.0  # 0 without a draft
         self.reads = False  # the draft model also read text that it had not seen
 
 
 @final
 class Controller:
-    """A :class:`Budget` that knows what pays.
+    """A :class:`Budget` that grows what pays.
 
     Args:
         settings: its constants.
-        learnt: what another controller has learnt, to start from.
+        learnt: the knowledge of another controller, to start from.
 
     Attributes:
         settings: its constants.
-        costs: seconds.
-        gains: tokens.
-        acceptance: for the expander of the same tree.
-        speed: tokens per second and row, of recent rounds or of plain decoding where that is faster.
+        costs: the model of seconds.
+        gains: the model of tokens.
+        acceptance: the acceptance model, shared with the tree's expander.
+        speed: tokens per second and row: of recent rounds, or of plain decoding if that is faster.
     """
 
     learns = True
@@ -63,13 +63,13 @@ class Controller:
             self._recent = Ratio(s.forget, learnt.speed, s.prior_weight * learnt.costs.base)
             self._plain_probe.pause(learnt.costs.base)
         self.speed = self._recent.value
-        self._curve: list[float] = []  # running mean of the path probabilities, the largest first
+        self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
-        self._drafted = self._plain = 0  # rounds since plain decoding was timed; rounds without a tree in turn
+        self._drafted = self._plain = 0  # drafted rounds since plain decoding was timed; successive rounds without a tree
 
     @property
     def learnt(self) -> Learnt:
-        """What is known by now."""
+        """The current knowledge."""
         return Learnt(
             costs=self.costs.value(),
             speed=self.speed,
@@ -80,7 +80,7 @@ class Controller:
         )
 
     def begin_round(self) -> bool:
-        """Whether the round does without a tree, to time plain decoding."""
+        """Whether the round has no tree, to time plain decoding."""
         wanted = 1 if self.costs.base else self.settings.probe_rounds
         plain = self._plain_probe.left > 0 or (self._drafted >= wanted and self._plain_probe.due)
         if plain:
@@ -89,9 +89,9 @@ class Controller:
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        least, gain = self.min_node_value(), 0.0
+        cost, gain = self.min_node_value(), 0.0
         for chain in chains:
-            gain += sum(value - least for value in accumulate(chain, mul) if value > least)
+            gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
         self._round.guess = gain > 0.0 and gain / len(chains) >= self.speed * self.costs.tree
         return self._round.guess
 
@@ -100,30 +100,30 @@ class Controller:
             drafts = self._drafts(above)
             self._round.above = above * drafts
             return drafts
-        self.gains.arrived(depth, above)
+        self.gains.add_reach(depth, above)
         if not self.costs.known:
             return depth < self.settings.first_depth
         price = self.speed * (self.costs.level + self.costs.frontier_node * (nodes - 1))
         if self.gains.at(depth) * above >= price:
             return True
-        self.gains.refused(depth)
+        self.gains.add_refusal(depth)
         return False
 
     def _drafts(self, above: float) -> bool:
-        """Whether anything is drafted. What does not pay is tried again after pauses: the text may have become easier."""
+        """Whether to draft. A draft that does not pay is tried again after pauses: the text may have become easier."""
         guess = self._round.guess
         if self._draft_pays(above, guess):
             self._draft_probe.cancel()
             return True
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
-            return False  # beside this guess no draft could pay, or this one would pay without it: nothing to be tried
+            return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
         if not self._draft_probe.due:
             return False
         self._draft_probe.start()
         return True
 
     def _draft_pays(self, above: float, guess: bool) -> bool:
-        """Whether the best number of levels pays, and the larger forward of the target unless a guess needs it anyway."""
+        """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
         costs = self.costs
         if not (costs.base and costs.known):
             return True
@@ -137,20 +137,20 @@ class Controller:
         return self.speed * self.costs.node
 
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
-        if not depth and self._plain:  # the longer nothing was drafted, the less is known
+        if not depth and self._plain:  # knowledge fades with rounds without a draft
             keep = self.settings.forget**self._plain
             self.costs.age(keep)
             self.gains.age(keep)
         if above > 0.0:
-            self.gains.brought(depth, above, gain)
+            self.gains.add_level(depth, above, gain)
         if seconds is None:
             self._round.reads = True
         else:
             self.costs.add_level(nodes, seconds)
 
     def tree_size(self, values: Sequence[float]) -> int:
-        """Those that bring more than they cost; but as many as usual, if a change of size, there and back, costs more than
-        it brings."""
+        """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
+        more than it brings."""
         if not self.costs.known:
             return min(len(values), self.settings.first_nodes)
         forget, calibration = self.settings.forget, self.gains.calibration
@@ -158,22 +158,22 @@ class Controller:
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
         node = self.speed * self.costs.node
-        tree = 0.0 if self._draft_probe.left else self.speed * self.costs.tree  # a probe that shows nothing tells nothing
-        nets, usually = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
-        best, usual = nets.index(max(nets)), min(usually.index(max(usually)), len(values))
+        tree = 0.0 if self._draft_probe.left else self.speed * self.costs.tree  # a probe must show its tree
+        nets, means = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
+        best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
         return usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
-        this, base = self._round, self.costs.base
+        state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in (self._plain_probe, self._draft_probe):
             probe.end_round(seconds, lost, base or seconds)
-        came_before = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
-        if this.above:
+        seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
+        if state.above:
             self._drafted += 1
-            if came_before and not this.reads:
-                self.gains.accepted(tokens - 1.0, expected)
-        self._plain = 0 if this.above or nodes > 1 else self._plain + 1
+            if seen_size and not state.reads:
+                self.gains.add_verified(tokens - 1.0, expected)
+        self._plain = 0 if state.above or nodes > 1 else self._plain + 1
         if self._plain > self.settings.probe_skip:
             self.costs.add_plain(seconds)
             if not self._plain_probe.left:
@@ -184,7 +184,7 @@ class Controller:
 
 
 def _net(values: Iterable[float], calibration: float, node: float, tree: float) -> list[float]:
-    """What no node, the best, the best two, ... bring beyond their cost, in tokens."""
+    """Expected tokens less costs of no node, the best node, the best two and so on."""
     nets = list(accumulate((calibration * value - node for value in values), initial=-tree))
     nets[0] = 0.0
     return nets

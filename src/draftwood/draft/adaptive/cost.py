@@ -1,4 +1,4 @@
-"""What a round takes: a sum of named terms, learnt from seconds by least squares."""
+"""The seconds of a round: a sum of named terms, learnt by least squares."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class CostModel:
         base + tree + node * nodes + change [new size]    with one, apart from its levels
         level + frontier_node * (frontier - 1)            each level, or burst
 
-    ``base`` is a mean of plain rounds. ``tree``, ``node`` and ``change`` are a plane through recent trees: ``tree`` is what
-    the plane lies above ``base``. ``level`` and ``frontier_node`` are a line through recent levels. The past counts less and
-    less, and outliers count as ``outlier`` means.
+    ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
+    the plane's height above ``base``. ``level`` and ``frontier_node`` are a line through recent levels. The past counts less
+    and less, and outliers count as ``outlier`` means.
 
     Args:
         settings: how fast the past is forgotten.
-        known: costs that were learnt elsewhere; they are the priors.
+        known: the priors, from another model.
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
@@ -40,7 +40,7 @@ class CostModel:
         if known is not None:
             self._trees.start(c.base + c.tree + c.node * settings.first_nodes, float(settings.first_nodes), 0.0)
             self._levels.start(c.level, 0.0, 0.0)
-        self._sizes = {0}  # that came before: engines prepare themselves for a new size of a forward
+        self._sizes = {0}  # seen so far: engines prepare themselves for a new size of a forward
         self._last = 0
 
     @property
@@ -49,7 +49,7 @@ class CostModel:
 
     @property
     def known(self) -> bool:
-        """Whether levels and trees were timed."""
+        """True once levels and trees were timed."""
         return self._levels.weight > 0.0 and self._trees.weight > 0.0
 
     def value(self) -> Costs:
@@ -64,25 +64,27 @@ class CostModel:
         )
 
     def age(self, keep: float) -> None:
-        """Trees and levels were not timed for long, and may take another time now."""
+        """Old times of trees and levels count less: the machine may have changed."""
         self._trees.age(keep)
         self._levels.age(keep)
 
     def add_level(self, frontier: int, seconds: float) -> None:
-        """A level was drafted with a forward of so many nodes."""
+        """Record a level, a forward of ``frontier`` nodes."""
         levels = self._levels
         levels.add(frontier - 1.0, 0.0, seconds)
         self.frontier_node = max(0.0, levels.slopes()[0])
         self.level = max(0.0, levels.mean - self.frontier_node * levels.mean_1)
 
     def add_plain(self, seconds: float) -> None:
-        """A round without a tree."""
+        """Record a round without a tree."""
         self._plain.add(seconds)
         self._split()
 
     def add_tree(self, nodes: int, seconds: float) -> bool:
-        """A round, apart from its levels; ``nodes`` without the root. Returns whether its size came before: what an engine
-        prepares once for a new size is no cost of trees."""
+        """Record a round without its levels; ``nodes`` without the root.
+
+        Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
+        """
         changed, self._last = float(nodes != self._last), nodes
         if nodes not in self._sizes:
             self._sizes.add(nodes)
@@ -93,8 +95,7 @@ class CostModel:
         return True
 
     def _split(self) -> None:
-        """Divide what trees take among the terms. Nodes take no more than trees take beyond plain rounds, and none takes
-        less than nothing."""
+        """Divide the trees' seconds among the terms. None is negative, and nodes take at most what exceeds plain rounds."""
         trees = self._trees
         if not trees.weight:
             return

@@ -1,15 +1,14 @@
 """Best-first trees: the candidates of the largest path probability, under a budget.
 
-A candidate's path probability estimates the probability that the output runs through it: the product of conditional
-probabilities along its path (:class:`Expander`). With shared noise, a child's conditional probability is that of the
-target's choice falling on it, learnt from round to round. Any tree is legal there, since the verifier only matches. At
-temperature 0 the noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability itself.
+A candidate's path probability estimates the probability that the output runs through it. It is the product of conditional
+probabilities along the path (:class:`Expander`). With shared noise, a child's conditional probability is that of being the
+target's choice, learnt from round to round. Any such tree is exact, since the verifier only matches. At temperature 0 the
+noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability itself.
 
-Trees of drawn children are cut in the same way. They stay exact because of what the probabilities depend on. Whether a slot
-of the tree exists may depend on anything except the token drawn there and what is drawn below it. A slot's path probability
-depends on the draft's distributions above it and on the number of siblings before it, and no slot below has a larger one. So
-neither its own token nor any below decides whether it is among the best, or whether its level is drawn at all. Such trees
-have a :class:`FixedBudget`: their shape depends on drafted distributions only, never on seconds.
+Trees of drawn children are cut in the same way, and stay exact. The existence of a drawn node may depend on anything except
+its own token and the tokens below it. Its path probability depends on the draft's distributions above it and the number of
+siblings before it, and no node below has a larger one. So neither its own token nor one below decides whether it is among
+the best, or whether its level is drawn. Such trees have a :class:`FixedBudget`: their shape never depends on seconds.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class BestFirstDrafter:
 
     Args:
         grower: adds candidates with the draft model.
-        budget: how much of the grower's shape is grown and shown; all of it by default.
-        lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is legal.
-        clock: seconds; another one than the wall clock drives a simulation.
+        budget: how much of the grower's shape is used; all of it by default.
+        lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is exact.
+        clock: a clock in seconds; simulations have their own.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class BestFirstDrafter:
         self.lookup = lookup
         self._clock = clock
         self._began = 0.0
-        self._round: DraftRound | None = None  # this round's
+        self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
-        self._first = True  # this is the first round, which reads the prompts: its seconds say nothing about costs
+        self._first = True  # the first round reads the prompts, so its seconds say nothing about costs
         self._behind = True  # the draft model has not read all of the text
 
     @property
@@ -120,8 +119,7 @@ class BestFirstDrafter:
         return NoDraft().draft(root, sampler, rng, limits)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
-        """Trees of the roots, and of guessed chains if those are worth showing by themselves: others would only keep the
-        draft model from being asked."""
+        """Trees of the roots, and of guessed chains if these alone pay: others would only keep the draft from running."""
         trees = [CandidateTree(text[-1]) for text in sampler.texts]
         if self.lookup is not None:
             guesses = self.lookup.guess(sampler, limits)
@@ -131,7 +129,7 @@ class BestFirstDrafter:
         return trees
 
     def _best(self, trees: list[CandidateTree]) -> list[list[int]]:
-        """What is shown to the target, the same number of candidates for every row that has so many."""
+        """The candidates that the target scores, per row: the same number, where a row has so many."""
         if all(len(tree.tokens) == 1 for tree in trees):
             return [[0]] * len(trees)
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
@@ -155,7 +153,7 @@ class BestFirstDrafter:
         )
 
     def _distributions(self, draft: DraftRound, tree: TreeTensors) -> LogProbs:
-        """The draft's distributions at the nodes up to the last one with children; any will do at those without."""
+        """The draft's distributions at the nodes up to the last one with children; arbitrary at nodes without."""
         inner = 1 + int(tree.parents.max())  # host sync
         numbers = [
             [candidates.numbers.get(candidate, 0) for candidate in (kept + [0] * inner)[:inner]]
@@ -167,12 +165,12 @@ class BestFirstDrafter:
         if (draft := self._round) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
         seen, rest = [], []
-        for path, came, tree, kept in zip(this_round.paths, this_round.tokens, draft.trees, self._kept, strict=True):
+        for path, new, tree, kept in zip(this_round.paths, this_round.tokens, draft.trees, self._kept, strict=True):
             chain = [kept[node] for node in (0, *path)]
             numbers = [tree.numbers.get(candidate, -1) for candidate in chain]
             seen.append([number for number in numbers if number >= 0])
             rest.append([tree.tokens[i] for i, number in zip(chain, numbers, strict=True) if number < 0])
-            for candidate, choice in zip(chain, came, strict=True):
+            for candidate, choice in zip(chain, new, strict=True):
                 if (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
         self.grower.runner.commit(seen, rest)
@@ -181,10 +179,10 @@ class BestFirstDrafter:
         if self.budget.learns and not self._first:
             self._end_round(this_round, draft)
         self._first, self._behind = False, not any(tree.numbers for tree in draft.trees)
-        self._round = None  # its distributions have the size of the vocabulary, and must not outlive the text
+        self._round = None  # frees the distributions, which are as large as the vocabulary
 
     def _end_round(self, this_round: Round, draft: DraftRound) -> None:
-        """Tell the budget what the round took and brought."""
+        """Report the round to the budget."""
         rows = zip(draft.trees, self._kept, strict=True)
         expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
         tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))

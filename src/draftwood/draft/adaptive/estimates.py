@@ -7,8 +7,7 @@ from typing import final
 
 @final
 class RunningMean:
-    """Mean of recent values. Machines are slower than usual now and then, never faster, so a value above ``outlier`` times
-    the mean counts as that much."""
+    """Mean of recent values. A value above ``outlier`` times the mean counts as that much: machines have slow spells."""
 
     def __init__(self, forget: float, outlier: float, value: float = 0.0, weight: float = 0.0) -> None:
         self.value, self.weight = value, weight
@@ -23,7 +22,7 @@ class RunningMean:
 
 @final
 class Ratio:
-    """Sum of recent numerators over the sum of their denominators, which begin as ``value * weight`` and ``weight``."""
+    """Sum of recent numerators over the sum of their denominators, which start as ``value * weight`` and ``weight``."""
 
     def __init__(self, forget: float, value: float = 0.0, weight: float = 0.0) -> None:
         self._above, self._below = value * weight, weight
@@ -38,7 +37,7 @@ class Ratio:
         self._below = self._forget * self._below + below
 
     def age(self, keep: float) -> None:
-        """What is known counts less, and the next observation more."""
+        """Old values count less, and the next one more."""
         self._above *= keep
         self._below *= keep
 
@@ -51,8 +50,8 @@ class Ratio:
 class Plane:
     """``y = mean + slope_1 (x_1 - mean_1) + slope_2 (x_2 - mean_2)``, by least squares over recent observations.
 
-    A ridge of ``weight`` observations holds the slopes at their prior until ``x`` has varied enough; in each of them ``x_1``
-    is 1 off its mean, and ``x_2``, which is 0 or 1, a half.
+    A ridge of ``weight`` observations holds the slopes at their prior until ``x`` has varied enough. In each of these,
+    ``x_1`` deviates from its mean by 1, and ``x_2``, which is 0 or 1, by a half.
     """
 
     def __init__(self, forget: float, outlier: float, weight: float, prior: tuple[float, float] = (0.0, 0.0)) -> None:
@@ -61,15 +60,15 @@ class Plane:
         self._moments = (0.0,) * 5  # centred: 11, 12, 22, 1y, 2y
 
     def start(self, mean: float, mean_1: float, mean_2: float) -> None:
-        """What is known before the first observation."""
+        """Set the means before the first observation."""
         self.weight, self.mean, self.mean_1, self.mean_2 = self._ridge, mean, mean_1, mean_2
 
     def age(self, keep: float) -> None:
-        """The mean that is known counts less; slopes stay."""
+        """The old mean counts less; the slopes stay."""
         self.weight *= keep
 
     def add(self, x_1: float, x_2: float, y: float) -> None:
-        """One observation; ``y`` above ``outlier`` times the mean counts as that much."""
+        """Add an observation; ``y`` above ``outlier`` times the mean counts as that much."""
         forget, before = self._forget, self._forget * self.weight
         if before:
             y = min(y, self._outlier * self.mean)
@@ -89,7 +88,6 @@ class Plane:
         self.mean += off / self.weight
 
     def slopes(self) -> tuple[float, float]:
-        """The two slopes."""
         m_11, m_12, m_22, m_1y, m_2y = self._moments
         ridge_1, ridge_2 = self._ridge, self._ridge / 4
         m_11, m_22 = m_11 + ridge_1, m_22 + ridge_2

@@ -1,4 +1,4 @@
-"""Which children a candidate gets, and their conditional probabilities."""
+"""Children of candidates, and their conditional probabilities."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from draftwood.draft.shared_noise import shared_scores
 
 _IMPOSSIBLE: Final = -float("inf")
 _SMALLEST: Final = 1e-30
-# Acceptance of a sibling after a rejected one, as a share of that one's: found on the bundled pair; any value is exact.
+# Acceptance of a child divided by that of the rejected sibling before it; found on the bundled pair, and any value is exact.
 _AFTER_REJECTION: Final = 0.5
 
 
 @runtime_checkable
 class Expander(Protocol):
-    """Children for candidates.
+    """Gives candidates their children.
 
     Attributes:
         name: the method's name on the command line.
@@ -45,19 +45,19 @@ class Expander(Protocol):
         ...
 
     def learn(self, children: Children, choice: int) -> None:
-        """The target's choice below the node with these children was this token."""
+        """Learn that the target chose this token below the parent of these children."""
         ...
 
 
 @final
 class GumbelExpander:
-    """The children that the target's own noise favours; :class:`AcceptanceModel` gives their probabilities.
+    """The children with the best perturbed scores; :class:`AcceptanceModel` gives their probabilities.
 
     Args:
         count: the most children of a node.
         model: learns from every round.
         name: the method's name on the command line.
-        draw: point masses at temperature 0, where there is no noise: the children are the draft model's best, and every
+        draw: point masses at temperature 0. There the noise is zero, the children are the draft model's best, and every
             verifier is exact.
     """
 
@@ -78,7 +78,7 @@ class GumbelExpander:
         return self._best(shared_scores(logp, rng, depth), logp)
 
     def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng, depth: int) -> list[list[Children]]:
-        """The children of one node of each depth from ``depth`` on; of all nodes, where scores depend on depth only."""
+        """The children of one node of each depth from ``depth`` on."""
         return self._best(shared_scores(logp, rng, depth, logp.shape[1]), logp)
 
     def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Children]]:
@@ -101,9 +101,10 @@ class GumbelExpander:
 
 @final
 class SampledExpander:
-    """Children drawn without replacement. Their conditional probabilities depend on the draft's distribution at the node and
-    on how many children were drawn before, never on a drawn token, so a tree may be cut by them (see
-    :mod:`draftwood.draft.adaptive.drafter`).
+    """Children drawn without replacement.
+
+    Their conditional probabilities depend on the draft's distribution at the node and on the number of earlier siblings,
+    never on a drawn token. So a tree may be cut by them (:mod:`draftwood.draft.adaptive.drafter`).
 
     Args:
         count: the most children of a node.
@@ -124,7 +125,7 @@ class SampledExpander:
         ]
 
     def learn(self, children: Children, choice: int) -> None:
-        """Nothing: the same seed must give the same tree, whatever came before."""
+        """Nothing to learn: the same seed must give the same tree in every round."""
 
 
 def _sampled(tokens: list[int], likeliest: float) -> Children:

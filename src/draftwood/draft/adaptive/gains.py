@@ -1,4 +1,4 @@
-"""What drafting brings: tokens per level, learnt from the path probabilities of the candidates that came."""
+"""Expected tokens of a draft, by level, learnt from the path probabilities of new candidates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 @final
 class GainModel:
-    """Expected tokens of a level below nodes of a given probability, by depth.
+    """Expected tokens of a level, given its depth and its parents' probability.
 
-    A level brings ``calibration * gain[depth] * above`` tokens. ``above`` is the probability that the text runs through the
-    nodes it grows below; ``reach[depth]`` says which part of that the next level has above it. Both are ratios of sums over
-    recent rounds. The calibration is that of accepted to expected tokens over many rounds.
+    A level brings ``calibration * gain[depth] * above`` tokens. ``above`` is the probability that the text runs through its
+    parents. ``reach[depth]`` is the ratio of the next level's ``above`` to this level's. Both are ratios of sums over
+    recent rounds. The calibration is the ratio of accepted to expected tokens over many rounds.
 
     Args:
         settings: how fast the past is forgotten.
-        gains, reach: by depth, where they are known already.
-        calibration: where it is known already.
+        gains, reach, calibration: known values to start from; the first two by depth.
     """
 
     def __init__(
@@ -34,14 +33,14 @@ class GainModel:
         self._gains = [Ratio(settings.forget_gains, gain, 1.0) for gain in gains]
         self._reach = [Ratio(settings.forget_gains, share, 1.0) for share in reach]
         self._calibration = Ratio(settings.forget_calibration, calibration, settings.calibration_prior)
-        self._above = 0.0  # the level that was drafted last
+        self._above = 0.0  # of the last level
 
     @property
     def calibration(self) -> float:
         return self._calibration.value
 
     def gains(self) -> tuple[float, ...]:
-        """By depth, tokens that a level brings per unit of probability above it."""
+        """By depth, the tokens of a level per unit of probability above it."""
         return tuple(gain.value for gain in self._gains)
 
     def reach(self) -> tuple[float, ...]:
@@ -53,7 +52,7 @@ class GainModel:
         return self.calibration * self._gains[min(depth, len(self._gains) - 1)].value
 
     def most(self, above: float, price: float) -> float:
-        """The most that a draft is expected to bring, in tokens, where each level costs ``price`` of them."""
+        """The expected tokens of the best number of levels, less ``price`` tokens for each."""
         calibration, total, best = self.calibration, 0.0, -price
         for depth, gain in enumerate(self._gains):
             total += calibration * gain.value * above - price
@@ -63,28 +62,28 @@ class GainModel:
             above *= self._reach[depth].value
         return best
 
-    def arrived(self, depth: int, above: float) -> None:
-        """A level was drafted, and the next one would grow below nodes of this probability."""
+    def add_reach(self, depth: int, above: float) -> None:
+        """Record the probability above the level that could come next."""
         while len(self._reach) < depth:
             self._reach.append(Ratio(self._settings.forget_gains))
         self._reach[depth - 1].add(above, self._above)
 
-    def refused(self, depth: int) -> None:
-        """A level was not drafted; its estimate rises a little, so that it is tried again some time."""
+    def add_refusal(self, depth: int) -> None:
+        """Record that a level was not drafted: its estimate rises a little, so that it is tried again."""
         self._gains[min(depth, len(self._gains) - 1)].drift(self._settings.drift)
 
-    def brought(self, depth: int, above: float, gain: float) -> None:
-        """A level was drafted."""
+    def add_level(self, depth: int, above: float, gain: float) -> None:
+        """Record a level."""
         self._above = above
         while len(self._gains) <= depth:
             self._gains.append(Ratio(self._settings.forget_gains, self._gains[-1].value, 1.0))
         self._gains[depth].add(gain, above)
 
-    def accepted(self, tokens: float, expected: float) -> None:
-        """A drafted tree was verified."""
+    def add_verified(self, tokens: float, expected: float) -> None:
+        """Record the accepted and the expected tokens of a tree."""
         self._calibration.add(tokens, expected)
 
     def age(self, keep: float) -> None:
-        """Nothing was drafted for long, and the text may be another one now."""
+        """Old values count less: the text may have changed."""
         for ratio in (*self._gains, *self._reach):
             ratio.age(keep)

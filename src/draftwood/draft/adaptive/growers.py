@@ -21,7 +21,7 @@ from draftwood.runners.protocols import BlockRunner, BurstRunner, Runner
 
 
 class TreeShape(NamedTuple):
-    """The largest tree: nodes without the root, nodes expanded per level, and levels (or bursts)."""
+    """The largest tree: nodes without the root, expanded nodes per level, and levels (or bursts)."""
 
     nodes: int
     width: int
@@ -31,16 +31,16 @@ class TreeShape(NamedTuple):
 @final
 @dataclass(kw_only=True)
 class DraftRound:
-    """One round: the candidates of every row, and what they are grown within.
+    """One round of a drafter: the candidates of every row, and their limits.
 
     Attributes:
-        trees: per row; they hold the root, and perhaps a guessed chain.
+        trees: one per row, with the root and perhaps a guessed chain.
         sampler, rng, limits: as in :meth:`draftwood.draft.Drafter.draft`.
-        budget: asked before each forward, and told of it after.
-        clock: seconds.
-        behind: the draft model has text to read, so the next forward's seconds say nothing about a level.
+        budget: decides on each forward, and learns from it.
+        clock: a clock in seconds.
+        behind: the draft model has not read all text, so the next forward's seconds say nothing about a level.
         drafting: seconds of the levels so far.
-        distributions: the draft's, of every level.
+        distributions: the draft's distributions, one entry per level.
     """
 
     trees: list[CandidateTree]
@@ -60,22 +60,22 @@ class DraftRound:
         self._began = self.clock()
 
     def above(self, frontiers: Sequence[list[int]]) -> float:
-        """Probability that the text runs through the frontiers and not on to a guessed child, on average over the rows."""
+        """Probability that the text runs through the frontiers and not on to a guessed child; a mean over the rows."""
         rows = zip(self.trees, frontiers, strict=True)
         return sum(tree.off_guess(i) for tree, frontier in rows for i in frontier) / len(self.trees)
 
     def pays(self, depth: int, above: float, nodes: int) -> bool:
-        """Whether another forward is made; candidates that come after this are its own."""
+        """Whether another forward pays; later candidates belong to it."""
         self._sizes = [len(tree.tokens) for tree in self.trees]
         return self.budget.another_level(depth, above, nodes)
 
     def end_level(self, depth: int, above: float, cuts: Sequence[float], nodes: int) -> None:
-        """Tell the budget of a level, which began where the one before ended."""
+        """Report a level to the budget; it began where the level before ended."""
         if not self.budget.learns:
             return
-        ended, least = self.clock(), self.budget.min_node_value()
+        ended, cost = self.clock(), self.budget.min_node_value()
         rows = zip(self.trees, self._sizes, cuts, strict=True)
-        gain = sum(tree.gain(since, cut, least) for tree, since, cut in rows) / len(self.trees)
+        gain = sum(tree.gain(since, cut, cost) for tree, since, cut in rows) / len(self.trees)
         seconds, self._began = ended - self._began, ended
         self.drafting += seconds
         self.budget.end_level(depth, above, gain, nodes, None if self.behind else seconds)
@@ -102,13 +102,13 @@ class Grower(Protocol):
     def shape(self) -> TreeShape: ...
 
     def expand(self, draft: DraftRound) -> None:
-        """Grow every row's tree, no deeper than the row's limit and as far as the budget goes."""
+        """Grow every row's tree within the row's limit and the budget."""
         ...
 
 
 @final
 class LevelGrower:
-    """One forward per level, for the best candidates of that level."""
+    """Grows trees by one forward per level, for the best candidates of that level."""
 
     def __init__(self, runner: Runner, expander: Expander, shape: TreeShape) -> None:
         self.runner = runner
@@ -128,14 +128,14 @@ class LevelGrower:
             seen += largest
             cuts = [tree.cut(nodes) for tree in draft.trees]
             draft.end_level(depth, above, cuts, largest)
-            least = draft.budget.min_frontier_value(depth + 1)
+            min_value = draft.budget.min_frontier_value(depth + 1)
             frontiers = [
-                tree.frontier(depth + 1, width, cut, least, stops) if depth + 1 < limit else []
+                tree.frontier(depth + 1, width, cut, min_value, stops) if depth + 1 < limit else []
                 for tree, cut, stops, limit in zip(draft.trees, cuts, draft.sampler.stops, draft.limits, strict=True)
             ]
 
     def _expand(self, draft: DraftRound, frontiers: list[list[int]], seen: int, depth: int) -> None:
-        """Score the frontiers, and put their best children into the trees."""
+        """Score the frontiers, and add their children to the trees."""
         trees, device = draft.trees, self.runner.device
         n = max(map(len, frontiers))
         ancestors = ancestor_mask(trees, frontiers, seen).to(device)
@@ -148,7 +148,7 @@ class LevelGrower:
         padding = [[i >= len(frontier) for i in range(n)] for frontier in frontiers]
         if any(map(any, padding)):
             logp = logp.masked_fill(torch.tensor(padding, device=device).unsqueeze(-1), -torch.inf)
-        # A noise slot for each node that a level can have: fewer nodes above must not move those below.
+        # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
         grown = self.expander.expand(logp, draft.rng, depth, first)
         for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
@@ -159,12 +159,11 @@ class LevelGrower:
 
 @final
 class BurstGrower:
-    """One row's candidates several levels a call, by a runner that chooses several tokens in a row: below the root, and then
-    below the most promising candidate.
+    """Grows one row's tree several levels per call: below the root, and then below the most promising candidate.
 
     Args:
         runner, expander, shape: as for every grower; the depth counts bursts.
-        levels: takes over where the runner does not draft in bursts, or the sampling does more than scale.
+        levels: grows the tree instead where the runner does not draft in bursts, or sampling does more than scale.
     """
 
     def __init__(self, runner: BurstRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
@@ -172,11 +171,11 @@ class BurstGrower:
         self.expander = expander
         self.shape = shape
         self._levels = levels
-        self._in_bursts = False  # the last round
+        self._in_bursts = False  # in the last round
 
     def expand(self, draft: DraftRound) -> None:
         bursts = self.runner.burst > 0 and draft.sampler.sampling.only_scales
-        draft.behind |= self._in_bursts and not bursts  # the runner's memory begins anew
+        draft.behind |= self._in_bursts and not bursts  # the runner starts with an empty memory
         self._in_bursts = bursts
         if bursts:
             self._grow(draft)
@@ -191,12 +190,12 @@ class BurstGrower:
             if candidate is None or not draft.pays(burst, above := tree.off_guess(candidate), 1):
                 return
             seen += self._extend(draft, tree, candidate, seen)
-            # A burst through a guessed child may have run on below the guess, which says nothing about other bursts.
+            # A burst through a guessed child may continue below the guess, which says nothing about other bursts.
             through_guess = candidate in tree.guessed
             draft.end_level(burst, 0.0 if through_guess else above, [tree.cut(nodes)], 1)
 
     def _extend(self, draft: DraftRound, tree: CandidateTree, candidate: int, seen: int) -> int:
-        """A burst below a candidate; returns the number of nodes that the runner has scored."""
+        """Add a burst below a candidate; returns the number of nodes that the runner scored."""
         sampler, depth, [limit] = draft.sampler, tree.depths[candidate], draft.limits
         noise = draft.rng.shared(depth, self.runner.burst, sampler.vocab)
         path = [tree.numbers[i] for i in tree.ancestors(candidate)]
@@ -209,12 +208,11 @@ class BurstGrower:
 
 @final
 class BlockGrower:
-    """The whole tree from one forward, by a runner that scores a block before any token of it is chosen: all nodes of one
-    depth have the same children.
+    """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
     Args:
         runner, expander, shape: as for every grower; the depth is the length of the block.
-        levels: takes over where distributions depend on the tokens before, which must then be known.
+        levels: grows the tree instead where distributions depend on earlier tokens of the tree.
     """
 
     def __init__(self, runner: BlockRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
@@ -233,6 +231,6 @@ class BlockGrower:
         logp = draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list).dense()
         rows = self.expander.expand_depths(logp, draft.rng, 0)
         for tree, by_depth, limit, stops in zip(draft.trees, rows, draft.limits, draft.sampler.stops, strict=True):
-            tree.numbers[0] = 0  # the only candidate that the runner has seen
+            tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, stops)
         draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)

@@ -1,4 +1,4 @@
-"""What an adaptive tree has learnt, as a value that can be kept and handed on."""
+"""The knowledge of an adaptive tree, as a value that can be stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Costs:
     Attributes:
         base: a round without a tree.
         tree: what any tree adds to the target's part of a round.
-        node: each node of it.
-        change: a number of nodes that is not the last tree's.
+        node: each node of the tree.
+        change: another number of nodes than the last tree's.
         level: a forward of the draft model for one node.
         frontier_node: each further node of that forward.
     """
@@ -35,12 +35,12 @@ class Costs:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Learnt:
-    """What a :class:`Controller` and its :class:`AcceptanceModel` know; another controller can start from it.
+    """The knowledge of a :class:`Controller` and its :class:`AcceptanceModel`; another controller can start from it.
 
     Attributes:
         costs: seconds of each term.
         speed: tokens per second and row.
-        gains: by depth, tokens that a level brings per unit of probability above it.
+        gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         calibration: accepted over expected tokens.
         acceptance: the acceptance model's weights.
@@ -59,7 +59,7 @@ class Learnt:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Learnt:
-        """The value that :meth:`to_json` was called on.
+        """The inverse of :meth:`to_json`.
 
         Raises:
             ConfigError: a field is missing, unknown or not a finite number, or a number of seconds is negative.
@@ -68,11 +68,11 @@ class Learnt:
         costs = data["costs"]
         _check_names(costs, Costs)
         return cls(
-            costs=Costs(**{name: _number(f"costs.{name}", value, least=0.0) for name, value in costs.items()}),
-            speed=_number("speed", data["speed"], least=0.0),
-            gains=_numbers("gains", data["gains"], least=0.0),
-            reach=_numbers("reach", data["reach"], least=0.0),
-            calibration=_number("calibration", data["calibration"], least=0.0),
+            costs=Costs(**{name: _number(f"costs.{name}", value, minimum=0.0) for name, value in costs.items()}),
+            speed=_number("speed", data["speed"], minimum=0.0),
+            gains=_numbers("gains", data["gains"], minimum=0.0),
+            reach=_numbers("reach", data["reach"], minimum=0.0),
+            calibration=_number("calibration", data["calibration"], minimum=0.0),
             acceptance=_numbers("acceptance", data["acceptance"]),
         )
 
@@ -84,13 +84,13 @@ def _check_names(data: object, of: type[Costs] | type[Learnt]) -> None:
         raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}: use to_json")
 
 
-def _number(name: str, value: object, least: float = -math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
-        raise ConfigError(f"{name} is {value!r}, but must be a finite number from {least} on: write it with to_json")
+def _number(name: str, value: object, minimum: float = -math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < minimum:
+        raise ConfigError(f"{name} is {value!r}, but must be a finite number from {minimum} on: write it with to_json")
     return float(value)
 
 
-def _numbers(name: str, values: object, least: float = -math.inf) -> tuple[float, ...]:
+def _numbers(name: str, values: object, minimum: float = -math.inf) -> tuple[float, ...]:
     if not isinstance(values, list | tuple):
         raise ConfigError(f"{name} is {values!r}, but must be a list of numbers: write it with to_json")
-    return tuple(_number(f"{name}[{i}]", value, least) for i, value in enumerate(values))
+    return tuple(_number(f"{name}[{i}]", value, minimum) for i, value in enumerate(values))

@@ -1,4 +1,4 @@
-"""Prompt lookup inside an adaptive tree: a guessed chain per row, with probabilities that are learnt from every round."""
+"""Prompt lookup for adaptive trees: a guessed chain per row, with learnt probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMALLEST = 1e-6  # no probability is closer to 0 or to 1
 
 
 class Guess(NamedTuple):
-    """A chain that may come next: its tokens, and the probability of each where those before it are right."""
+    """A chain that may come next: its tokens, and the probability of each given those before it."""
 
     tokens: list[int]
     probabilities: list[float]
@@ -23,12 +23,12 @@ class Guess(NamedTuple):
 class PromptLookup:
     """Guesses from the texts themselves.
 
-    The probability that a match goes on depends on how many tokens agree so far. Where little is known about a number of
-    tokens, the estimate for one token fewer stands in. A verifier that only matches is exact for any guess.
+    The probability that a match goes on depends on the number of tokens that agree so far. Its prior is the estimate for
+    one token fewer. A verifier that only matches is exact for any guess.
 
     Args:
-        settings: how fast the past is forgotten, and the probability before anything is known.
-        length: tokens guessed at most.
+        settings: how fast the past is forgotten, and the first probability.
+        length: the most tokens of a guess.
     """
 
     def __init__(self, settings: AdaptiveSettings, length: int | None = None) -> None:
@@ -40,15 +40,15 @@ class PromptLookup:
         self._probabilities = self._estimates()
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self._indexes = []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """New rows, behind those that are there."""
+        """Append rows."""
         self._indexes += [NgramIndex(source) for source in sources or [()] * len(texts)]
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
+        """Remove rows; the others keep their order."""
         self._indexes = [index for row, index in enumerate(self._indexes) if row not in rows]
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
@@ -66,10 +66,10 @@ class PromptLookup:
         return guesses
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Compare the last guesses, shown or not, with the tokens that came, per row."""
+        """Compare the last guesses, drafted or not, with the new tokens of each row."""
         forget = self._settings.lookup_forget
-        for (found, agreed), came in zip(self._found, tokens, strict=True):
-            for i, (guessed, token) in enumerate(zip(found, came, strict=False)):
+        for (found, agreed), new in zip(self._found, tokens, strict=True):
+            for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
                 at = _at(agreed + i)
                 self._right[at] = forget * self._right[at] + (guessed == token)
                 self._all[at] = forget * self._all[at] + 1.0
@@ -79,8 +79,7 @@ class PromptLookup:
             self._probabilities = self._estimates()
 
     def _estimates(self) -> list[float]:
-        """By tokens that agree, less 1. The prior of each is the estimate before it, so a few lucky tokens do not pass for
-        certainty."""
+        """By tokens that agree, less 1. Each estimate is the prior of the next, so a few lucky tokens are not certainty."""
         out, estimate, prior = [], self._settings.lookup_first, self._settings.lookup_prior
         for right, of in zip(self._right, self._all, strict=True):
             estimate = (right + prior * estimate) / (of + prior)

@@ -1,4 +1,4 @@
-"""Every constant of the adaptive tree: its default, its unit, its meaning, and what set it."""
+"""Every constant of the adaptive tree: default, unit, meaning and origin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 
 class Constant(NamedTuple):
-    """What is known of a constant besides its default."""
+    """Facts about a constant other than its default."""
 
     unit: str
     meaning: str
@@ -42,7 +42,7 @@ class AdaptiveSettings:
         8, "nodes", "largest tree before any cost is known", "simulator: texts of 120 tokens lose 6 % at 24"
     )
     forget: float = _constant(0.97, "per round", "weight of the past in costs and speed", _SIMULATOR)
-    forget_gains: float = _constant(0.9, "per level", "weight of the past in what a level brings", _SIMULATOR)
+    forget_gains: float = _constant(0.9, "per level", "weight of the past in the gain of a level", _SIMULATOR)
     forget_calibration: float = _constant(
         0.99, "per round", "weight of the past in accepted over expected tokens", _SIMULATOR
     )
@@ -50,11 +50,11 @@ class AdaptiveSettings:
         20.0, "tokens", "weight of a calibration of 1: a draft is not given up for a few unlucky rounds",
         "`tests/adaptive/test_controller.py`",
     )  # fmt: skip
-    outlier: float = _constant(3.0, "means", "seconds above so many means count as so many", _SIMULATOR)
-    prior_weight: float = _constant(3.0, "observations", "weight of a prior, and of what was handed on", _SIMULATOR)
+    outlier: float = _constant(3.0, "means", "seconds above this many means count as this many", _SIMULATOR)
+    prior_weight: float = _constant(3.0, "observations", "weight of a prior, and of given estimates", _SIMULATOR)
     probe_rounds: int = _constant(3, "rounds", "length of a probe, and drafted rounds before the first", _SIMULATOR)
     probe_skip: int = _constant(1, "rounds", "plain rounds after a tree that are not timed: caches are cold", _SIMULATOR)
-    probe_share: float = _constant(0.01, "share of seconds", "what probes may lose", _SIMULATOR)
+    probe_share: float = _constant(0.01, "share of seconds", "largest loss by probes", _SIMULATOR)
     drift: float = _constant(
         0.005, "per refusal", "rise of a refused level's gain towards 1, so that it is tried again", _SIMULATOR
     )
@@ -67,12 +67,12 @@ class AdaptiveSettings:
     )  # fmt: skip
     acceptance_rate: float = _constant(0.3, "logits", "AdaGrad's step size", "`tests/adaptive/test_acceptance.py`")
     lookup_forget: float = _constant(0.95, "per token", "weight of the past in lookup's hits", _DOCUMENTS)
-    lookup_first: float = _constant(0.25, "probability", "of a guessed token before any was seen", _DOCUMENTS)
+    lookup_first: float = _constant(0.25, "probability", "first probability of a guessed token", _DOCUMENTS)
     lookup_prior: float = _constant(
         6.0, "tokens", "weight of the estimate for a match shorter by one token", "`tests/adaptive/test_lookup.py`"
     )
 
 
 def constants() -> dict[str, Constant]:
-    """What is known of every constant, by name."""
+    """The facts about every constant, by name."""
     return {one.name: one.metadata["constant"] for one in fields(AdaptiveSettings)}

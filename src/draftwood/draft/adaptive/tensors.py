@@ -1,4 +1,4 @@
-"""Candidates as tensors: the tree that is shown to the target, and the masks and prefixes of a level."""
+"""Candidates as tensors: the target's tree, and the masks and prefixes of a level."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ def tree_tensors(trees: Sequence[CandidateTree], kept: Sequence[list[int]], devi
         parents = [node_of[tree.parents[candidate]] for candidate in nodes]
         numbers[:, row, : len(nodes)] = [tree.tokens[i] for i in nodes], parents, [tree.depths[i] for i in nodes]
         valid[row, : len(nodes)] = True
-        sees: list[list[bool]] = []
+        visible: list[list[bool]] = []
         for i in range(size):  # padding sees itself
-            sees.append(sees[parents[i]].copy() if 0 < i < len(parents) else [False] * size)
-            sees[i][i] = True
-        ancestors.append(sees)
+            visible.append(visible[parents[i]].copy() if 0 < i < len(parents) else [False] * size)
+            visible[i][i] = True
+        ancestors.append(visible)
     tokens, parents_of, depths = torch.from_numpy(numbers).to(device).unbind()
     masks = (torch.from_numpy(mask).to(device) for mask in (valid, np.array(ancestors, np.bool_)))
     return TreeTensors(tokens, parents_of, depths, *masks)
 
 
 def ancestor_mask(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]], seen: int) -> Bool[Tensor, "row n all"]:
-    """What each node of the frontiers attends to, of the ``seen`` nodes and the new ones; it gives the new ones their
-    numbers."""
+    """What each frontier node attends to: the ``seen`` nodes and the new ones. Gives the new nodes their numbers."""
     n = max(map(len, frontiers))
     sees = np.zeros((len(trees), n, seen + n), dtype=np.bool_)
     sees[:, range(n), range(seen, seen + n)] = True
@@ -61,7 +60,7 @@ def ancestor_mask(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]
 
 
 def prefixes(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]) -> list[list[list[int] | None]]:
-    """Tokens after the root up to each node of the frontiers; None for padding."""
+    """Tokens after the root up to each frontier node; None for padding."""
     width = max(map(len, frontiers))
     out: list[list[list[int] | None]] = []
     for tree, frontier in zip(trees, frontiers, strict=True):
