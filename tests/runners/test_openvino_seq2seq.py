@@ -132,7 +132,7 @@ def test_a_model_in_training_mode_and_other_number_formats_are_refused():
     with pytest.raises(ModelError, match=r"call model.eval\(\)"):
         Seq2SeqRunner(small("marian").train(), engine="openvino")
     for make in (lambda: Seq2SeqRunner(tiny("marian"), engine="openvino"), lambda: blocks(masked_block())):
-        with pytest.raises(ConfigError, match="dtype float64 cannot be had with OpenVINO"):
+        with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
             make()
 
 
@@ -187,7 +187,7 @@ def test_control_rejected_nodes_that_stay_visible_show(runners, monkeypatch):
 def everything_stays(memory: Any, source: Any, target: Any) -> None:
     memory._make_room(memory._new)
     memory._slots += memory._new
-    memory._new, memory._places = 0, []
+    memory._new, memory._token_slots = 0, []
 
 
 # The masked-block drafter and heads.
