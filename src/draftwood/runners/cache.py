@@ -1,4 +1,4 @@
-"""A key-value cache for trees: buffers grow by doubling, and the accepted path is moved in place behind the text."""
+"""A key-value cache for trees: buffers grow by doubling, and the accepted path is moved in place after the text."""
 
 from __future__ import annotations
 

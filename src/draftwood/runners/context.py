@@ -10,7 +10,7 @@ _NO_SIZE = {  # handled below, or not a number of attended tokens
     *("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "prefix_dense_sliding_window_pattern"),
     *("max_window_layers", "chunk_size_feed_forward", "num_logits_to_keep"),
 }
-MAX_CHECKED = 256  # tokens of the longest text behind which trees are checked
+MAX_CHECKED = 256  # longest text, in tokens, after which trees are checked
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
 

@@ -1,6 +1,6 @@
 """Which architectures can score a tree: a check of the configuration, then of the scores of a tree of five tokens.
 
-If the configuration has an unknown size (a window, a chunk, a number of kept keys), the tree is also scored behind a text
+If the configuration has an unknown size (a window, a chunk, a number of kept keys), the tree is also scored after a text
 longer than that. A size beyond ``MAX_CHECKED`` tokens would make loading slow, so the context ends there.
 """
 
@@ -33,7 +33,7 @@ _BY_CONTENT: Mapping[str, str] = {
     "index_topk_blocks": "an indexer chooses the attended blocks by their content",
 }
 _TEXT = 48  # tokens of the text that checks a conversion
-# Many models compute norms and attention in float32 whatever their weights.
+# Many models compute norms and attention in float32 with any weights.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
@@ -133,7 +133,7 @@ def check_scores(runner: ModelRunner) -> None:
 def check_tree_forward(runner: ModelRunner) -> None:
     """Compare the scores of a small tree with those of each path as a chain.
 
-    For unknown sizes in the configuration, compare the tree behind a longer text with plain forwards of the model.
+    For unknown sizes in the configuration, compare the tree after a longer text with plain forwards of the model.
 
     Raises:
         ModelError: the model ignores the mask or the positions, or fails on them.
@@ -159,7 +159,7 @@ def check_tree_forward(runner: ModelRunner) -> None:
 
 
 def _check_beyond(runner: ModelRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
-    """Check the tree behind a text longer than a size of the configuration."""
+    """Check the tree after a text longer than a size of the configuration."""
     model, known = runner.model, int(runner.model.get_input_embeddings().weight.shape[0])
     text = [known * i // (size + 1) for i in range(size + 1)]
     with checking(runner):
@@ -225,7 +225,7 @@ def _refuse_nan(model: Any, *scores: torch.Tensor) -> None:
 def score_tree(
     runner: ModelRunner, tokens: list[int], paths: list[list[int]], prefix: Sequence[int] = (0, 1)
 ) -> Float[torch.Tensor, "node vocab"]:
-    """Float64 scores of the nodes of a tree behind ``prefix``; each path ends with its node."""
+    """Float64 scores of the nodes of a tree after ``prefix``; each path ends with its node."""
     n = len(tokens)
     ancestors = torch.zeros(1, n, n, dtype=torch.bool, device=runner.device)
     for i, path in enumerate(paths):

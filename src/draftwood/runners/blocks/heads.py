@@ -27,7 +27,7 @@ class HeadsConfig(PretrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "draft_heads"
-    __no_type_check__ = True  # transformers makes the __init__, which takes any keyword
+    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 AutoConfig.register(HeadsConfig.model_type, HeadsConfig, exist_ok=True)

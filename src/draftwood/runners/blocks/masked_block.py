@@ -42,7 +42,7 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
     """
 
     model_type = "masked_block"
-    __no_type_check__ = True  # transformers makes the __init__, which takes any keyword
+    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 class Source(NamedTuple):

@@ -196,7 +196,7 @@ def with_bursts(runner: ModelRunner) -> ModelRunner:
 
 
 def _check(runner: OpenVinoBurstRunner) -> None:
-    """Compare a burst behind a short text, and a second one from its root, with the model's runner.
+    """Compare a burst after a short text, and a second one from its root, with the model's runner.
 
     Raises:
         ModelError: they differ by more than rounding errors.
