@@ -78,7 +78,7 @@ class Meter:
     """Counts and times the forwards of a model and of its copies, whatever calls them; ``tokens`` are all that they
     read, and ``rows`` the texts of each forward. With ``waits`` each forward ends when an accelerator has finished it.
 
-    Copies of the model that share its hooks (:mod:`draftwood.runners.seq2seq.twin`) are not counted.
+    Copies of the model that share its hooks (:mod:`draftwood.runners.seq2seq.module_copy`) are not counted.
     """
 
     count: int = 0

@@ -86,7 +86,7 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
     assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
     assert engines(load(models, backend="openvino")) == ["openvino"] * 2
     monkeypatch.setenv(VARIABLE, "openvino")
-    with pytest.raises(ConfigError, match="dtype float64 cannot be had with OpenVINO"):
+    with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
         load(models, dtype="float64")
     monkeypatch.setenv(VARIABLE, "jax")
     with pytest.raises(ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to auto, torch or openvino, or unset it"):
@@ -106,7 +106,7 @@ def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, capl
         load(models)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2  # target and draft
-    assert all(text.endswith(f"is converted for OpenVINO, once; it is kept in {tmp_path / 'openvino'}") for text in told)
+    assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in told)
     monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
     assert engines(load(models)) == ["openvino"] * 2
@@ -129,7 +129,7 @@ def test_other_reasons_for_pytorch(models, monkeypatch):
     pair = load(models, dtype="float64")
     assert engines(pair) == ["torch"] * 2
     assert pair.fallback is not None
-    assert "dtype float64 cannot be had with OpenVINO" in pair.fallback
+    assert "dtype float64 is impossible with OpenVINO" in pair.fallback
     assert why_not_openvino(torch.device("cpu")) is None
     assert why_not_openvino(torch.device("cuda:1")) == "the models are on cuda:1"
     monkeypatch.setattr(auto, "version_of", lambda package: None)
@@ -184,7 +184,7 @@ def test_where_nobody_says_how_much_memory_there_is_a_small_model_is_converted(m
     assert why_no_room([model_of(torch.float32)]) is None
     monkeypatch.setattr(auto, "_UNKNOWN", 100)
     monkeypatch.setattr(auto, "is_stored", lambda model: False)
-    assert "how much there is cannot be told here" in str(why_no_room([model_of(torch.float32)]))
+    assert "the available memory is unknown" in str(why_no_room([model_of(torch.float32)]))
 
 
 def test_without_memory_for_a_copy_pytorch_runs_the_models(models, both, monkeypatch):

@@ -31,7 +31,7 @@ def test_a_backend_that_is_named_is_taken_or_refused(models):
     pair = load(models, backend="openvino")
     assert isinstance(pair.target, OpenVinoRunner)
     assert isinstance(pair.draft, OpenVinoBurstRunner)
-    with pytest.raises(ConfigError, match="dtype float64 cannot be had with OpenVINO"):
+    with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
         load(models, backend="openvino", dtype="float64")
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
         load(models, weights="int8")

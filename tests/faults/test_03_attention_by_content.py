@@ -15,8 +15,8 @@ from tests.runners.zoo import tiny
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [
-        ("doge", {"keep_window_size": 32}, "keep_window_size=32.*most relevant"),
-        ("doge", {}, "keep_window_size=2048.*most relevant"),
+        ("doge", {"keep_window_size": 32}, "keep_window_size=32.*chosen by their content"),
+        ("doge", {}, "keep_window_size=2048.*chosen by their content"),
         ("big_bird", {"is_decoder": True}, "block_sparse"),
         ("llama", {"index_topk": 8}, "index_topk=8"),
     ],

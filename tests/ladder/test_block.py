@@ -333,6 +333,6 @@ def test_a_draft_that_fills_no_blocks_is_refused():
         build(Method(method="block"), None, greedy=False)
     with pytest.raises(ConfigError, match="shape '2-2' does not fit method 'block': give a length such as 10"):
         build(Method(method="block", shape="2-2"), pair(3)[1], greedy=False)
-    for token, block, message in ((9, 3, "mask token is 9, but the draft knows tokens 0 to 3"), (3, 0, "block of 0 tokens")):
+    for token, block, message in ((9, 3, "mask token is 9, but the draft knows tokens 0 to 3"), (3, 0, "the block has 0")):
         with pytest.raises(ConfigError, match=message):
             CausalBlockRunner(tiny_runner(4, 2), token, block)

@@ -205,7 +205,7 @@ def test_they_fit_the_protocol_and_never_propose_what_no_text_holds(make):
     assert never.nonzero().flatten().tolist() == NEVER[make]
     assert runner.forward_seconds > 0
     for wrong in (0, BLOCK + 1):
-        with pytest.raises(ConfigError, match=f"the draft fills at most {BLOCK}: give 1 to {BLOCK}"):
+        with pytest.raises(ConfigError, match=f"does not fit the draft: give 1 to {BLOCK}"):
             runner.score_block(torch.tensor([3] * len(SOURCES)), wrong)
 
 
@@ -237,7 +237,7 @@ def test_a_longer_block_is_asked_of_the_same_drafter():
     begin(plain, [[5]], [[6, 1]])  # a text of the first runner is not one of the second
     assert max(rounds.round(12), rounds.round(3)) < EXACT
     assert plain._texts == [[5]]
-    with pytest.raises(ConfigError, match="the draft fills at most 5: give 1 to 5"):
+    with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
         plain.score_block(torch.tensor([3]), 12)
 
 
@@ -245,7 +245,7 @@ def test_method_block_takes_a_longer_block_where_the_drafter_can():
     method = Method(method="block", shape="12")
     drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
     assert (drafter.length, drafter.runner.block, drafter.max_length) == (12, 12, 52)
-    with pytest.raises(ConfigError, match="a block of 64 masked positions is wanted, but the model takes 1 to 63"):
+    with pytest.raises(ConfigError, match="the block has 64 masked positions, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
         build(method, HeadsRunner(heads(), marian().double()), greedy=True)

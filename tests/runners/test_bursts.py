@@ -173,7 +173,7 @@ def test_which_runners_get_no_bursts(monkeypatch, caplog):
     monkeypatch.setattr(BurstNetwork, "forward", forward)
     with caplog.at_level(logging.INFO, "draftwood"):
         assert with_bursts(plain) is plain
-    assert "bursts score otherwise" in caplog.text
+    assert "bursts give other scores" in caplog.text
 
 
 def pair(kind: str, **settings):
@@ -264,7 +264,7 @@ def test_a_burst_that_cannot_be_run_or_chooses_badly_is_left_out(monkeypatch, ca
         _chosen, scores = inner(self, *args)
         return [int(row.argmin()) for row in scores], scores
 
-    for forward, message in ((fails, "Exception from somewhere"), (chooses, "score otherwise|choose other tokens")):
+    for forward, message in ((fails, "Exception from somewhere"), (chooses, "give other scores|do not choose the best")):
         caplog.clear()
         with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "draftwood"):
             patch.setattr(BurstNetwork, "forward", forward)

@@ -233,7 +233,7 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
     inner = memory.GrowingMemory._clear
 
     def wrong(memory, most):
-        line = memory._line[:, : memory._slots]
+        line = memory._bias[:, : memory._slots]
         line[:] = np.roll(line, 1, axis=1)
         inner(memory, most)
 
@@ -287,7 +287,7 @@ def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
     inner = memory.GrowingMemory.compact
 
     def compact(memory, source, target):
-        memory._places = [place - (memory._new - len(memory._places)) for place in memory._places]
+        memory._token_slots = [place - (memory._new - len(memory._token_slots)) for place in memory._token_slots]
         inner(memory, source, target)
 
     monkeypatch.setattr(memory.GrowingMemory, "compact", compact)
@@ -298,7 +298,7 @@ def test_control_tokens_of_no_use_that_are_seen(monkeypatch):
 def test_control_dead_slots_that_are_seen(monkeypatch):
     rows = walk("llama", [5, 2])
     rows.round()
-    rows.runner._memory._line.fill(0.0)
+    rows.runner._memory._bias.fill(0.0)
     assert rows.round() > WRONG
 
 
@@ -328,7 +328,7 @@ def test_small_inputs_are_copied_in_inference_mode_and_out_of_it():
 def test_control_bare_roots_that_see_what_was_rejected():
     rows = walk("llama", [5])
     rows.round(nodes=8)
-    rows.runner._memory._line.fill(0.0)
+    rows.runner._memory._bias.fill(0.0)
     assert rows.round(nodes=1) > WRONG
 
 
@@ -422,7 +422,7 @@ def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpu
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_number_formats_are_refused_by_name(dtype):
-    with pytest.raises(ConfigError, match=f"dtype {str(dtype)[6:]} cannot be had with OpenVINO: .*float32 or bfloat16"):
+    with pytest.raises(ConfigError, match=f"dtype {str(dtype)[6:]} is impossible with OpenVINO: .*float32 or bfloat16"):
         OpenVinoRunner(tiny("gpt2", dtype=dtype))
 
 
@@ -479,7 +479,7 @@ def test_control_a_graph_that_ignores_what_a_tree_needs(ignored):
 def test_control_a_graph_of_another_model_is_seen(monkeypatch):
     other = graph_of(small("gpt2", seed=1))
     monkeypatch.setattr("draftwood.runners.openvino.runner.stored_graph", lambda *_: other)
-    with pytest.raises(ModelError, match="scores a text otherwise"):
+    with pytest.raises(ModelError, match="scores a text differently"):
         OpenVinoRunner(small("gpt2"))
 
 

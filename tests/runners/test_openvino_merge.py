@@ -151,7 +151,7 @@ def test_control_parts_that_are_mixed_up_are_seen(monkeypatch):
 
     monkeypatch.setattr(merge, "_merge", mixed_up)
     model = small("opt", seed=5)  # of which there is no graph yet
-    with pytest.raises(ModelError, match="scores a text otherwise"):
+    with pytest.raises(ModelError, match="scores a text differently"):
         OpenVinoRunner(model)
 
 

@@ -18,7 +18,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.engine.target import Target
-from draftwood.runners.rows import padded_rows, staying
+from draftwood.runners.rows import padded_rows, remaining_rows
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.paths import PathRunner
@@ -259,7 +259,7 @@ def test_a_new_batch_begins_wherever_the_last_one_ended():
 
 
 def test_lists_and_tensors_of_rows():
-    assert staying(4, [2, 0]) == [1, 3]
+    assert remaining_rows(4, [2, 0]) == [1, 3]
     found = padded_rows(torch.ones(1, 2), torch.full((2, 3), 2.0), 1)
     assert found.tolist() == [[1, 1, 0], [2, 2, 2], [2, 2, 2]]
 
@@ -289,7 +289,7 @@ def test_control_new_rows_that_see_the_text_of_others():
     rows = Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), [5, 1])
     rows.round()
     rows.add([3])
-    rows.runner._memory._line[2] = 0.0
+    rows.runner._memory._bias[2] = 0.0
     assert rows.round() > WRONG
 
 

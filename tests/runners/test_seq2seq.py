@@ -261,7 +261,7 @@ REFUSED = {
                     "decoder_ffn_dim": 16, "num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2},
                    "several tokens at once"),
     "switch_transformers": ({"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "num_experts": 2},
-                            "experts leave tokens out"),
+                            "experts drop tokens"),
     "bigbird_pegasus": ({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
                          "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}, "original_full"),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from draftwood.core.settings import Method
 from draftwood.engine.methods import resolve
 from draftwood.loading import profile
 from draftwood.loading.models import bundled_pairs, choose_device, choose_dtype
-from draftwood.runners.auto import VARIABLE, wanted, why_not_openvino
+from draftwood.runners.auto import VARIABLE, requested_backend, why_not_openvino
 from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig
 from draftwood.runners.openvino.store import store_folder, store_size
@@ -60,7 +60,7 @@ def gather() -> dict[str, Any]:
 
 def _auto_backend(device: torch.device) -> dict[str, Any]:
     """What backend ``auto`` tries here, in this order, and why it does not begin with OpenVINO, if it does not."""
-    named = wanted("auto")
+    named = requested_backend("auto")
     if named != "auto":
         return {"auto": [named], "reason": f"{VARIABLE} is set"}
     reason = why_not_openvino(device)

@@ -1,6 +1,6 @@
-"""Runners: a network and its memory of the rows' texts, for target and draft models.
+"""Runners: a network and its cache, for target and draft models.
 
-``protocols`` says what a runner does; rooms above this one know only that. ``slots`` keeps the rows' slot tables, ``cache``
-PyTorch's keys and values. Runners are in ``torch_runner``, ``openvino/``, ``seq2seq/`` (encoder-decoder models) and
-``blocks/`` (drafters that score a whole block); ``factory`` chooses among them.
+``protocols`` says what a runner does; the packages above import little else. ``slots`` keeps the slot tables of the rows,
+``cache`` the keys and values of PyTorch. Runners are in ``torch_runner``, ``openvino/``, ``seq2seq/`` (encoder-decoder
+models) and ``blocks/`` (drafters that score a whole block); ``factory`` chooses among them.
 """

@@ -1,4 +1,4 @@
-"""What ``auto`` is: OpenVINO for models on a CPU where it is installed and has the memory for them, else PyTorch."""
+"""The choice of ``auto``: OpenVINO for models on a CPU if it is installed and memory suffices, else PyTorch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from draftwood.core.settings import BackendName
 from draftwood.runners.openvino.store import is_stored
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
-_MARGIN = 1.2  # on what the compiler takes beside the weights; 1.13 was the most that was seen
-_UNKNOWN = 1 << 30  # bytes that may be taken where nobody says how many there are
+_MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13
+_UNKNOWN = 1 << 30  # bytes that may be used if the available memory is unknown
 
 
-def wanted(backend: BackendName) -> BackendName:
-    """A backend that is named, as it is; for ``auto`` what the environment variable ``DRAFTWOOD_BACKEND`` names, if set.
+def requested_backend(backend: BackendName) -> BackendName:
+    """The backend; for ``auto`` the one that the environment variable ``DRAFTWOOD_BACKEND`` names, if set.
 
     Raises:
         ConfigError: the variable names no backend.
@@ -32,7 +32,7 @@ def wanted(backend: BackendName) -> BackendName:
 
 
 def why_not_openvino(device: torch.device) -> str | None:
-    """Why ``auto`` is PyTorch whatever the models on this device are; None if it tries OpenVINO."""
+    """Why ``auto`` chooses PyTorch for any models on this device; None if it tries OpenVINO."""
     if device.type != "cpu":
         return f"the models are on {device}"
     if version_of("openvino") is None:
@@ -41,10 +41,10 @@ def why_not_openvino(device: torch.device) -> str | None:
 
 
 def why_no_room(models: Sequence[Any]) -> str | None:
-    """Why these models, in memory already, should not be converted and compiled beside themselves; None if they may.
+    """Why memory does not suffice to convert and compile these loaded models; None if it does.
 
-    The compiled weights are a copy in the models' own number format. A conversion of weights that are not float32 makes a
-    copy in float32 too, unless the converted model is kept already.
+    The compiled weights are a copy in the models' number format. Weights that are not float32 are first copied to float32,
+    unless the converted model is in the cache.
     """
     room = available_memory()
     allowed = _UNKNOWN if room is None else room
@@ -53,11 +53,11 @@ def why_no_room(models: Sequence[Any]) -> str | None:
     needed = sum(_needed(model, stored=is_stored(model)) for model in models)
     if needed <= allowed:
         return None
-    found = "how much there is cannot be told here" if room is None else f"{room / 1e9:.1f} GB are available"
+    found = "the available memory is unknown" if room is None else f"{room / 1e9:.1f} GB are available"
     return f"its copy of the models would take about {needed / 1e9:.1f} GB of memory, and {found}"
 
 
 def _needed(model: Any, *, stored: bool = False) -> int:
-    """Bytes beside the model itself."""
+    """Bytes in addition to the model itself."""
     converted = 0 if stored or model.dtype == torch.float32 else 4
     return int(_MARGIN * sum(weight.numel() * (weight.element_size() + converted) for weight in model.parameters()))

@@ -1,4 +1,4 @@
-"""A key-value cache for trees: buffers that grow by doubling, and a path that is moved in place behind the text."""
+"""A key-value cache for trees: buffers grow by doubling, and the accepted path is moved in place after the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
 from draftwood.runners.slots import ForwardBatch
 
 _SMALLEST = 256
@@ -20,7 +20,7 @@ _SMALLEST = 256
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers in two buffers ``[layer, row, head, slot, dim]``.
 
-    New entries go to the slots ``[start, start + n)`` of every row; which slot means what is the slot table's business.
+    New entries go to the slots ``[start, start + n)`` of every row; the slot table knows what each slot holds.
     """
 
     def __init__(self, layer_count: int) -> None:
@@ -29,14 +29,14 @@ class TreeCache(Cache):  # type: ignore[misc]
         self.clear()
 
     def clear(self) -> None:
-        """All rows leave, and their memory with them."""
+        """Remove all rows and free their memory."""
         self.keys: Float[Tensor, "layer row head slot dim"] | None = None
         self.values: Float[Tensor, "layer row head slot dim"] | None = None
         self.start = 0
         self.capacity = _SMALLEST
 
     def add(self, rows: int) -> None:
-        """New rows, whose slots hold nothing."""
+        """Append rows with empty slots."""
         if self.keys is not None and self.values is not None:
             self.keys, self.values = (
                 torch.cat([part, part.new_zeros(part.shape[0], rows, *part.shape[2:])], dim=1)
@@ -44,14 +44,14 @@ class TreeCache(Cache):  # type: ignore[misc]
             )
 
     def reserve(self, slots: int) -> None:
-        """Make room for ``slots`` entries per row, doubling."""
+        """Make room for ``slots`` entries per row."""
         while self.capacity < slots:
             self.capacity *= 2
         if self.keys is not None and self.values is not None and self.keys.shape[3] < self.capacity:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
     def place(self, batch: ForwardBatch) -> None:
-        """Make room for a batch; its entries come next."""
+        """Make room for a batch, whose entries are written next."""
         self.reserve(batch.start + batch.tokens.shape[1])
         self.start = batch.start
 
@@ -105,7 +105,7 @@ class TreeCache(Cache):  # type: ignore[misc]
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
+        """Remove these rows; the others keep their order."""
         if self.keys is not None and self.values is not None:
-            stay = torch.tensor(staying(self.keys.shape[1], rows), dtype=torch.long, device=self.keys.device)
+            stay = torch.tensor(remaining_rows(self.keys.shape[1], rows), dtype=torch.long, device=self.keys.device)
             self.keys, self.values = self.keys.index_select(1, stay), self.values.index_select(1, stay)

@@ -6,38 +6,32 @@ import re
 from typing import Any, NamedTuple
 
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
-
-
-_NO_SIZE = {  # looked at below, or no number of tokens that are attended to
+_NO_SIZE = {  # handled below, or not a number of attended tokens
     *("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "prefix_dense_sliding_window_pattern"),
     *("max_window_layers", "chunk_size_feed_forward", "num_logits_to_keep"),
 }
-
-
-FAR = 256  # tokens of the longest text behind which a proof is given
-
-
+MAX_CHECKED = 256  # longest text, in tokens, after which trees are checked
 _CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 
 
 class Context(NamedTuple):
-    """The longest text in tokens, and what sets it."""
+    """The longest text in tokens, and the reason."""
 
     length: int
     reason: str
 
 
 def context(config: Any) -> Context | None:
-    """The longest text that a tree can be scored on exactly; None if unlimited.
+    """The longest text whose trees are scored exactly; None if unlimited.
 
-    Inside its first window sliding attention *is* full attention, and up to its switching point long-range rotary embedding
-    is the short-range one. Beyond them a tree would not be scored as a chain is, so they count as the end of the context.
+    Sliding attention equals full attention inside its first window, and long-range rotary embedding equals the short-range
+    one up to its switching point. Beyond them a tree would be scored differently from a chain, so the context ends there.
     """
     return min((one for one in (own_context(config), window(config), *_changes(config)) if one is not None), default=None)
 
 
 def own_context(config: Any) -> Context | None:
-    """The longest text that the model itself takes; None if unlimited."""
+    """The longest text that the model accepts; None if unlimited."""
     config = config.get_text_config()
     found = [
         Context(value, f"its configuration says {name}={value}")
@@ -48,7 +42,7 @@ def own_context(config: Any) -> Context | None:
 
 
 def window(config: Any) -> Context | None:
-    """The first window of sliding attention; None if no layer slides."""
+    """The first window of sliding attention; None if no layer has any."""
     config = config.get_text_config()
     size = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -59,12 +53,12 @@ def window(config: Any) -> Context | None:
 
 
 def _changes(config: Any) -> list[Context]:
-    """Lengths from which on the model may score otherwise."""
+    """Lengths beyond which the model may score differently."""
     config = config.get_text_config()
     found = [
-        Context(value, f"its configuration says {name}={value}, and behind so many tokens trees were not tried")
+        Context(value, f"its configuration says {name}={value}, and trees were not checked beyond that many tokens")
         for name, value in unknown_sizes(config).items()
-        if value > FAR
+        if value > MAX_CHECKED
     ]
     rope = getattr(config, "rope_parameters", None) or {}
     switch = rope.get("original_max_position_embeddings")
@@ -74,7 +68,7 @@ def _changes(config: Any) -> list[Context]:
 
 
 def unknown_sizes(config: Any) -> dict[str, int]:
-    """Numbers of tokens in the configuration from which on its attention might change; nobody here knows them."""
+    """Unknown settings of the configuration that may be numbers of tokens at which its attention changes."""
     return {
         name: value
         for name, value in vars(config.get_text_config()).items()
@@ -83,5 +77,5 @@ def unknown_sizes(config: Any) -> dict[str, int]:
 
 
 def layer_count(config: Any) -> int:
-    """Layers that keep keys and values."""
+    """Layers with keys and values."""
     return int(config.get_text_config().num_hidden_layers)

@@ -1,4 +1,4 @@
-"""Which library runs a pair of models."""
+"""The choice of the library that runs a pair of models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from draftwood.core.errors import ConfigError, DraftwoodError
 from draftwood.core.settings import Backend, BackendName, Weights
-from draftwood.runners.auto import wanted, why_no_room, why_not_openvino
+from draftwood.runners.auto import requested_backend, why_no_room, why_not_openvino
 from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.heads_runner import HeadsRunner
@@ -32,7 +32,7 @@ class Runners(NamedTuple):
     """A target and its draft, run by the same library.
 
     Attributes:
-        fallback: why ``auto`` is PyTorch; None where it is OpenVINO, or a backend was named.
+        fallback: why ``auto`` chose PyTorch; None if it chose OpenVINO, or a backend was named.
     """
 
     target: ModelRunner
@@ -52,30 +52,30 @@ def make_runners(
 
     Args:
         model, draft_model: ``transformers`` causal language models; the draft model may be None.
-        backend: ``auto`` is OpenVINO on a CPU where it is installed, runs both models and has the memory for it; else
-            PyTorch, with the reason in ``fallback``. The environment variable ``DRAFTWOOD_BACKEND`` may name what it is.
-        weights: ``int8`` rounds them; the rounded target is then the target. OpenVINO only, which ``auto`` is then.
-        place: OpenVINO's name of the device that computes; its CPU by default. OpenVINO only, as above.
+        backend: ``auto`` chooses OpenVINO on a CPU if it is installed, runs both models and has enough memory. Otherwise it
+            chooses PyTorch and gives the reason in ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
+        weights: ``int8`` quantizes them; the quantized target is then the target. OpenVINO only; ``auto`` chooses it then.
+        place: OpenVINO's name of the device, by default its CPU. OpenVINO only; ``auto`` chooses it then.
 
     Raises:
-        ConfigError: a backend that is not installed, or does not do what the options say.
-        ModelError: a model that cannot score a tree, or that the backend cannot run.
+        ConfigError: the backend is not installed, or does not support these options.
+        ModelError: a model cannot score a tree, or the backend cannot run it.
     """
-    if wanted(backend) == "auto" and (weights != "same" or place is not None):
+    if requested_backend(backend) == "auto" and (weights != "same" or place is not None):
         backend = "openvino"
     models = [model] if draft_model is None else [model, draft_model]
-    return _made(backend, models, lambda name: _by(name, model, draft_model, weights, place))
+    return _run_by(backend, models, lambda name: _runners_by(name, model, draft_model, weights, place))
 
 
 def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
-    """Runners of two models by what runs this one, in the same way; raises what :func:`make_runners` raises."""
+    """Runners of two models with the backend and settings of ``runner``; errors as for :func:`make_runners`."""
     if isinstance(runner, OpenVinoRunner):
-        return _by("openvino", model, draft_model, runner.weights, runner.place)
-    return _by("torch", model, draft_model, "same", None)
+        return _runners_by("openvino", model, draft_model, runner.weights, runner.place)
+    return _runners_by("torch", model, draft_model, "same", None)
 
 
 class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library; heads run in PyTorch with either.
+    """An encoder-decoder target and its drafter, run by the same library; heads always run in PyTorch.
 
     Attributes:
         fallback: as for :class:`Runners`.
@@ -95,19 +95,18 @@ def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendNa
         backend: as for :func:`make_runners`.
 
     Raises:
-        ConfigError: a backend that is not installed, or does not do what the options say.
-        ModelError: a model that cannot score a tree, or that the backend cannot run.
-        PairingError: a drafter that was trained for another target.
+        ConfigError, ModelError: as for :func:`make_runners`.
+        PairingError: the drafter was trained for another target.
     """
     if isinstance(draft_model, MaskedBlockDrafter | HeadsDrafter):
         draft_model.check_target(model)
     converted = [model] if draft_model is None or isinstance(draft_model, HeadsDrafter) else [model, draft_model]
-    return _made(backend, converted, lambda name: _translation_by(name, model, draft_model))
+    return _run_by(backend, converted, lambda name: _translation_runners_by(name, model, draft_model))
 
 
-def _made(backend: BackendName, models: Sequence[Any], make: Callable[[Backend], _Made]) -> _Made:
-    """What the backend makes, or for ``auto`` OpenVINO if it can, else PyTorch."""
-    chosen = wanted(backend)
+def _run_by(backend: BackendName, models: Sequence[Any], make: Callable[[Backend], _Made]) -> _Made:
+    """The runners of the backend; ``auto`` tries OpenVINO, then PyTorch."""
+    chosen = requested_backend(backend)
     if chosen != "auto":
         return make(chosen)
     reason = why_not_openvino(models[0].device)
@@ -116,26 +115,26 @@ def _made(backend: BackendName, models: Sequence[Any], make: Callable[[Backend],
             reason = why_no_room(models)
             if reason is None:
                 return make("openvino")
-        except (DraftwoodError, RuntimeError, MemoryError) as error:  # the middle one is OpenVINO's own
+        except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
             reason = " ".join(str(error).split()) or type(error).__name__
         _LOG.info("PyTorch runs the models, as OpenVINO does not: %s", reason)
     return make("torch")._replace(fallback=reason)
 
 
 @contextmanager
-def _of_the_draft() -> Iterator[None]:
-    """Errors say that they are about the draft."""
+def _draft_errors() -> Iterator[None]:
+    """Prefix errors with "the draft"."""
     try:
         yield
     except DraftwoodError as error:
         raise type(error)(f"the draft: {error}") from error
 
 
-def _translation_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
+def _translation_runners_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
     target = seq2seq_runner(model, engine=backend, hidden=isinstance(draft_model, HeadsDrafter))
     if draft_model is None:
         return TranslationRunners(target, None)
-    with _of_the_draft():
+    with _draft_errors():
         return TranslationRunners(target, _drafter(backend, draft_model, model))
 
 
@@ -150,7 +149,7 @@ def _drafter(backend: Backend, draft_model: Any, model: Any) -> Runner:
     return causal_draft(kind(draft_model, drafts=True))
 
 
-def _by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place: str | None) -> Runners:
+def _runners_by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place: str | None) -> Runners:
     if backend == "torch":
         if weights != "same":
             raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
@@ -163,6 +162,6 @@ def _by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place:
 def _pair(kind: Callable[..., ModelRunner], model: Any, draft_model: Any) -> Runners:
     draft = None
     if draft_model is not None:
-        with _of_the_draft():
+        with _draft_errors():
             draft = with_bursts(causal_draft(kind(draft_model, drafts=True)))
     return Runners(kind(model), draft)

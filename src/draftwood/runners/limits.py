@@ -1,4 +1,4 @@
-"""The texts and tokens that a model takes."""
+"""The texts and tokens that a model accepts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 
 @final
 class TextLimits:
-    """What a model takes; a draft model is given more than that, and answers anything.
+    """The limits of a target; a draft model accepts every input.
 
-    Where a draft model's text is beyond its context, nothing is drafted. For tokens that it does not know its distribution
-    is only worse.
+    Nothing is drafted beyond the context of a draft model. Tokens that it does not know only make its distribution worse.
 
     Args:
-        check: raises a CacheError where a text of so many tokens, the root included, does not fit the model.
-        known: tokens that it has embeddings of.
-        drafts: it is a draft model.
+        check: raises a CacheError if a text of this many tokens, the root included, does not fit the model.
+        known: number of token embeddings.
+        drafts: the model is a draft model.
     """
 
     def __init__(self, check: Callable[[int], None], known: int, *, drafts: bool) -> None:
@@ -28,10 +27,10 @@ class TextLimits:
         self._drafts = drafts
 
     def check(self, length: int) -> None:
-        """Refuse a target's text that does not fit; raises a CacheError."""
+        """Raise a CacheError for a target's text that does not fit."""
         if not self._drafts:
             self._check(length)
 
-    def within(self, tokens: Int[Tensor, "row new"]) -> Int[Tensor, "row new"]:
-        """The tokens as the model reads them: for a draft model, unknown ones are the last one that it knows."""
+    def clamp(self, tokens: Int[Tensor, "row new"]) -> Int[Tensor, "row new"]:
+        """The tokens that the model reads; a draft model reads its last known token for unknown ones."""
         return tokens.clamp(max=self._known - 1) if self._drafts else tokens

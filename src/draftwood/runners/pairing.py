@@ -1,4 +1,4 @@
-"""Which target a drafter was trained for."""
+"""Digests of models, and the check that a drafter fits its target."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from draftwood.core.errors import PairingError
 
 
 def digest_of(model: Any) -> str:
-    """Sixteen hexadecimal digits that depend on every weight of a model, as bfloat16, and on the names of the weights.
+    """Digest (16 hexadecimal digits) of the names and bfloat16 values of all weights.
 
-    A model has the same digest whether it was loaded as float32 or bfloat16 from weights saved as bfloat16.
+    Weights saved as bfloat16 give the same digest if loaded as float32 or as bfloat16.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
-        if "embed_positions" not in name:  # fixed sinusoids, which are not saved
+        if "embed_positions" not in name:  # fixed sinusoids are not saved
             digest.update(name.encode())
             digest.update(weight.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
 def whole_digest(model: Any) -> str:
-    """Sixty-four hexadecimal digits that depend on every bit of every weight and saved buffer, and on their names.
-
-    Unlike with :func:`digest_of`, models that agree once they are rounded to bfloat16 differ here.
-    """
+    """Digest (64 hexadecimal digits) of the names and all bits of the weights and saved buffers."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
@@ -36,11 +33,7 @@ def whole_digest(model: Any) -> str:
 
 
 def check_target(drafter: Any, target: Any) -> None:
-    """Refuse a drafter that was trained for another target.
-
-    Raises:
-        PairingError: says which target was wanted and which came.
-    """
+    """Raise a PairingError, with both digests, if the drafter was trained for another target."""
     wanted, found = drafter.config.target, digest_of(target)
     if wanted != found:
         raise PairingError(

@@ -1,4 +1,4 @@
-"""The protocols of a network and its memory. Nothing outside this room knows how a runner stores keys and values."""
+"""The protocols of runners. Nothing outside this package knows how a runner stores keys and values."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from draftwood.core.scores import Scores
 
 @runtime_checkable
 class Runner(Protocol):
-    """A network and its memory, for target and draft models alike.
+    """A network and its cache, for target and draft models alike.
 
-    Rows are numbered from 0; rows come with :meth:`add` and leave with :meth:`drop`, between rounds only. A new batch of
-    texts begins with :meth:`clear`, then :meth:`add`.
+    Rows are numbered from 0. Rows are added and dropped between rounds only. A new batch begins with :meth:`clear`.
 
-    Per row the committed text is ``cached + pending``; the root of the next tree is its last token and is never pending.
-    Within a round ``extend`` appends nodes, numbered 0, 1, ... in the order they came (the root is node 0); ``commit`` ends
-    the round: it keeps some nodes and forgets the rest. A runner may compact its memory whenever it likes.
+    The committed text of a row is ``cached + pending``. Its last token is the root of the next tree and is never pending.
+    Within a round ``extend`` appends nodes, numbered 0, 1, ... in order; the root is node 0. ``commit`` ends the round: it
+    keeps some nodes and discards the rest. A runner may compact its cache at any time.
 
     Attributes:
         vocab_size: number of scores per node.
         max_length: the longest text in tokens, None if unlimited.
-        reads_source: the model has an encoder, and every row a source.
-        device: where tokens are wanted and scores come from.
-        forward_seconds: wall time spent in forwards since the runner was made.
+        reads_source: the model has an encoder, and every row has a source.
+        device: device of input tokens and of scores.
+        forward_seconds: wall time of all forwards of this runner.
     """
 
     reads_source: bool
@@ -44,21 +43,19 @@ class Runner(Protocol):
     def device(self) -> torch.device: ...
 
     def clear(self) -> None:
-        """All rows leave, also in the middle of a round: a stream that was closed early leaves one behind."""
-        ...
+        """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished."""
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """New rows, numbered after those that are there.
+        """Append rows.
 
         Args:
-            texts: the rows' prompts without their last token, which is the root; all of it is pending.
-            sources: what the encoder of an encoder-decoder model reads, row by row. Models without an encoder ignore them.
+            texts: the prompts without their last token, which is the root. All of these tokens are pending.
+            sources: the encoder's input, row by row; models without an encoder ignore it.
 
         Raises:
             ConfigError: a source is missing or empty, or holds tokens that the encoder does not know.
-            CacheError: a source that does not fit the encoder. No row is added then.
+            CacheError: a source does not fit the encoder. No row is added then.
         """
-        ...
 
     def extend(
         self,
@@ -66,13 +63,13 @@ class Runner(Protocol):
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
-        """Scores at each new node, which sees the text, its ancestors among the ``seen`` nodes so far, and itself. The first
-        call of a round also reads what is pending.
+        """Scores at each new node. A node sees the text, its ancestors among the ``seen`` nodes so far, and itself.
+
+        The first call of a round also reads the pending tokens.
 
         Raises:
             CacheError: the text and the tree do not fit the model's context.
         """
-        ...
 
     def commit(
         self,
@@ -83,16 +80,14 @@ class Runner(Protocol):
         """End the round.
 
         Args:
-            nodes: per row, the nodes that join the text, in this order.
-            pending: per row, the tokens that join it after them and are read later.
-            hidden: for a draft model that reads the target's hidden states: :attr:`draftwood.core.rounds.Round.hidden`.
-                Other runners ignore it.
+            nodes: per row, the nodes that are appended to the text, in this order.
+            pending: per row, the tokens that are appended after them and are read later.
+            hidden: :attr:`draftwood.core.rounds.Round.hidden`, for drafters that read the target's hidden states; other
+                runners ignore it.
         """
-        ...
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order and are numbered anew."""
-        ...
+        """Remove these rows. The others keep their order and are renumbered."""
 
 
 @runtime_checkable
@@ -100,9 +95,9 @@ class ModelRunner(Runner, Protocol):
     """A runner of a ``transformers`` model.
 
     Attributes:
-        model: the model, for its configuration and its own forward, whichever library runs it.
-        engine: what runs it: a backend, and how the weights were changed where they were.
-        network: what is called once per forward, with ``input_ids`` by name: the model, or what was made of it.
+        model: the ``transformers`` model, whichever library runs it; it has the configuration and a reference forward.
+        engine: the backend, and the change of the weights, if any.
+        network: the module that is called once per forward, with the keyword ``input_ids``.
     """
 
     @property
@@ -133,11 +128,10 @@ class SourceRunner(Runner, Protocol):
 
 @runtime_checkable
 class BurstRunner(Runner, Protocol):
-    """A draft model that can draft a burst: several tokens in one call, each chosen after the one before was read.
+    """A draft model that can draft a burst: several tokens in one call, each conditioned on those before it.
 
     Attributes:
-        burst: tokens chosen in one call; 0 where the present rows must be drafted for by :meth:`extend`. A round is drafted
-            for in one way or the other.
+        burst: tokens chosen in one call; 0 if the present rows need :meth:`extend`. A round uses only one of the two.
     """
 
     @property
@@ -146,51 +140,48 @@ class BurstRunner(Runner, Protocol):
     def draft_burst(
         self, token: int, path: Sequence[int], noise: Float[Tensor, "burst vocab"] | None, scale: float
     ) -> tuple[list[int], Float[Tensor, "burst scored"]]:
-        """Read a new node, then choose and read tokens below it; all choices but the last become nodes.
+        """Read a new node, then choose and read tokens below it. All choices but the last become nodes.
 
         Args:
-            token: the new node's; the root's at first.
-            path: numbers of the nodes above it, the root first.
-            noise: for each choice, over the target's vocabulary; None for no noise.
-            scale: of the scores, before noise is added.
+            token: token of the new node; the root's in the first call.
+            path: numbers of the node's ancestors, the root first.
+            noise: noise of each choice, over the target's vocabulary; None for no noise.
+            scale: factor of the scores, before noise is added.
 
         Returns:
-            The choices, each the best by score and noise, and the scores that they were chosen from.
+            The choices (each the arg-max of scaled score plus noise), and the unscaled scores.
         """
-        ...
 
 
 @runtime_checkable
 class BlockRunner(Runner, Protocol):
-    """A draft model that scores a whole block of coming tokens in one forward, each without knowing those before it.
+    """A draft model that scores a block of future tokens in one forward, each independently of those before it.
 
-    As a :class:`Runner` it makes that forward for the root; deeper nodes of the round get the scores of their depth, so
-    that every way of growing trees works on it.
+    As a :class:`Runner` it makes this forward for the root. Deeper nodes of the round get the scores of their depth, so
+    every drafter of trees can use it.
 
     Attributes:
-        block: the longest block in tokens; it ends every tree.
+        block: the longest block in tokens, and the greatest depth of a tree.
     """
 
     @property
     def block(self) -> int: ...
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        """Scores of the ``count`` tokens after the root, from one forward; the first call of a round, and the only one.
+        """Scores of the ``count`` tokens after the root, from one forward. It is the only scoring call of a round.
 
         Raises:
             ConfigError: ``count`` is below 1 or above ``block``.
         """
-        ...
 
 
 @runtime_checkable
 class LongBlockRunner(BlockRunner, Protocol):
-    """A :class:`BlockRunner` whose draft model also fills blocks longer than ``block``."""
+    """A :class:`BlockRunner` whose model can also fill blocks longer than ``block``."""
 
     def longer(self, block: int) -> BlockRunner:
-        """The same draft model as a runner of blocks of up to ``block`` tokens, with a memory of its own.
+        """A runner of the same model for blocks of up to ``block`` tokens, without rows.
 
         Raises:
-            ConfigError: it cannot fill them.
+            ConfigError: the model cannot fill them.
         """
-        ...

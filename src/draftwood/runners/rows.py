@@ -1,23 +1,44 @@
-"""Rows that come and go, as lists and tensors."""
+"""Helpers to add, pad and remove rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 
-def staying(count: int, gone: Sequence[int]) -> list[int]:
-    """Of the rows below ``count`` those that are not in ``gone``."""
+def remaining_rows(count: int, gone: Sequence[int]) -> list[int]:
+    """The rows below ``count`` that are not in ``gone``."""
     return [row for row in range(count) if row not in gone]
 
 
 def padded_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
-    """The rows of both, one below the other; the one that is shorter in ``dim`` is filled up with zeros."""
+    """The rows of both tensors, in this order; the one that is shorter in ``dim`` is padded with zeros."""
     size = max(first.shape[dim], second.shape[dim])
     parts = []
     for part in (first, second):
         missing = (*part.shape[:dim], size - part.shape[dim], *part.shape[dim + 1 :])
         parts.append(torch.cat([part, part.new_zeros(missing)], dim=dim) if part.shape[dim] < size else part)
     return torch.cat(parts)
+
+
+def padded_tokens(
+    rows: Sequence[Sequence[int]], padding: int, device: torch.device
+) -> tuple[Int[Tensor, "row longest"], Bool[Tensor, "row longest"] | None]:
+    """Rows padded on the right, and their mask: True at tokens, None without padding."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    tokens = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=device)
+    if min(lengths) == longest:
+        return tokens, None
+    return tokens, torch.arange(longest, device=device) < torch.tensor(lengths, device=device).unsqueeze(1)
+
+
+def joined_masks(first: Tensor | None, second: Tensor | None, tokens: Tensor, more: Tensor) -> Tensor | None:
+    """The masks [row, token] of two batches as one, whose shapes ``tokens`` and ``more`` have; None without padding."""
+    if first is None and second is None and tokens.shape[1] == more.shape[1]:
+        return None
+    whole = [torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) for part in (tokens, more)]
+    return padded_rows(whole[0] if first is None else first, whole[1] if second is None else second, 1)

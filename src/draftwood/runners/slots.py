@@ -1,4 +1,4 @@
-"""Which slot of a key-value cache holds which token, and what each new token sees: the host's half of the cache."""
+"""The slot table: which token each slot of a key-value cache holds, and what each new token sees."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
 
-_CHUNK = 512  # pending tokens of one forward; bounds the memory of a long prompt's mask
+_CHUNK = 512  # most pending tokens of one forward; bounds the size of a long prompt's mask
 
 
 @runtime_checkable
@@ -21,36 +21,32 @@ class KVCache(Protocol):
     """Keys and values of the rows, slot by slot."""
 
     def clear(self) -> None:
-        """All rows leave."""
-        ...
+        """Remove all rows."""
 
     def add(self, rows: int) -> None:
-        """New rows without a text, behind those that are there."""
-        ...
+        """Append rows with empty texts."""
 
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
-        """End a round: per row, the slots ``source`` join the text, which ends before the slot ``target``."""
-        ...
+        """End a round: per row, append the slots ``source`` to the text, which ends before the slot ``target``."""
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
-        ...
+        """Remove these rows; the others keep their order."""
 
 
 class ForwardBatch(NamedTuple):
-    """What one forward reads: pending tokens, then nodes; they go to the slots from ``start`` on."""
+    """The input of one forward: pending tokens, then nodes. Their slots begin at ``start``."""
 
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use, or over those of this round only; None where every new token sees all of them."""
+    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
     start: int
     keep: int
-    """How many of the last tokens are to be scored."""
+    """Number of last tokens to score."""
 
 
 class ForwardOutput(NamedTuple):
-    """What one forward returns."""
+    """The output of one forward."""
 
     logits: Float[Tensor, "row keep vocab"]
     hidden: Float[Tensor, "row new width"] | None = None
@@ -61,17 +57,17 @@ class RoundSlots:
     """The slots of one round: [0, base) committed tokens, [base, base + pad) pending ones, aligned right, then the nodes.
 
     Args:
-        cached: per row, committed tokens in the cache; they are in its slots [0, cached).
-        pending: per row, committed tokens that are not.
-        device: of the rows' ends.
+        cached: per row, the number of committed tokens in the cache, in slots [0, cached).
+        pending: per row, the committed tokens that are not in the cache.
+        device: device of ``end``.
 
     Attributes:
-        ends: the roots' positions.
+        ends: positions of the roots.
         end: the same, as one number if all are equal, else [row, 1].
-        even: every row owns all slots in use, and nothing is padded: the common case, and the only one with a single row.
-        nodes: nodes of this round so far.
-        loaded: pending columns that are in the cache already.
-        positions: of the tokens of this round's forwards.
+        even: every row owns all slots in use and none is padded, as always with a single row.
+        nodes: number of nodes of this round so far.
+        loaded: number of pending columns that are in the cache.
+        positions: positions of the tokens, for each forward of this round.
     """
 
     def __init__(self, cached: Sequence[int], pending: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -88,11 +84,11 @@ class RoundSlots:
 
     @property
     def waiting(self) -> int:
-        """Pending columns that are not in the cache yet."""
+        """Number of pending columns that are not in the cache."""
         return self.pad - self.loaded
 
     def batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
-        """A forward that reads so many more pending columns, and then nodes."""
+        """The next forward, with these numbers of pending columns and nodes."""
         start = self.base + self.loaded + self.nodes
         self.loaded += pending
         self.nodes += nodes
@@ -102,15 +98,15 @@ class RoundSlots:
 
 @final
 class SlotTable:
-    """The rows of a runner. Per row the committed text is ``cached + pending``; the root comes after it.
+    """The rows of a runner. Per row the committed text is ``cached + pending``, and the root follows it.
 
     Args:
         cache: keys and values of the rows.
-        dtype: of the masks.
-        device: of tokens, positions and masks.
-        longest: positions from here on do not exist; nodes there get the last one, and their scores are never used.
-        bare: make no mask where there is nothing to hide.
-        recent: make masks over this round's slots only, for a cache that knows itself what is hidden of the others.
+        dtype: type of the masks.
+        device: device of tokens, positions and masks.
+        longest: number of positions; later nodes get the last position, and their scores are never used.
+        bare: omit masks that hide nothing.
+        recent: make masks over this round's slots only, for a cache that masks the others itself.
     """
 
     def __init__(
@@ -141,26 +137,26 @@ class SlotTable:
 
     @property
     def longest_text(self) -> int:
-        """Tokens of the longest row, its root included."""
+        """Length of the longest text, its root included."""
         return max(self._round.ends, default=0) + 1
 
     def clear(self) -> None:
-        """All rows leave."""
+        """Remove all rows."""
         self.cache.clear()
         self._cached, self._pending = [], []
         self._begin_round()
 
     def add(self, texts: Sequence[Sequence[int]]) -> None:
-        """New rows, all of whose texts are pending."""
+        """Append rows; all tokens of their texts are pending."""
         self.cache.add(len(texts))
         self._cached += [0] * len(texts)
         self._pending += [list(text) for text in texts]
         self._begin_round()
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
+        """Remove these rows; the others keep their order."""
         self.cache.drop(rows)
-        stay = staying(len(self), rows)
+        stay = remaining_rows(len(self), rows)
         self._cached = [self._cached[r] for r in stay]
         self._pending = [self._pending[r] for r in stay]
         self._begin_round()
@@ -171,19 +167,18 @@ class SlotTable:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Iterator[ForwardBatch]:
-        """What is read for new nodes of the round: what is still pending, in several forwards if it is long, and the nodes
-        in the last one."""
+        """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
         while self._round.waiting > _CHUNK:
             yield self.pending_batch(_CHUNK)
         yield self._node_batch(tokens, depths, ancestors)
 
     def pending_batches(self) -> Iterator[ForwardBatch]:
-        """The pending tokens alone."""
+        """The forwards of the pending tokens alone."""
         while self._round.waiting:
             yield self.pending_batch(min(_CHUNK, self._round.waiting))
 
     def pending_batch(self, count: int) -> ForwardBatch:
-        """The next ``count`` columns of pending tokens."""
+        """A forward of the next ``count`` columns of pending tokens."""
         columns = slice(self._round.loaded, self._round.loaded + count)
         mask = self._mask(count, None)
         return self._round.batch(*self._pending_columns(columns), mask, count, 0)
@@ -194,13 +189,13 @@ class SlotTable:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> ForwardBatch:
-        """What is still pending, and new nodes of the round."""
+        """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end
         if left:
-            before, their_positions = self._pending_columns(slice(now.loaded, now.pad))
+            before, positions_before = self._pending_columns(slice(now.loaded, now.pad))
             tokens = torch.cat([before, tokens], dim=1)
-            positions = torch.cat([their_positions, positions], dim=1)
+            positions = torch.cat([positions_before, positions], dim=1)
         if self.longest is not None and max(now.ends) + now.nodes + n > self.longest:
             positions = positions.clamp(max=self.longest - 1)
         nothing_hidden = self._bare and now.even and not left and now.nodes + n == 1
@@ -208,7 +203,7 @@ class SlotTable:
         return now.batch(tokens, positions, mask, left, n)
 
     def scores(self, outputs: Sequence[ForwardOutput], nodes: int) -> Scores:
-        """What the forwards of :meth:`batches` returned for the last ``nodes`` tokens, and for the pending ones before."""
+        """Scores of the last ``nodes`` tokens of :meth:`batches`, and hidden states of these and of the pending tokens."""
         logits, parts = outputs[-1].logits, [part for _, part in outputs if part is not None]
         if not parts:
             return Scores(logits)
@@ -218,12 +213,12 @@ class SlotTable:
         return Scores(logits, hidden[:, columns:], read)
 
     def slot_positions(self) -> Int[Tensor, "row slot"]:
-        """The text positions of all slots in use; of slots that a row does not own, any."""
+        """Text positions of all slots in use; arbitrary for slots that a row does not own."""
         base = torch.arange(self._round.base, device=self.device).expand(len(self), -1)
         return torch.cat([base, *self._round.positions], dim=1)
 
     def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        """End the round: per row, ``nodes`` join the text in this order, then the tokens ``pending``."""
+        """End the round: per row, append ``nodes`` to the text in this order, then the tokens ``pending``."""
         if self._round.nodes == 0:  # nothing was scored in this round
             for waiting, tokens in zip(self._pending, pending, strict=True):
                 waiting.extend(tokens)
@@ -240,7 +235,7 @@ class SlotTable:
         self._begin_round()
 
     def _pending_columns(self, columns: slice) -> tuple[Int[Tensor, "row column"], Int[Tensor, "row column"]]:
-        """Pending tokens and their positions, by one transfer to the device; shorter rows are padded on the left."""
+        """Pending tokens and their positions, in one transfer to the device; shorter rows are padded on the left."""
         tokens, positions = [], []
         for cached, pending in zip(self._cached, self._pending, strict=True):
             missing = self._round.pad - len(pending)
@@ -249,11 +244,11 @@ class SlotTable:
             row = range(first + columns.start, first + columns.start + len(tokens[-1]))
             last = row.stop if self.longest is None else self.longest - 1
             positions.append([min(max(position, 0), last) for position in row])
-        its_tokens, its_positions = torch.tensor([tokens, positions], device=self.device).unbind()
-        return its_tokens, its_positions
+        token_columns, position_columns = torch.tensor([tokens, positions], device=self.device).unbind()
+        return token_columns, position_columns
 
     def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
-        """Additive mask of ``pending`` new pending tokens and then the new nodes over all slots in use."""
+        """Additive mask of ``pending`` pending tokens, then of the new nodes, over all slots in use."""
         base = 0 if self._recent else self._round.base
         old = base + self._round.loaded
         if ancestors is not None and not pending and self._round.even:
@@ -267,7 +262,7 @@ class SlotTable:
         return torch.where(visible, self._seen_bias, self._hidden_bias).unsqueeze(1)
 
     def _visible(self, shape: tuple[int, int, int], base: int, pending: int) -> Bool[np.ndarray, "row new slot"]:
-        """What new tokens see of committed and pending ones; pending tokens see none of the nodes behind them."""
+        """Which committed and pending tokens the new tokens see; pending tokens see no nodes."""
         now, visible = self._round, np.ones(shape, dtype=np.bool_)
         ready = base + now.loaded + pending
         if min(self._cached, default=0) < base:
@@ -280,5 +275,5 @@ class SlotTable:
         if pending > 1 or (pending and not now.even):
             square = visible[:, :pending, ready - pending : ready]
             square &= np.tri(pending, dtype=np.bool_)
-            square[:, range(pending), range(pending)] = True  # padding sees itself, so that no softmax is empty
+            square[:, range(pending), range(pending)] = True  # padding sees itself, or its softmax would be empty
         return visible

@@ -1,14 +1,14 @@
-"""Which architectures can score a tree: a look at the configuration, then a proof on five tokens.
+"""Which architectures can score a tree: a check of the configuration, then of the scores of a tree of five tokens.
 
-Where the configuration names a size that nobody here knows (a window, a chunk, a number of keys that are kept), the proof is
-given again behind a text that is longer than it. A size beyond ``FAR`` tokens would make loading slow: there the context
-ends at that size.
+If the configuration has an unknown size (a window, a chunk, a number of kept keys), the tree is also scored after a text
+longer than that. A size beyond ``MAX_CHECKED`` tokens would make loading slow, so the context ends there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,60 +16,58 @@ import torch
 from jaxtyping import Float
 
 from draftwood.core.errors import CacheError, ModelError, NumericsError
-from draftwood.runners.context import (
-    FAR,
-    Context,
-    context,
-    own_context,
-    unknown_sizes,
-)
+from draftwood.runners.context import MAX_CHECKED, Context, context, own_context, unknown_sizes
 from draftwood.runners.limits import TextLimits
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import ModelRunner, SourceRunner
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
     "bloom": _ALIBI,
     "mpt": _ALIBI,
-    "gpt_neo": "its local attention counts places in memory, not positions",
-    "reformer": "it attends by buckets of a hash of the text",
+    "gpt_neo": "its local attention depends on cache slots, not on positions",
+    "reformer": "its attention depends on hash buckets of the text",
 }
 _BY_CONTENT: Mapping[str, str] = {
-    "keep_window_size": "beyond so many tokens each attends to the most relevant ones only, chosen by their content",
-    "index_topk": "an indexer chooses the tokens that are attended to by their content",
-    "index_topk_blocks": "an indexer chooses the blocks that are attended to by their content",
+    "keep_window_size": "beyond that many tokens each one attends only to others chosen by their content",
+    "index_topk": "an indexer chooses the attended tokens by their content",
+    "index_topk_blocks": "an indexer chooses the attended blocks by their content",
 }
-_TEXT = 48  # tokens that a conversion is compared on
-# Many models compute norms and attention in float32 whatever their weights.
+_TEXT = 48  # tokens of the text that checks a conversion
+# Many models compute norms and attention in float32 with any weights.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
 def check_architecture(model: Any) -> None:
-    """Refuse by name what cannot work.
+    """Refuse models whose configuration shows that they cannot score a tree.
 
     Raises:
-        ModelError: an encoder-decoder, a state-space or linear-attention model, or an attention without a free mask.
+        ModelError: an encoder-decoder, state-space or linear-attention model, or an attention that ignores masks.
     """
-    config = model.config
-    kind = getattr(config, "model_type", type(model).__name__)
+    config, kind = model.config, model_kind(model)
     reason = _ALIBI if getattr(config, "alibi", False) else _REFUSED.get(kind)
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
     if getattr(model, "_is_stateful", False):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
-    reason = _chooses(config.get_text_config()) or reason
+    reason = _attention_problem(config.get_text_config()) or reason
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
         raise ModelError(f"model type {kind!r} cannot score a draft tree: {reason}. Use a full-attention causal model")
 
 
-def _chooses(config: Any) -> str | None:
-    """Why the attention of these layers depends on more than a mask and positions; None where it does not."""
+def model_kind(model: Any) -> str:
+    """The model type of the configuration, or else the class."""
+    return str(getattr(model.config, "model_type", type(model).__name__))
+
+
+def _attention_problem(config: Any) -> str | None:
+    """Why the attention depends on more than a mask and positions; None if it does not."""
     for name, what in _BY_CONTENT.items():
         if value := getattr(config, name, None):
             return f"its configuration says {name}={value}: {what}"
     if getattr(config, "attention_type", None) == "block_sparse":
-        return "its block_sparse attention leaves out blocks that a mask cannot bring back"
+        return "its block_sparse attention skips blocks that a mask cannot restore"
     strange = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if choosing := sorted(kind for kind in strange if kind.endswith("_attention") and kind != "linear_attention"):
         return f"its layers of type {', '.join(choosing)} choose what they attend to by more than a mask and positions"
@@ -79,14 +77,7 @@ def _chooses(config: Any) -> str | None:
 
 
 def check_fits(model: Any, length: int, limit: Context | None) -> None:
-    """Refuse a text that will outgrow a limit of the model.
-
-    Args:
-        length: tokens of the prompt and all that may follow.
-
-    Raises:
-        CacheError: says how long both are, and what to do.
-    """
+    """Raise a CacheError if ``length`` tokens, of the prompt and its continuation, exceed a limit of the model."""
     if limit is not None and length > limit.length:
         raise CacheError(
             f"prompt and max_new_tokens make {length} tokens, but {model.config.model_type} takes {limit.length} "
@@ -95,18 +86,13 @@ def check_fits(model: Any, length: int, limit: Context | None) -> None:
 
 
 def check_window(model: Any, length: int) -> None:
-    """Refuse a text that will outgrow what trees are exact for, such as a sliding window, unless the model's own context
-    ends it before; raises what :func:`check_fits` raises."""
+    """As :func:`check_fits`, for limits within the model's context beyond which trees are not exact."""
     ours, own = context(model.config), own_context(model.config)
     check_fits(model, length, None if ours is None or (own is not None and own.length <= ours.length) else ours)
 
 
 def check_length(model: Any, context: Context | None, length: int) -> None:
-    """Refuse a text that is longer than this model's context.
-
-    Raises:
-        CacheError: says how long both are, and what sets the context.
-    """
+    """Raise a CacheError if a text of ``length`` tokens exceeds the model's context."""
     if context is not None and length > context.length:
         raise CacheError(
             f"the text has {length} tokens but {model.config.model_type} takes {context.length} ({context.reason}): "
@@ -115,16 +101,16 @@ def check_length(model: Any, context: Context | None, length: int) -> None:
 
 
 def text_limits(model: Any, *, drafts: bool) -> TextLimits:
-    """What a causal model takes."""
+    """The limits of a causal model."""
     known = int(model.get_input_embeddings().weight.shape[0])
     return TextLimits(partial(check_length, model, context(model.config)), known, drafts=drafts)
 
 
 def check_scores(runner: ModelRunner) -> None:
-    """Compare the scores of a text, of tokens from all over the vocabulary, with a plain forward of the model itself.
+    """Compare the scores of a text, of tokens from the whole vocabulary, with a plain forward of the model.
 
     Raises:
-        ModelError: they differ by more than rounding, so what runs is not the model.
+        ModelError: they differ by more than rounding errors.
     """
     model, length = runner.model, min(_TEXT, runner.max_length or _TEXT)
     known = int(model.get_input_embeddings().weight.shape[0])
@@ -132,59 +118,52 @@ def check_scores(runner: ModelRunner) -> None:
     with torch.inference_mode():
         ids = torch.tensor([text], device=runner.device)
         wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].double()
-    found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], behind=[])
+    found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], prefix=[])
     runner.clear()
     runner.forward_seconds = 0.0
-    worst = apart(found, wanted)
+    worst = score_difference(found, wanted)
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
         _refuse_nan(model, found, wanted)
         raise ModelError(
-            f"model type {model.config.model_type!r} scores a text otherwise in {type(runner).__name__} than by itself, by "
+            f"model type {model.config.model_type!r} scores a text differently in {type(runner).__name__}, by "
             f"{worst:.2g}: the conversion is wrong. Use --backend torch"
         )
 
 
 def check_tree_forward(runner: ModelRunner) -> None:
-    """Score a small tree and each of its paths as a chain; they must agree at every node. Where the configuration names
-    sizes that nobody here knows, the same behind longer texts, and by plain forwards of the model.
+    """Compare the scores of a small tree with those of each path as a chain.
+
+    For unknown sizes in the configuration, compare the tree after a longer text with plain forwards of the model.
 
     Raises:
         ModelError: the model ignores the mask or the positions, or fails on them.
         NumericsError: its scores are NaN.
     """
-    model = runner.model
+    model, kind = runner.model, model_kind(runner.model)
     tokens = [t % runner.vocab_size for t in (1, 2, 3, 4, 5)]
     paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
-    kind = getattr(model.config, "model_type", type(model).__name__)
-    try:
+    with checking(runner):
         tree = score_tree(runner, tokens, paths)
         chains = [score_tree(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))])[-1] for p in paths]
-    except Exception as error:
-        raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
-    finally:
-        runner.clear()
-        runner.forward_seconds = 0.0
-    worst = apart(tree, torch.stack(chains))
+    worst = score_difference(tree, torch.stack(chains))
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
         _refuse_nan(model, tree, *chains)
-        if model.training:
-            raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
+        check_evaluates(model)
         raise ModelError(
             f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
             "as a chain, so it ignores the attention mask or the positions. Use another model, or --method ar"
         )
     for name, size in unknown_sizes(model.config).items():
-        if size <= FAR and (runner.max_length is None or size + len(tokens) < runner.max_length):
-            _check_behind(runner, tokens, paths, name, size)
+        if size <= MAX_CHECKED and (runner.max_length is None or size + len(tokens) < runner.max_length):
+            _check_beyond(runner, tokens, paths, name, size)
 
 
-def _check_behind(runner: ModelRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
-    """The same proof behind more tokens than a size that the configuration names."""
+def _check_beyond(runner: ModelRunner, tokens: list[int], paths: list[list[int]], name: str, size: int) -> None:
+    """Check the tree after a text longer than a size of the configuration."""
     model, known = runner.model, int(runner.model.get_input_embeddings().weight.shape[0])
     text = [known * i // (size + 1) for i in range(size + 1)]
-    kind = getattr(model.config, "model_type", type(model).__name__)
-    try:
-        tree = score_tree(runner, tokens, paths, behind=text)
+    with checking(runner):
+        tree = score_tree(runner, tokens, paths, prefix=text)
         with torch.inference_mode():
             plain = [
                 model(input_ids=torch.tensor([text + [tokens[i] for i in path]], device=runner.device), use_cache=False)
@@ -192,23 +171,42 @@ def _check_behind(runner: ModelRunner, tokens: list[int], paths: list[list[int]]
                 .double()
                 for path in paths[-2:]
             ]
-    except Exception as error:
-        raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
-    finally:
-        runner.clear()
-        runner.forward_seconds = 0.0
-    worst = apart(tree[-2:], torch.stack(plain).to(tree.device))
+    worst = score_difference(tree[-2:], torch.stack(plain).to(tree.device))
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
         raise ModelError(
-            f"model type {kind!r} cannot score a draft tree: its configuration says {name}={size}, and behind more "
-            f"tokens than that its scores differ by {worst:.2g} from those of the same text without a tree. Use another "
-            "model"
+            f"model type {model_kind(model)!r} cannot score a draft tree: its configuration says {name}={size}, and beyond "
+            f"that its scores differ by {worst:.2g} from those of the same text without a tree. Use another model"
         )
 
 
-def apart(found: Float[torch.Tensor, "node vocab"], wanted: Float[torch.Tensor, "node vocab"]) -> float:
-    """The largest difference of two tables of scores, in units of their largest score or 1; tokens that both forbid are
-    equal, and NaN or a token that only one of them forbids are infinitely apart."""
+@contextmanager
+def checking(runner: ModelRunner | SourceRunner) -> Iterator[None]:
+    """Report any failure of a check as a ModelError, and clear the runner at the end."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"model type {model_kind(runner.model)!r} cannot score a draft tree: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        runner.clear()
+        runner.forward_seconds = 0.0
+
+
+def check_evaluates(model: Any) -> None:
+    """Raise a ModelError if the model is in training mode."""
+    if model.training:
+        kind = model_kind(model)
+        raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
+
+
+def score_difference(found: Float[torch.Tensor, "node vocab"], wanted: Float[torch.Tensor, "node vocab"]) -> float:
+    """The largest difference of two tables of scores, relative to the largest finite score, at least 1.
+
+    Tokens that both forbid are equal. NaN, or a token that only one forbids, gives an infinite difference.
+    """
     equal = found == wanted
     sizes = wanted.abs().masked_fill(~wanted.isfinite(), 0.0)
     gap = (found - wanted).abs().masked_fill(equal, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -216,24 +214,23 @@ def apart(found: Float[torch.Tensor, "node vocab"], wanted: Float[torch.Tensor, 
 
 
 def _refuse_nan(model: Any, *scores: torch.Tensor) -> None:
-    """Say that scores are NaN, and which weights are."""
+    """Raise a NumericsError if scores are NaN, with the weights that cause it."""
     if not any(bool(part.isnan().any()) for part in scores):
         return
-    kind = getattr(model.config, "model_type", type(model).__name__)
     bad = next((name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())), None)
     cause = f"its weights {bad} hold NaN or infinity: load another checkpoint" if bad else "try --dtype float32"
-    raise NumericsError(f"model type {kind!r} gives NaN scores: {cause}")
+    raise NumericsError(f"model type {model_kind(model)!r} gives NaN scores: {cause}")
 
 
 def score_tree(
-    runner: ModelRunner, tokens: list[int], paths: list[list[int]], behind: Sequence[int] = (0, 1)
+    runner: ModelRunner, tokens: list[int], paths: list[list[int]], prefix: Sequence[int] = (0, 1)
 ) -> Float[torch.Tensor, "node vocab"]:
-    """Scores in float64 of the nodes of one tree behind a text; of each node the path to it, itself included."""
+    """Float64 scores of the nodes of a tree after ``prefix``; each path ends with its node."""
     n = len(tokens)
     ancestors = torch.zeros(1, n, n, dtype=torch.bool, device=runner.device)
     for i, path in enumerate(paths):
         ancestors[0, i, path] = True
     depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
     runner.clear()
-    runner.add([list(behind)])
+    runner.add([list(prefix)])
     return runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors).logits[0].double()

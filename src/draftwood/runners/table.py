@@ -1,4 +1,4 @@
-"""Exact toy models: scores are looked up by the last tokens of the text."""
+"""Toy models: a table of scores, indexed by the last tokens of the text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound
 from draftwood.runners.protocols import Runner
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
 
 
 @final
 class TableRunner:
-    """A Markov chain of order ``table.dim() - 1`` as a runner; for tests and teaching.
+    """The runner of a Markov chain of order ``table.dim() - 1``, for tests and teaching.
 
     Args:
         table: scores ``[vocab] * order + [vocab]``; texts shorter than the order are padded with token 0 on the left.
@@ -55,7 +55,7 @@ class TableRunner:
     ) -> Scores:
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes.extend(new)
-        # Nodes come in an order in which ancestors precede descendants, so a mask row lists its path in order.
+        # Ancestors precede descendants, so a mask row lists its path in order.
         out = [
             torch.stack([self.scores(text + [t for t, on in zip(nodes, row, strict=True) if on]) for row in rows])
             for text, nodes, rows in zip(self._texts, self._nodes, ancestors.tolist(), strict=True)
@@ -73,7 +73,7 @@ class TableRunner:
             seen.clear()
 
     def drop(self, rows: Sequence[int]) -> None:
-        stay = staying(len(self._texts), rows)
+        stay = remaining_rows(len(self._texts), rows)
         self._texts = [self._texts[r] for r in stay]
         self._nodes = [[] for _ in stay]
 
@@ -83,12 +83,12 @@ class BlockTableRunner:
     """A :class:`draftwood.runners.protocols.BlockRunner` whose block depends on the root alone; for tests and teaching.
 
     Args:
-        table: scores after each token, at each place of the block.
+        table: scores after each token, at each depth of the block.
     """
 
     reads_source = False
 
-    def __init__(self, table: Float[Tensor, "token place vocab"]) -> None:
+    def __init__(self, table: Float[Tensor, "token depth vocab"]) -> None:
         self.table = table
         self.block = int(table.shape[1])
         self.vocab_size = int(table.shape[2])
@@ -101,7 +101,7 @@ class BlockTableRunner:
         self._round.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Nothing to read: scores depend on the root alone."""
+        """The scores depend on the root alone."""
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
@@ -113,7 +113,7 @@ class BlockTableRunner:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
-        return self._round.answer(self, tokens, depths)
+        return self._round.scores_of(self, tokens, depths)
 
     def commit(
         self,
@@ -128,5 +128,5 @@ class BlockTableRunner:
 
 
 def toy(block: int = 0) -> Runner:
-    """A model of a single token, to try settings on; as a draft of blocks of this length, if it is not 0."""
+    """A model with one token, to validate settings; a draft model of blocks of this length if it is not 0."""
     return BlockTableRunner(torch.zeros(1, block, 1)) if block else TableRunner(torch.zeros(1))

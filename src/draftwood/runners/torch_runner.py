@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model that takes a 4-D attention mask and position ids, driven by trees."""
+"""The PyTorch runner of Hugging Face causal language models that accept a 4-D attention mask and position ids."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from draftwood.runners.support import check_architecture, check_tree_forward, te
 
 @final
 class TorchRunner:
-    """A causal language model with its own tree cache; eager, on the model's own device and dtype.
+    """A causal language model with a tree cache; eager, on the model's device and dtype.
 
     Args:
         model: a ``transformers`` causal language model in evaluation mode.
-        check: run a tree of five tokens and compare it with one forward per path.
-        drafts: this is a draft model, as in :class:`draftwood.runners.limits.TextLimits`.
-        hidden_layers: whose hidden states :class:`draftwood.core.scores.Scores` shall hold, for drafters that read them.
-            Numbered as in ``output_hidden_states``: 0 is the embedding, ``i`` the output of layer ``i``, and the last one
-            comes after the final norm.
+        check: compare a tree of five tokens with one forward per path.
+        drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`.
+        hidden_layers: layers whose hidden states :class:`draftwood.core.scores.Scores` holds. They are numbered as in
+            ``output_hidden_states``: 0 is the embedding, ``i`` the output of layer ``i``; the last is after the final norm.
 
     Raises:
         ConfigError: the model has no such layer.
-        ModelError: the architecture cannot score a tree; it is named, with the reason.
+        ModelError: the architecture cannot score a tree; the message has the reason.
     """
 
     reads_source = False
@@ -96,7 +95,7 @@ class TorchRunner:
         start = perf_counter()
         with torch.inference_mode():
             out = self.model(
-                input_ids=self._limits.within(batch.tokens),
+                input_ids=self._limits.clamp(batch.tokens),
                 position_ids=batch.positions,
                 attention_mask=batch.mask,
                 past_key_values=self._cache,

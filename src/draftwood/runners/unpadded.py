@@ -1,4 +1,4 @@
-"""Runners under texts that begin with padding, which a model must not see."""
+"""Runners of texts with padding on the left, which the model must not see."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from draftwood.runners.protocols import BlockRunner, Runner
 
 
 def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
-    """A runner that never sees the first tokens of each row's text, as many as ``padding`` says in the order of ``add``.
+    """A runner that skips the first ``padding`` tokens of each text, row by row in the order of ``add``.
 
-    Its ``max_length`` counts the padding of the row that has least of it.
+    Its ``max_length`` includes the smallest padding of a row.
     """
     return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else Unpadded(runner, padding)
 
 
 class Unpadded:
-    """What :func:`unpadded` returns; the runner below it can be exchanged for another one of the same kind."""
+    """The result of :func:`unpadded`. Its inner runner can be replaced by another one of the same kind."""
 
     reads_source = False
 
@@ -31,18 +31,18 @@ class Unpadded:
         self.hold(runner, padding)
 
     def hold(self, runner: Runner, padding: Sequence[int]) -> None:
-        """Stand for this runner, from the next :meth:`clear` on."""
+        """Use this runner, from the next :meth:`clear` on."""
         self._runner = runner
         self._padding = list(padding)
-        self._coming = self._padding  # of the rows that are not here yet
+        self._coming = self._padding  # of the rows that are not added yet
         self.vocab_size = runner.vocab_size
-        # No row has less padding, so none is longer than the runner takes as long as its text is no longer than this.
+        # No row has less padding, so a text within this length fits the runner.
         self.max_length: int | None = None if runner.max_length is None else runner.max_length + min(padding, default=0)
         self.device = runner.device
         self.forward_seconds = 0.0
 
     def release(self) -> None:
-        """Forget the runner, and with it the model and its memory; nothing works until another one is held."""
+        """Release the runner, its model and its cache; :meth:`hold` must come next."""
         del self._runner
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class _UnpaddedBlocks(Unpadded):
 
 @final
 class UnpaddedRng:
-    """Noise by the position without padding, so that a row's text does not depend on the lengths of its neighbours."""
+    """Noise by the position without padding: a row's text does not depend on the lengths of other rows."""
 
     def __init__(self, noise: CounterRng, padding: Sequence[int]) -> None:
         self._noise = noise

@@ -1,5 +1,4 @@
-"""The encoder of BART and its kin, written out: norms after each part (Marian, BART), or before it (mBART, Pegasus,
-M2M100)."""
+"""A direct implementation of BART's encoder: norms after each part (Marian, BART) or before it (mBART, Pegasus, M2M100)."""
 
 from __future__ import annotations
 
@@ -12,18 +11,11 @@ from torch import Tensor, layer_norm, nn
 from torch.nn.functional import embedding
 
 from draftwood.core.errors import ModelError
-from draftwood.runners.bart.layers import (
-    BartEmbedding,
-    attend_within,
-    final_norm_of,
-    layer_of,
-    padding_bias,
-    read_layer,
-)
+from draftwood.runners.bart.layers import BartEmbedding, attend_within, final_norm_of, layer_of, padding_bias, read_layer
 from draftwood.runners.support import TOLERANCE
 
 
-class Reading(NamedTuple):
+class EncoderOutput(NamedTuple):
     """Sources before and after the layers of an encoder."""
 
     embedded: Float[Tensor, "row source width"]
@@ -33,33 +25,33 @@ class Reading(NamedTuple):
 
 @final
 class BartEncoder:
-    """An encoder of BART's kind, run on its weights, which are copied in small models.
+    """An encoder like BART's, on the model's weights, which are copied in small models.
 
     Attributes:
-        longest: positions that it has.
+        longest: number of positions.
 
     Raises:
-        ModelError, AttributeError: the encoder is made of other parts.
+        ModelError, AttributeError: the encoder has other parts.
     """
 
     def __init__(self, encoder: Any) -> None:
         if encoder.dtype == torch.float16:
-            raise ModelError("in float16 these encoders clamp what overflows between their layers")
+            raise ModelError("in float16 these encoders clamp overflows between their layers")
         self._embedding = BartEmbedding(encoder)
         self.longest = int(self._embedding.table.shape[0]) - self._embedding.offset
-        # Positions that are no embedding (M2M100) count the tokens that are not padding, wherever padding stands.
+        # Positions that are not an nn.Embedding (M2M100) count the tokens that are not padding.
         positions = encoder.embed_positions
         self._padding = None if isinstance(positions, nn.Embedding) else int(positions.padding_idx)
         self._layers = [layer_of(part) for part in encoder.layers]
         self._final_norm = final_norm_of(encoder)
 
-    def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> Reading:
-        """Read sources; ``mask`` is False at padding, None where nothing is padded."""
+    def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"] | None) -> EncoderOutput:
+        """Encode sources; ``mask`` is False at padding, None without padding."""
         embedded = self.embedded(tokens)
-        return Reading(embedded, self.states(embedded, padding_bias(mask, embedded.dtype)))
+        return EncoderOutput(embedded, self.states(embedded, padding_bias(mask, embedded.dtype)))
 
     def embedded(self, tokens: Int[Tensor, "row source"]) -> Float[Tensor, "row source width"]:
-        """Tokens and positions."""
+        """Embedded tokens and positions."""
         x, table, offset = self._embedding.words(tokens), self._embedding.table, self._embedding.offset
         if self._padding is None:
             return x + table[offset : offset + tokens.shape[1]]
@@ -69,7 +61,7 @@ class BartEncoder:
     def states(
         self, embedded: Float[Tensor, "row source width"], bias: Float[Tensor, "row 1 1 source"] | None
     ) -> Float[Tensor, "row source width"]:
-        """What the layers make of it; ``bias`` is :func:`draftwood.runners.bart.layers.padding_bias`."""
+        """The output of the layers; ``bias`` is :func:`draftwood.runners.bart.layers.padding_bias`."""
         x, norm_first = self._embedding.normed(embedded), self._final_norm is not None
         for layer in self._layers:
             x = read_layer(layer, x, partial(attend_within, layer, mask=bias), norm_first=norm_first)
@@ -77,11 +69,11 @@ class BartEncoder:
 
 
 def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
-    """The encoder written out; None if it is made of other parts, or two short rows, one of them padded, have other states.
+    """The direct implementation; None if the encoder has other parts, or two short rows (one padded) get other states.
 
     Args:
-        encoder: of a ``transformers`` encoder-decoder model.
-        padding: the padding token; it also stands inside a row, where it is a token as any other.
+        encoder: the encoder of a ``transformers`` encoder-decoder model.
+        padding: the padding token, which inside a row is a token like any other.
     """
     try:
         bart = BartEncoder(encoder)
@@ -96,7 +88,7 @@ def bart_encoder(encoder: Any, padding: int) -> BartEncoder | None:
         for seen in (mask, None):
             whole = (torch.ones_like(mask) if seen is None else seen).long()
             wanted = encoder(input_ids=tokens, attention_mask=whole)[0].double()
-            apart = (bart.read(tokens, seen).states.double() - wanted)[whole.bool()].abs().max()
-            if not float(apart) <= TOLERANCE.get(encoder.dtype, 0.0) * max(1.0, float(wanted.abs().max())):
+            error = (bart.read(tokens, seen).states.double() - wanted)[whole.bool()].abs().max()
+            if not float(error) <= TOLERANCE.get(encoder.dtype, 0.0) * max(1.0, float(wanted.abs().max())):
                 return None
     return bart

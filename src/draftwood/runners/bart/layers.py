@@ -1,5 +1,5 @@
-"""Layers of BART's kind written out, with nothing between the tensor operations: on small models and a few tokens
-the modules of ``transformers`` take longer to call one another than the processor takes to calculate.
+"""A direct implementation of BART's layers. On small models and few tokens the calls between the modules of
+``transformers`` take longer than the arithmetic.
 
 The layers are those of Vaswani et al. 2017 (arXiv 1706.03762): self-attention, attention to the source in a decoder,
 feed-forward.
@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from draftwood.core.errors import ModelError
 
-_SMALL = 512  # up to this width copied weights pay: one product instead of three, and columns that lie side by side
+_SMALL = 512  # up to this width copied weights are faster: one product instead of three, and contiguous columns
 Weights: TypeAlias = tuple[Tensor, Tensor | None]  # [input, output] and [output]
 Norm: TypeAlias = tuple[tuple[int, ...], Tensor, Tensor, float]
 
@@ -36,7 +36,7 @@ class SourceAttention(NamedTuple):
 class Layer(NamedTuple):
     """The weights of one layer of an encoder or decoder."""
 
-    own: list[Weights]  # query, key and value of self-attention: three products, or one of all
+    own: list[Weights]  # query, key and value of self-attention: three products, or one joint product
     own_out: Weights
     own_norm: Norm
     source: SourceAttention | None  # of a decoder
@@ -49,11 +49,7 @@ class Layer(NamedTuple):
 
 
 def layer_of(part: Any) -> Layer:
-    """The weights of a layer of an encoder or decoder.
-
-    Raises:
-        ModelError, AttributeError: it is made of other parts.
-    """
+    """The weights of an encoder or decoder layer; raises a ModelError or AttributeError if it has other parts."""
     own, source = part.self_attn, getattr(part, "encoder_attn", None)
     return Layer(
         own=_joined([weights_of(own.q_proj), weights_of(own.k_proj), weights_of(own.v_proj)]),
@@ -75,13 +71,9 @@ def _source_attention(part: Any, norm: Any) -> SourceAttention:
 
 
 def source_attention_of(layer: Layer) -> SourceAttention:
-    """A decoder layer's attention to the source.
-
-    Raises:
-        ModelError: the layer has none.
-    """
+    """A decoder layer's attention to the source; raises a ModelError if the layer has none."""
     if layer.source is None:
-        raise ModelError("a layer without attention to the source stands where a decoder's layer was wanted")
+        raise ModelError("a decoder layer has no attention to the source")
     return layer.source
 
 
@@ -94,15 +86,15 @@ def read_layer(
     *,
     norm_first: bool,
 ) -> Float[Tensor, "row new width"]:
-    """One layer.
+    """The output of one layer.
 
     Args:
         layer: its weights.
         x: the states of the new tokens.
         attention: self-attention.
         memory: of a decoder, the layer's keys and values of the sources, [row, head, source, dim].
-        bias: what attention to them adds.
-        norm_first: norms stand before each part (mBART, Pegasus, M2M100), not after it (Marian, BART).
+        bias: additive mask of the sources.
+        norm_first: norms are before each part (mBART, Pegasus, M2M100), not after it (Marian, BART).
     """
     if norm_first:
         x = x + attention(layer_norm(x, *layer.own_norm))
@@ -115,7 +107,7 @@ def read_layer(
     return layer_norm(x + feed(layer, x), *layer.last_norm)
 
 
-def own(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
+def project_qkv(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of self-attention, [row, head, new, dim] each."""
     parts = [product(x, weights) for weights in layer.own]
     if len(parts) > 1:
@@ -127,20 +119,20 @@ def own(layer: Layer, x: Float[Tensor, "row new width"]) -> tuple[Tensor, Tensor
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, out: Weights) -> Tensor:
-    """What the heads find, [row, new, width]."""
+    """The output of attention, [row, new, width]."""
     found: Tensor = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale).transpose(1, 2)
     return product(found.reshape(*found.shape[:2], out[0].shape[0]), out)
 
 
 def attend_within(layer: Layer, x: Tensor, mask: Tensor | None) -> Float[Tensor, "row new width"]:
     """Self-attention among the tokens of ``x`` alone."""
-    return attend(*own(layer, x), mask, layer.scale, layer.own_out)
+    return attend(*project_qkv(layer, x), mask, layer.scale, layer.own_out)
 
 
 def source_memory(
     layers: Sequence[Layer], states: Float[Tensor, "row source width"]
 ) -> Float[Tensor, "row part head source dim"]:
-    """Keys and values that each layer makes of the encoded source, in turn."""
+    """Keys and values of the encoded source, layer by layer."""
     parts = []
     for layer in layers:
         source = source_attention_of(layer)
@@ -149,7 +141,7 @@ def source_memory(
 
 
 def by_layer(parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values in turn, as one pair for each layer."""
+    """Alternating keys and values as one pair per layer."""
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -161,30 +153,30 @@ def _source(
 
 
 def feed(layer: Layer, x: Tensor) -> Float[Tensor, "row new width"]:
-    """The feed-forward part."""
+    """The output of the feed-forward part."""
     return product(layer.activation(product(x, layer.up)), layer.down)
 
 
 def padding_bias(seen: Bool[Tensor, "row key"] | None, dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"] | None:
-    """What attention adds so that padding, where ``seen`` is False, is not seen; None where nothing is padded."""
+    """The additive mask that hides padding, where ``seen`` is False; None without padding."""
     return None if seen is None else bias_of(seen, dtype)
 
 
 def bias_of(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Tensor, "row 1 1 key"]:
-    """-inf where ``seen`` is False, and 0 elsewhere."""
+    """-inf where ``seen`` is False, 0 elsewhere."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
 
 
 @final
 class BartEmbedding:
-    """Tokens and absolute positions of an encoder or decoder, and the norm after them, if there is one.
+    """Embeddings of tokens and absolute positions of an encoder or decoder, and the norm after them, if any.
 
     Attributes:
         table: embeddings of the positions.
         offset: the row of position 0.
 
     Raises:
-        ModelError, AttributeError: the stack is made of other parts.
+        ModelError, AttributeError: the stack has other parts.
     """
 
     def __init__(self, stack: Any) -> None:
@@ -196,17 +188,17 @@ class BartEmbedding:
         self._norm = norm_of(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
 
     def words(self, tokens: Int[Tensor, "row token"]) -> Float[Tensor, "row token width"]:
-        """The tokens alone."""
+        """Embeddings of the tokens alone."""
         x: Tensor = self._embed(tokens)
         return x if self._scale == 1.0 else x * self._scale
 
     def normed(self, x: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
-        """What the first layer gets of tokens and positions."""
+        """The input of the first layer, from embedded tokens and positions."""
         return x if self._norm is None else layer_norm(x, *self._norm)
 
 
 def final_norm_of(stack: Any) -> Norm | None:
-    """The norm after all layers, of stacks whose layers begin with one."""
+    """The norm after all layers; None if the stack has none."""
     return norm_of(stack.layer_norm) if hasattr(stack, "layer_norm") else None
 
 
@@ -223,14 +215,14 @@ def position_table(stack: Any) -> tuple[Tensor, int] | None:
 
 def weights_of(part: Any) -> Weights:
     if type(part) is not nn.Linear:
-        raise ModelError(f"a {type(part).__name__} stands where a plain linear layer was wanted")
-    return turned(part.weight), part.bias
+        raise ModelError(f"a {type(part).__name__} takes the place of a plain linear layer")
+    return transposed(part.weight), part.bias
 
 
-def turned(weight: Tensor) -> Float[Tensor, "input output"]:
-    """As :func:`product` wants it; for few tokens the copy halves the time of a small product."""
-    turned = weight.detach().t()
-    return turned.contiguous() if turned.shape[0] <= _SMALL else turned
+def transposed(weight: Tensor) -> Float[Tensor, "input output"]:
+    """The weight as :func:`product` uses it; with few tokens a copy halves the time of a small product."""
+    out = weight.detach().t()
+    return out.contiguous() if out.shape[0] <= _SMALL else out
 
 
 def product(x: Float[Tensor, "row new input"], weights: Weights) -> Tensor:
@@ -242,7 +234,7 @@ def product(x: Float[Tensor, "row new input"], weights: Weights) -> Tensor:
 
 
 def _joined(parts: list[Weights]) -> list[Weights]:
-    """Weights of several products of one input, as one where that is worth a copy."""
+    """Weights of several products of one input, joined if they are small."""
     if parts[0][0].shape[0] > _SMALL or any(bias is None for _, bias in parts):
         return parts
     with torch.no_grad():
@@ -251,7 +243,7 @@ def _joined(parts: list[Weights]) -> list[Weights]:
 
 def norm_of(part: Any) -> Norm:
     if type(part) is not nn.LayerNorm or part.bias is None:
-        raise ModelError(f"a {type(part).__name__} stands where a layer norm with weight and bias was wanted")
+        raise ModelError(f"a {type(part).__name__} takes the place of a layer norm with weight and bias")
     return part.normalized_shape, part.weight, part.bias, part.eps
 
 

@@ -1,4 +1,4 @@
-"""What runners of whole blocks share: a round begins with one forward, and nodes below the root are answered from memory."""
+"""The round of a block runner: one forward scores the whole block, and later nodes reuse its scores."""
 
 from __future__ import annotations
 
@@ -18,30 +18,26 @@ from draftwood.runners.protocols import BlockRunner
 class BlockRound:
     """The tokens of a round's nodes and the scores of its block.
 
-    A token at depth ``d`` is followed by what the block holds at place ``d``, whichever tokens stand above it. Beyond the
-    block nothing is known, and the scores are -inf: nothing is drafted there.
+    A node at depth ``d`` gets the scores of the block at index ``d``, whatever its ancestors are. Beyond the block the
+    scores are -inf, so nothing is drafted there.
     """
 
     def __init__(self) -> None:
         self._nodes: list[Tensor] = []  # [row, n] each
-        self._scores: Tensor | None = None  # [row, place, vocab]
+        self._scores: Tensor | None = None  # [row, depth, vocab]
 
     def clear(self) -> None:
-        """The round is given up."""
+        """Abandon the round."""
         self._nodes, self._scores = [], None
 
     def begin(self, root: Int[Tensor, "row"], count: int, block: int) -> None:
-        """The round's forward is about to be made, for ``count`` places.
-
-        Raises:
-            ConfigError: ``count`` is below 1 or above ``block``.
-        """
+        """Begin a round with a block of ``count`` tokens; raises a ConfigError if it is not in 1 to ``block``."""
         if not 1 <= count <= block:
-            raise ConfigError(f"a block of {count} tokens is wanted, but the draft fills at most {block}: give 1 to {block}")
+            raise ConfigError(f"a block of {count} tokens does not fit the draft: give 1 to {block}")
         self._nodes = [root.unsqueeze(1)]
 
-    def answer(self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]) -> Scores:
-        """Scores at new nodes; the first of a round is the root, for which ``runner`` makes the forward."""
+    def scores_of(self, runner: BlockRunner, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"]) -> Scores:
+        """Scores at new nodes; at the root, the first node of a round, ``runner`` makes the forward."""
         if self._scores is None:
             scores = runner.score_block(tokens[:, 0], runner.block)
             self._scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=-torch.inf)
@@ -52,14 +48,14 @@ class BlockRound:
         return Scores(self._scores[row, depths.clamp(max=runner.block)])
 
     def end(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The round is over; returns the tokens that join each row's text (one host sync)."""
+        """End the round; returns the tokens that are appended to each row's text (one host sync)."""
         tokens = torch.cat(self._nodes, dim=1).tolist() if self._nodes else [[] for _ in pending]
         self.clear()
         return [[*(row[node] for node in kept), *rest] for row, kept, rest in zip(tokens, nodes, pending, strict=True)]
 
 
-def unwanted(config: object, *tokens: int) -> list[int]:
-    """Tokens that no text holds: ``tokens``, padding and the decoder's start, unless one of them also ends texts."""
+def special_tokens(config: object, *tokens: int) -> list[int]:
+    """Tokens that no text contains: ``tokens``, padding and the decoder's start, except end-of-text tokens."""
     special = (getattr(config, name, None) for name in ("pad_token_id", "decoder_start_token_id"))
     found = {*tokens, *(token for token in special if token is not None)}
     ends = getattr(config, "eos_token_id", None)

@@ -1,7 +1,7 @@
-"""Parallel drafting with a causal model: behind the root it reads mask tokens, and each of them predicts the token after it.
+"""Parallel drafting with a causal model: it reads mask tokens after the root, and each predicts the token after it.
 
-Source: PARD, An et al. 2025, arXiv 2504.18583. The model was trained to see masks where the tokens before are not known; the
-first prediction is the ordinary one, made from the root itself.
+Source: PARD, An et al. 2025, arXiv 2504.18583. The model was trained with masks in place of unknown tokens. The first
+prediction is the usual one, from the root itself.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.block_round import BlockRound, unwanted
+from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.protocols import ModelRunner
 
 
 @final
 class CausalBlockRunner:
-    """A :class:`draftwood.runners.protocols.BlockRunner` of a causal model: its own runner reads the root and ``count - 1``
-    mask tokens as a chain. Of these only the root stays in its memory; accepted tokens are read in the next round.
+    """A :class:`draftwood.runners.protocols.BlockRunner` of a causal model.
+
+    Its inner runner reads the root and ``count - 1`` mask tokens as a chain, and keeps only the root. Accepted tokens are
+    read in the next round.
 
     Args:
-        runner: the model's runner, as that of a draft model.
-        mask_token: what stands for a token that is not known; it is never proposed.
+        runner: the model's runner, made with ``drafts=True``.
+        mask_token: the token in place of unknown tokens; it is never proposed.
         block: the longest block.
 
     Raises:
-        ConfigError: a block that is not positive, or a mask token that the model does not know.
+        ConfigError: the block is not positive, or the model does not know the mask token.
     """
 
     reads_source = False
@@ -40,7 +42,7 @@ class CausalBlockRunner:
         if not 0 <= mask_token < known:
             raise ConfigError(f"the mask token is {mask_token}, but the draft knows tokens 0 to {known - 1}")
         if block < 1:
-            raise ConfigError(f"a block of {block} tokens was asked for; give 1 or more")
+            raise ConfigError(f"the block has {block} tokens: give 1 or more")
         self.runner = runner
         self.model = runner.model
         self.mask_token = mask_token
@@ -49,8 +51,8 @@ class CausalBlockRunner:
         self.max_length = runner.max_length
         self.device = runner.device
         self.forward_seconds = 0.0
-        never = [token for token in unwanted(self.model.config, mask_token) if token < self.vocab_size]
-        self._never = torch.tensor(never, dtype=torch.long, device=self.device)
+        forbidden = [token for token in special_tokens(self.model.config, mask_token) if token < self.vocab_size]
+        self._forbidden = torch.tensor(forbidden, dtype=torch.long, device=self.device)
         self._round = BlockRound()
 
     @property
@@ -75,7 +77,7 @@ class CausalBlockRunner:
         tokens[:, 1:] = self.mask_token
         depths = torch.arange(count, device=self.device).expand(rows, -1)
         chain = torch.ones(count, count, dtype=torch.bool, device=self.device).tril_().expand(rows, -1, -1)
-        scores = self.runner.extend(tokens, depths, chain).logits.index_fill(-1, self._never, -torch.inf)
+        scores = self.runner.extend(tokens, depths, chain).logits.index_fill(-1, self._forbidden, -torch.inf)
         self.forward_seconds = self.runner.forward_seconds
         return scores
 
@@ -85,7 +87,7 @@ class CausalBlockRunner:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
-        return self._round.answer(self, tokens, depths)
+        return self._round.scores_of(self, tokens, depths)
 
     def commit(
         self,
@@ -94,7 +96,7 @@ class CausalBlockRunner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         new = self._round.end(nodes, pending)
-        read = [len(kept[:1]) for kept in nodes]  # of each row, the root, unless nothing was scored in this round
+        read = [len(kept[:1]) for kept in nodes]  # 1 for the root, 0 if nothing was scored in this round
         self.runner.commit([[0] * n for n in read], [tokens[n:] for tokens, n in zip(new, read, strict=True)])
 
     def drop(self, rows: Sequence[int]) -> None:
@@ -102,8 +104,9 @@ class CausalBlockRunner:
 
 
 def causal_draft(runner: ModelRunner) -> ModelRunner:
-    """The runner of a causal draft model, as one of blocks where the model's configuration names ``mask_token_id`` and
-    ``draft_block`` (made by ``draftwood train draft --parallel``).
+    """The runner of a draft model; a block runner if the configuration has ``mask_token_id`` and ``draft_block``.
+
+    ``draftwood train draft --parallel`` makes such models.
     """
     mask, block = (getattr(runner.model.config, name, None) for name in ("mask_token_id", "draft_block"))
     return runner if mask is None or block is None else CausalBlockRunner(runner, mask, block)

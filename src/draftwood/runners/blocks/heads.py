@@ -1,4 +1,4 @@
-"""A drafter made of heads on the target's last hidden state, one per token ahead: the ablation to a drafter of its own.
+"""A drafter of heads on the target's last hidden state, one per future token: an ablation of separate draft models.
 
 Sources: blockwise parallel decoding, Stern et al. 2018, arXiv 1811.03115; Medusa, Cai et al. 2024, arXiv 2401.10774, whose
 heads are one residual block each. All heads share the target's output embedding.
@@ -18,7 +18,7 @@ from draftwood.runners.pairing import check_target, digest_of
 
 
 class HeadsConfig(PretrainedConfig):  # type: ignore[misc]
-    """What the heads are made for.
+    """The configuration of heads.
 
     Attributes:
         d_model: width of the target's hidden states.
@@ -27,14 +27,14 @@ class HeadsConfig(PretrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "draft_heads"
-    __no_type_check__ = True  # transformers makes the __init__, which takes any keyword
+    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 AutoConfig.register(HeadsConfig.model_type, HeadsConfig, exist_ok=True)
 
 
 class HeadsDrafter(PreTrainedModel):  # type: ignore[misc]
-    """Head ``i`` (from 1) predicts the token ``i`` places after the one that the target's own output predicts."""
+    """Head ``i`` (from 1) predicts the token ``i`` positions after the one that the target's output predicts."""
 
     config_class = HeadsConfig
 
@@ -46,17 +46,13 @@ class HeadsDrafter(PreTrainedModel):  # type: ignore[misc]
 
     @classmethod
     def for_target(cls, target: Any, *, block: int) -> HeadsDrafter:
-        """New heads for a model, which begin by repeating the target's own prediction.
-
-        Raises:
-            ConfigError: ``block`` is not positive.
-        """
+        """New heads for a model, which repeat the target's prediction; raises a ConfigError if ``block`` is not positive."""
         if block < 1:
-            raise ConfigError(f"{block} heads were asked for; give 1 or more")
+            raise ConfigError(f"block is {block}: give 1 or more heads")
         return cls(HeadsConfig(d_model=target.config.d_model, block=block, target=digest_of(target)))
 
     def check_target(self, target: Any) -> None:
-        """Raise a PairingError where ``target`` is not the model that these heads were trained for."""
+        """Raise a PairingError if the heads were trained for another target."""
         check_target(self, target)
 
     def forward(
@@ -74,6 +70,6 @@ class HeadsDrafter(PreTrainedModel):  # type: ignore[misc]
         """
         k = self.config.block if k is None else k
         if not 1 <= k <= self.config.block:
-            raise ConfigError(f"{k} tokens were asked of {self.config.block} heads; give 1 to {self.config.block}")
+            raise ConfigError(f"{self.config.block} heads cannot draft {k} tokens: give 1 to {self.config.block}")
         change = torch.einsum("rw,kow->rko", states, self.weight[:k]) + self.bias[:k]
         return nn.functional.linear(states[:, None] + nn.functional.silu(change), output)

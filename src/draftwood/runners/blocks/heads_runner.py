@@ -1,4 +1,4 @@
-"""Heads on the target's last hidden state as a runner: a block from one small product, and no memory of its own."""
+"""The runner of heads on the target's last hidden state: one small product per block, and no cache."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.block_round import BlockRound, unwanted
+from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
 
 
 @final
 class HeadsRunner:
     """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`HeadsDrafter`.
 
-    Before the first commit of a row there is no state: then all its scores are -inf, and nothing is drafted for it.
+    Before its first commit a row has no state. Its scores are then -inf, so nothing is drafted.
 
     Args:
-        heads: in evaluation mode.
-        target: the model of their training; its runner must return what the output embedding gets as hidden states.
+        heads: heads in evaluation mode.
+        target: their target; its runner must return the input of the output embedding as hidden states.
 
     Raises:
-        PairingError: a target with states of another width.
+        PairingError: the target's states have another width.
     """
 
     def __init__(self, heads: HeadsDrafter, target: Any) -> None:
@@ -43,7 +43,7 @@ class HeadsRunner:
         self.reads_source = bool(target.config.is_encoder_decoder)
         self.device = target.device
         self.forward_seconds = 0.0
-        self._never = torch.tensor(unwanted(target.config), dtype=torch.long, device=self.device)
+        self._forbidden = torch.tensor(special_tokens(target.config), dtype=torch.long, device=self.device)
         self._round = BlockRound()
         self._states: list[Float[Tensor, "width"] | None] = []
 
@@ -63,7 +63,7 @@ class HeadsRunner:
         self._states += [None] * len(texts)
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._states = [self._states[row] for row in staying(len(self._states), rows)]
+        self._states = [self._states[row] for row in remaining_rows(len(self._states), rows)]
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
@@ -74,7 +74,7 @@ class HeadsRunner:
             with torch.inference_mode():
                 states = torch.stack([state for state in self._states if state is not None])
                 scores[known] = self.heads(states, self._output, count)
-                scores[..., self._never] = -torch.inf
+                scores[..., self._forbidden] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
 
@@ -84,7 +84,7 @@ class HeadsRunner:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
-        return self._round.answer(self, tokens, depths)
+        return self._round.scores_of(self, tokens, depths)
 
     def commit(
         self,
@@ -92,11 +92,7 @@ class HeadsRunner:
         pending: Sequence[Sequence[int]],
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
-        """End the round; the last hidden state of each row predicted the next root.
-
-        Raises:
-            PairingError: no hidden states.
-        """
+        """End the round with the hidden states that predicted the next roots; raises a PairingError without them."""
         if hidden is None:
             raise PairingError("heads read hidden states, but the target's runner returns none: make it with hidden=True")
         self._states = [row[-1] for row in hidden]

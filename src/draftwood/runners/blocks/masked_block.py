@@ -1,4 +1,4 @@
-"""A drafter that fills a whole block of masked positions in one pass, for encoder-decoder models.
+"""A drafter that fills a block of masked positions in one pass, for encoder-decoder models.
 
 Source: Spec-Drafter of "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation", Xia
 et al. 2023, arXiv 2203.16487, section 3.1; the layers are Marian's (arXiv 1804.00344).
@@ -23,7 +23,7 @@ from transformers.models.marian.modeling_marian import (
 
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.runners.pairing import check_target, digest_of
-from draftwood.runners.rows import padded_rows
+from draftwood.runners.rows import joined_masks, padded_rows
 
 _SHARED = (
     *("vocab_size", "d_model", "encoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim"),
@@ -36,13 +36,13 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
     """A Marian configuration with three more settings.
 
     Attributes:
-        mask_token_id: the token that stands for a position to fill.
-        block: number of masked positions in training, and the one to draft with where nobody says otherwise.
+        mask_token_id: the token at positions to fill.
+        block: number of masked positions in training, and the default of drafting.
         target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
     """
 
     model_type = "masked_block"
-    __no_type_check__ = True  # transformers makes the __init__, which takes any keyword
+    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
 
 
 class Source(NamedTuple):
@@ -50,8 +50,8 @@ class Source(NamedTuple):
 
     Attributes:
         embedded, states: the sentences before and after the encoder.
-        mask: False at padding; None where no row is padded.
-        answers: what masked positions 0, 1, ... found in the source; all of it depends on the source only.
+        mask: False at padding; None without padding.
+        answers: attention of the masked positions 0, 1, ... to the source; it depends on the source only.
     """
 
     embedded: Float[Tensor, "row source width"]
@@ -65,14 +65,8 @@ class Source(NamedTuple):
         return Source(self.embedded[rows], self.states[rows], mask, answers)
 
     def joined(self, other: Source) -> Source:
-        """These sentences and then the others, all padded to one length; answers to the positions that both have."""
-        mask, answers = None, None
-        if self.mask is not None or other.mask is not None or self.states.shape[1] != other.states.shape[1]:
-            mine, theirs = (
-                torch.ones_like(one.states[..., 0], dtype=torch.bool) if one.mask is None else one.mask
-                for one in (self, other)
-            )
-            mask = padded_rows(mine, theirs, 1)
+        """These sentences, then the others, padded to one length; with the answers for positions that both have."""
+        mask, answers = joined_masks(self.mask, other.mask, self.states, other.states), None
         if self.answers is not None and other.answers is not None:
             known = min(self.answers.shape[1], other.answers.shape[1])
             answers = torch.cat([self.answers[:, :known], other.answers[:, :known]])
@@ -80,15 +74,14 @@ class Source(NamedTuple):
         return Source(embedded, states, mask, answers)
 
 
-AutoConfig.register(MaskedBlockConfig.model_type, MaskedBlockConfig, exist_ok=True)  # as its tokenizer's loader asks
+AutoConfig.register(MaskedBlockConfig.model_type, MaskedBlockConfig, exist_ok=True)  # the tokenizer's loader needs it
 
 
 class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
     """An encoder, and a shallow decoder in which the committed tokens and ``k`` masked positions all see one another.
 
-    A masked position enters as the embedding of the mask token plus an attention over the embedded source whose query is
-    made from the position alone, so that every position asks the source a question of its own. The output embedding is the
-    input embedding.
+    The input at a masked position is the embedding of the mask token plus an attention to the embedded source. The query of
+    this attention depends on the position alone. The output embedding is the input embedding.
     """
 
     config_class = MaskedBlockConfig
@@ -111,13 +104,13 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
     def for_target(
         cls, target: Any, mask_token_id: int, *, decoder_layers: int, decoder_ffn_dim: int, block: int, dropout: float
     ) -> MaskedBlockDrafter:
-        """A new drafter for a Marian model: its encoder and embeddings are copies of the target's, the rest is random.
+        """A new drafter for a Marian model, with copies of its encoder and embeddings; other weights are random.
 
         Raises:
             ConfigError: ``block`` is not positive.
         """
         if block < 1:
-            raise ConfigError(f"a block of {block} masked positions was asked for; give 1 or more")
+            raise ConfigError(f"block is {block}: give 1 or more masked positions")
         config = MaskedBlockConfig(
             **{name: getattr(target.config, name) for name in _SHARED},
             decoder_layers=decoder_layers,
@@ -132,21 +125,21 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         return drafter
 
     def check_target(self, target: Any) -> None:
-        """Raise a PairingError where ``target`` is not the model that this drafter was trained for."""
+        """Raise a PairingError if the drafter was trained for another target."""
         check_target(self, target)
 
     def encode(self, tokens: Int[Tensor, "row source"], mask: Int[Tensor, "row source"] | None = None) -> Source:
-        """Read source sentences, once for all their blocks; ``mask`` is 1 at tokens, 0 at padding; None without padding."""
+        """Encode sources, once for all blocks; ``mask`` is 1 at tokens, 0 at padding, None without padding."""
         embedded = self._embed(tokens) + self.encoder.embed_positions(tokens.shape)
         states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
         return Source(embedded, states, None if mask is None else mask.bool())
 
-    def answered(self, source: Source, positions: int) -> Source:
-        """The same sentences with the answers of the first ``positions`` masked positions, for block after block."""
+    def with_answers(self, source: Source, positions: int) -> Source:
+        """The same sentences with the answers of at least the first ``positions`` masked positions."""
         known, answers = 0 if source.answers is None else source.answers.shape[1], source.answers
         if known < positions:
-            asking = torch.arange(known, positions, device=source.states.device).expand(len(source.states), -1)
-            found = self._ask(source, asking)
+            missing = torch.arange(known, positions, device=source.states.device).expand(len(source.states), -1)
+            found = self._attend_source(source, missing)
             answers = found if answers is None else torch.cat([answers, found], dim=1)
         return source._replace(answers=answers)
 
@@ -158,7 +151,7 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         k: int | None = None,
         known: Int[Tensor, "row k"] | None = None,
     ) -> Float[Tensor, "row k vocab"]:
-        """Scores of the ``k`` tokens after each prefix, all from one pass; arguments and errors as for ``states``."""
+        """Scores of the ``k`` tokens after each prefix, in one pass; arguments and errors as for ``states``."""
         return self.scores(self.states(source, prefix, prefix_mask, k, known))
 
     def scores(self, states: Float[Tensor, "*position width"]) -> Float[Tensor, "*position vocab"]:
@@ -176,24 +169,24 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         """Last hidden states of the ``k`` positions after each prefix.
 
         Args:
-            source: what ``encode`` made of the rows' source sentences.
-            prefix: the committed tokens, the start token first, filled up on the right.
-            prefix_mask: 1 at tokens, 0 at padding; None where no row is padded.
+            source: the encoded sources of the rows.
+            prefix: the committed tokens, the start token first, padded on the right.
+            prefix_mask: 1 at tokens, 0 at padding; None without padding.
             k: number of masked positions; ``config.block`` if None.
-            known: the block as far as it is known, the mask token elsewhere; None masks all of it.
+            known: the block, with the mask token at unknown positions; None masks all of it.
 
         Raises:
             ConfigError: ``k`` is not positive, or a prefix is empty.
-            CacheError: prefix and block are longer than the drafter has positions for.
+            CacheError: prefix and block exceed the positions of the drafter.
         """
-        hidden, seen = self.entered(source, prefix, prefix_mask, k, known)
+        hidden, seen = self.block_inputs(source, prefix, prefix_mask, k, known)
         hidden = nn.functional.dropout(hidden, p=self.config.dropout, training=self.training)
-        here, there = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
+        text_mask, source_mask = self._mask(seen, hidden, hidden), self._mask(source.mask, hidden, source.states)
         for layer in self.layers:
-            hidden = layer(hidden, here, source.states, encoder_attention_mask=there)
+            hidden = layer(hidden, text_mask, source.states, encoder_attention_mask=source_mask)
         return hidden[:, -(self.config.block if k is None else k) :]
 
-    def entered(
+    def block_inputs(
         self,
         source: Source,
         prefix: Int[Tensor, "row prefix"],
@@ -201,13 +194,13 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         k: int | None,
         known: Int[Tensor, "row k"] | None = None,
     ) -> tuple[Float[Tensor, "row token width"], Bool[Tensor, "row token"] | None]:
-        """What the layers get: prefix and block, embedded, and False at padding (None without it); as for ``states``."""
+        """The embedded prefix and block, and their mask (False at padding, None without it); as for ``states``."""
         k = self.config.block if k is None else k
         positions = self._positions(torch.ones_like(prefix) if prefix_mask is None else prefix_mask, k)
         block = known if known is not None else prefix.new_full((len(prefix), k), self.config.mask_token_id)
         hidden = self._embed(torch.cat([prefix, block], dim=1)) + self.positions(positions.shape, position_ids=positions)
-        asked = self._answers(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
-        hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + asked], dim=1)
+        found = self._answers(source, positions[:, -k:]) * (block == self.config.mask_token_id)[..., None]
+        hidden = torch.cat([hidden[:, :-k], hidden[:, -k:] + found], dim=1)
         seen = None if prefix_mask is None else torch.cat([prefix_mask.bool(), torch.ones_like(block, dtype=torch.bool)], 1)
         return hidden, seen
 
@@ -215,7 +208,7 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         return self.encoder.embed_tokens(tokens) * self.encoder.embed_scale
 
     def _positions(self, mask: Int[Tensor, "row prefix"], k: int) -> Int[Tensor, "row token"]:
-        """Positions of prefix and block; a block follows its own row's prefix, whatever the padding between them."""
+        """Positions of prefix and block; the block follows the prefix of its row, without the padding between them."""
         lengths, room = mask.sum(1, keepdim=True), self.positions.num_embeddings
         if k < 1 or int(lengths.min()) < 1:
             raise ConfigError(f"{k} positions after a prefix of {int(lengths.min())} tokens; give 1 or more of each")
@@ -227,20 +220,20 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
         return torch.cat([start, lengths + torch.arange(k, device=mask.device)], dim=1)
 
     def _answers(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
-        """What masked positions find in the source, remembered or asked now."""
+        """The attention of masked positions to the source, stored or computed now."""
         if source.answers is None:
-            return self._ask(source, positions)
+            return self._attend_source(source, positions)
         return source.answers[torch.arange(len(positions), device=positions.device).unsqueeze(1), positions]
 
-    def _ask(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
-        """What each masked position finds in the source, its query made from the position."""
+    def _attend_source(self, source: Source, positions: Int[Tensor, "row k"]) -> Float[Tensor, "row k width"]:
+        """The attention of masked positions to the source."""
         query = self.positions(positions.shape, position_ids=positions)
         mask = self._mask(source.mask, query, source.states)
         found, _ = self.question(query, key_value_states=source.embedded, attention_mask=mask)
         return found
 
     def _mask(self, seen: Bool[Tensor, "row key"] | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """What the attention takes so that padding is not seen; None where there is none."""
+        """The attention mask that hides padding; None without padding."""
         if seen is None:
             return None
         mask: Tensor | None = create_bidirectional_mask(

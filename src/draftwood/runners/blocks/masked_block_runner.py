@@ -1,4 +1,4 @@
-"""The masked-block drafter as a runner: it reads a source once and fills the block after the text in one pass a round."""
+"""The runner of the masked-block drafter: it reads a source once, and fills one block per round in one pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
-from draftwood.runners.blocks.block_round import BlockRound, unwanted
+from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
 
@@ -24,18 +24,18 @@ from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
 class MaskedBlockRunner:
     """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`MaskedBlockDrafter`.
 
-    The whole text is read again in every round, since every position sees every other. What depends on the source alone is
-    kept: its states, the layers' keys and values of them, and what the positions' questions found. The number of masked
-    positions is part of what the model reads, so another ``count`` gives other scores.
+    Every round reads the whole text again, because every position sees every other. Everything that depends on the source
+    alone is stored: its states, their keys and values, and the attention of masked positions. The scores depend on the
+    number of masked positions, ``count``.
 
     Args:
-        model: in evaluation mode.
-        engine: what runs it.
+        model: a drafter in evaluation mode.
+        engine: the backend.
         block: the longest block; ``model.config.block`` if None.
 
     Raises:
-        ConfigError: a block that is not positive, or longer than the positions of the model allow; OpenVINO is not
-            installed, or does not compute in the model's number format or on its device.
+        ConfigError: the block is not positive or exceeds the positions of the model; OpenVINO is not installed, or does not
+            support the model's number format or device.
     """
 
     reads_source = True
@@ -47,7 +47,7 @@ class MaskedBlockRunner:
         self._limit(int(config.block) if block is None else block)
         self.device = model.device
         self.forward_seconds = 0.0
-        self._never = torch.tensor(unwanted(config, config.mask_token_id), device=self.device)
+        self._forbidden = torch.tensor(special_tokens(config, config.mask_token_id), device=self.device)
         self._texts: list[list[int]] = []
         self._network: BlockNetwork = OpenVinoBlocks(model) if engine == "openvino" else BartBlocks(model)
         self._round = BlockRound()
@@ -55,7 +55,7 @@ class MaskedBlockRunner:
     def _limit(self, block: int) -> None:
         room = int(self.model.positions.num_embeddings)
         if not 1 <= block < room:
-            raise ConfigError(f"a block of {block} masked positions is wanted, but the model takes 1 to {room - 1}")
+            raise ConfigError(f"the block has {block} masked positions, but the model takes 1 to {room - 1}")
         self.block = block
         self.max_length: int | None = room - block
 
@@ -73,12 +73,7 @@ class MaskedBlockRunner:
         self._round.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """As :meth:`draftwood.runners.protocols.Runner.add`; the sources are encoded in the next round.
-
-        Raises:
-            ConfigError: not as many sources as texts, or an empty one.
-            CacheError: a source longer than the encoder's positions.
-        """
+        """As :meth:`draftwood.runners.protocols.Runner.add`; the sources are encoded in the next round."""
         if len(sources) != len(texts) or not all(sources):
             raise ConfigError(f"{sum(map(bool, sources))} sources came for {len(texts)} texts: give every text its source")
         longest = max(map(len, sources), default=0)
@@ -88,12 +83,7 @@ class MaskedBlockRunner:
         self._texts += [list(text) for text in texts]
 
     def longer(self, block: int) -> MaskedBlockRunner:
-        """The same drafter for blocks of ``block`` tokens, longer than this one's and those of its training; it shares the
-        weights, and has no rows.
-
-        Raises:
-            ConfigError: a block longer than the positions of the model allow.
-        """
+        """As :meth:`draftwood.runners.protocols.LongBlockRunner.longer`, also beyond the block of training."""
         found = copy.copy(self)
         found._limit(block)
         found._network, found._texts, found._round = self._network.fresh(), [], BlockRound()
@@ -102,11 +92,11 @@ class MaskedBlockRunner:
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)
         start = perf_counter()
-        # Nothing is drafted for a row whose text leaves no room for a block, so that its scores do not matter.
+        # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.
         texts = [[*text, last][: self.max_length] for text, last in zip(self._texts, root.tolist(), strict=True)]
         with torch.inference_mode():
             scores = self._network.scores(texts, count)
-            scores[..., self._never] = -torch.inf
+            scores[..., self._forbidden] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
 
@@ -116,7 +106,7 @@ class MaskedBlockRunner:
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
-        return self._round.answer(self, tokens, depths)
+        return self._round.scores_of(self, tokens, depths)
 
     def commit(
         self,

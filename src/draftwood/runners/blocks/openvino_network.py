@@ -1,10 +1,10 @@
 """The masked-block drafter as two OpenVINO graphs: one reads sources, the other fills blocks.
 
-The first one's inputs are ``tokens`` [row, source], ``source_mask`` [row, 1, 1, source] (additive) and ``places`` [place],
-its outputs ``memory`` [row, part, head, source, dim], the keys and values that the layers make of the source in turn, and
-``answers`` [row, place, width], what masked positions find in it. The second one's inputs are ``tokens`` and ``positions``
-[row, token], the block last, ``keep`` [kept] (where the block is), ``mask`` [row, 1, 1, token], ``source_mask``, ``answers``
-and the parts of the memory, ``source.0`` and so on; its output is ``scores`` [row, kept, vocab].
+Inputs of the first: ``tokens`` [row, source], ``source_mask`` [row, 1, 1, source] (additive), ``masked`` [position] (masked
+positions). Its outputs: ``memory`` [row, part, head, source, dim], the keys and values of the source, layer by layer, and
+``answers`` [row, position, width], the attention of masked positions to the source. Inputs of the second: ``tokens`` and
+``positions`` [row, token] (the block last), ``keep`` [kept] (indices of the block), ``mask`` [row, 1, 1, token],
+``source_mask``, ``answers`` and the parts of the memory, ``source.0`` and so on. Its output: ``scores`` [row, kept, vocab].
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from draftwood.runners.bart.layers import (
     product,
     source_memory,
     split,
-    turned,
+    transposed,
     weights_of,
 )
 from draftwood.runners.blocks.bart_network import read_block
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.runners.openvino.graph import converting, plain, traced
-from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
+from draftwood.runners.openvino.graph import converting, float32_copy, traced
+from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
-from draftwood.runners.rows import padded_rows, staying
+from draftwood.runners.rows import padded_rows, remaining_rows
 
 
 class _Read(NamedTuple):
-    """What the first graph makes of sources."""
+    """The outputs of the first graph, and its mask."""
 
     mask: Float[Tensor, "row 1 1 source"]
     memory: Float[Tensor, "row part head source dim"]
@@ -51,13 +51,13 @@ class _Read(NamedTuple):
 class OpenVinoBlocks:
     """A :class:`draftwood.runners.blocks.bart_network.BlockNetwork` of compiled graphs.
 
-    Unlike a target it is not compared with the model when it is loaded: what a drafter scores decides about speed alone.
+    It is not compared with the model, unlike a target, because the scores of a drafter affect only speed.
 
     Args:
-        model: in evaluation mode, on the CPU, in float32 or bfloat16.
+        model: a drafter in evaluation mode, on the CPU, in float32 or bfloat16.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
+        ConfigError: OpenVINO is not installed, or does not support this number format or device.
         ModelError: the model cannot be converted.
     """
 
@@ -72,7 +72,7 @@ class OpenVinoBlocks:
 
     def clear(self) -> None:
         self._sources: list[Sequence[int]] = []
-        self._read: _Read | None = None  # of the first of them
+        self._read: _Read | None = None  # of the first rows
 
     def fresh(self) -> OpenVinoBlocks:
         found = copy.copy(self)
@@ -86,13 +86,13 @@ class OpenVinoBlocks:
     def drop(self, rows: Sequence[int]) -> None:
         self._sources = [source for row, source in enumerate(self._sources) if row not in rows]
         if self._read is not None:
-            stay = torch.tensor(staying(len(self._read.mask), rows), dtype=torch.long)
+            stay = torch.tensor(remaining_rows(len(self._read.mask), rows), dtype=torch.long)
             self._attach(_Read(*(part.index_select(0, stay) for part in self._read)))
 
     def scores(self, texts: Sequence[Sequence[int]], count: int) -> Float[Tensor, "row count vocab"]:
         config, longest = self.model.config, max(map(len, texts))
         self._read_sources(longest + count)
-        width = filled(longest, self._room)
+        width = padded_length(longest, self._room)
         block = [int(config.mask_token_id)] * count
         tokens = [[*text, *[int(config.pad_token_id)] * (width - len(text)), *block] for text in texts]
         positions = [[*(min(i, len(t) - 1) for i in range(width)), *range(len(t), len(t) + count)] for t in texts]
@@ -109,8 +109,7 @@ class OpenVinoBlocks:
         return scores
 
     def _read_sources(self, positions: int) -> None:
-        """Read what was not read yet, for at least the first ``positions`` masked positions; they are answered in portions,
-        as texts grow slowly."""
+        """Encode new sources, and compute answers for at least the first ``positions`` masked positions, in portions."""
         old = self._read
         if old is None or old.answers.shape[1] < positions:
             self._attach(self._new(self._sources, min(self._room, positions + int(self.model.config.block))))
@@ -127,19 +126,19 @@ class OpenVinoBlocks:
             )
 
     def _new(self, sources: Sequence[Sequence[int]], positions: int) -> _Read:
-        longest = filled(max(map(len, sources)), int(self.model.config.max_position_embeddings))
+        longest = padded_length(max(map(len, sources)), int(self.model.config.max_position_embeddings))
         padding = int(self.model.config.pad_token_id)
         tokens = torch.tensor([[*source, *[padding] * (longest - len(source))] for source in sources])
         mask = bias_of(torch.tensor([[i < len(source) for i in range(longest)] for source in sources]), torch.float32)
         memory = torch.empty(len(tokens), 2 * len(self.model.layers), self._heads, longest, self._dim)
         answers = torch.empty(len(tokens), positions, int(self.model.config.d_model))
         self._reading.put(tokens=tokens, source_mask=mask, memory=memory, answers=answers)
-        self._reading.put_list("places", range(positions), np.int64)
+        self._reading.put_list("masked", range(positions), np.int64)
         self._reading.run()
         return _Read(mask, memory, answers)
 
     def _attach(self, read: _Read) -> None:
-        """Let the graph read these. It keeps the tensors that it was given: none may be empty."""
+        """Set the sources of the second graph. It holds these tensors, so none may be empty."""
         self._read = read
         if not len(read.mask):
             return
@@ -148,30 +147,22 @@ class OpenVinoBlocks:
 
 
 def source_graph(model: Any) -> Any:
-    """What reads sources, as an ``openvino.Model`` in float32.
-
-    Raises:
-        ModelError: the model cannot be traced.
-    """
+    """The first graph, as an ``openvino.Model`` in float32; raises a ModelError if the model cannot be traced."""
     rows, source = 2, 3
     with converting(model):
         return traced(
-            _Reading(plain(model)),
+            _Reading(float32_copy(model)),
             {
                 "tokens": (torch.ones(rows, source, dtype=torch.long), [-1, -1]),
                 "source_mask": (torch.zeros(rows, 1, 1, source), [-1, 1, 1, -1]),
-                "places": (torch.arange(4), [-1]),
+                "masked": (torch.arange(4), [-1]),
             },
             ["memory", "answers"],
         )
 
 
 def block_graph(model: Any) -> Any:
-    """What fills blocks, as an ``openvino.Model`` in float32.
-
-    Raises:
-        ModelError: the model cannot be traced.
-    """
+    """The second graph, as an ``openvino.Model`` in float32; raises a ModelError if the model cannot be traced."""
     rows, token, source, width = 2, 6, 3, int(model.config.d_model)
     heads, dim = _heads(model)
     inputs = {
@@ -185,11 +176,11 @@ def block_graph(model: Any) -> Any:
     for part in range(2 * len(model.layers)):
         inputs[f"source.{part}"] = torch.zeros(rows, heads, source, dim), [-1, heads, -1, dim]
     with converting(model):
-        return traced(_Filling(plain(model)), inputs, ["scores"])
+        return traced(_Filling(float32_copy(model)), inputs, ["scores"])
 
 
 class _Reading(nn.Module):
-    """The encoder, the layers' keys and values, and the questions of masked positions."""
+    """The encoder, the layers' keys and values, and the attention of masked positions to the source."""
 
     def __init__(self, model: MaskedBlockDrafter) -> None:
         super().__init__()
@@ -201,26 +192,26 @@ class _Reading(nn.Module):
         )
         self._table = model.positions.weight
 
-    def forward(self, tokens: Tensor, source_mask: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, source_mask: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self._encoder.embedded(tokens)
         states = self._encoder.states(embedded, source_mask)
-        asking = embedding(places, self._table).unsqueeze(0).expand(tokens.shape[0], -1, -1)
+        queries = embedding(masked, self._table).unsqueeze(0).expand(tokens.shape[0], -1, -1)
         query, keys, values = (
             split(product(x, weights), self._heads)
-            for x, weights in ((asking, self._query), (embedded, self._key), (embedded, self._value))
+            for x, weights in ((queries, self._query), (embedded, self._key), (embedded, self._value))
         )
         return source_memory(self._layers, states), attend(query, keys, values, source_mask, self._scale, self._out)
 
 
 class _Filling(nn.Module):
-    """Prefix and block through the layers."""
+    """The layers on prefix and block."""
 
     def __init__(self, model: MaskedBlockDrafter) -> None:
         super().__init__()
         self._words, self._scale = model.encoder.embed_tokens.weight, float(model.encoder.embed_scale)
         self._table = model.positions.weight
         self._layers = [layer_of(part) for part in model.layers]
-        self._head = turned(self._words), None
+        self._head = transposed(self._words), None
 
     def forward(
         self,
@@ -233,9 +224,9 @@ class _Filling(nn.Module):
         *parts: Tensor,
     ) -> Tensor:
         hidden = embedding(tokens, self._words) * self._scale + embedding(positions, self._table)
-        places = positions.index_select(1, keep).unsqueeze(-1).expand(-1, -1, answers.shape[2])
-        asked = hidden.index_select(1, keep) + answers.gather(1, places)
-        hidden = torch.cat([hidden[:, : hidden.shape[1] - keep.shape[0]], asked], dim=1)
+        block = positions.index_select(1, keep).unsqueeze(-1).expand(-1, -1, answers.shape[2])
+        filled = hidden.index_select(1, keep) + answers.gather(1, block)
+        hidden = torch.cat([hidden[:, : hidden.shape[1] - keep.shape[0]], filled], dim=1)
         states = read_block(self._layers, hidden, by_layer(parts), mask, source_mask)
         return product(states.index_select(1, keep), self._head)
 

@@ -1,7 +1,7 @@
 """A small draft model that drafts a burst of tokens in one call: an OpenVINO graph, and its keys and values.
 
-In a model of one or two small layers a call costs more than what is computed in it. Here one call reads a token, chooses the
-next one by scores and noise, reads that, and so on, before control returns to the host.
+In a model of one or two small layers the call costs more than its arithmetic. Here one call reads a token, chooses the next
+one by scores and noise, reads that one, and so on.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from draftwood.runners.openvino.graph import (
     GraphMemory,
     can_keep,
     converting,
+    in_float32,
     memory_names,
     memory_sizes,
-    plain,
     traced,
 )
 from draftwood.runners.openvino.network import CompiledGraph
@@ -32,13 +32,13 @@ from draftwood.runners.openvino.store import stored_graphs
 BURST = 4
 """Tokens chosen in one call."""
 READ = 4
-"""Tokens that a call reads first, always as many: a graph whose sizes are known runs faster, and of the bundled draft a call
-takes as long with four as with one."""
-_FIRST, _STEP = 128, 64  # slots of the smallest memory, and what sizes are multiples of
+"""Tokens that every call reads first. A graph of fixed sizes is faster, and four tokens cost the bundled draft as much time
+as one."""
+_FIRST, _STEP = 128, 64  # slots of the smallest memory, and the divisor of all sizes
 
 
 def slots_for(length: int) -> int:
-    """Slots of a memory with room for so many tokens: few sizes, as a graph prepares itself for each of them."""
+    """Slots of a memory for this many tokens. There are few sizes, because a graph is prepared for each."""
     size = _FIRST
     while size < length:
         size += max(_STEP, size // 2 // _STEP * _STEP)
@@ -47,7 +47,7 @@ def slots_for(length: int) -> int:
 
 @final
 class _Burst(nn.Module):
-    """The model as a function of tensors: ``BURST`` forwards, each with the token that the one before chose."""
+    """The model as a function of tensors: ``BURST`` forwards, each of the token chosen by the one before."""
 
     def __init__(self, model: Any, longest: int | None) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Burst(nn.Module):
                 **self._only,
             ).logits[:, -1]
             noisy = found * scale + noise[index]
-            # An arg-max costs the CPU plugin twenty times this.
+            # Arg-max takes twenty times as long in the CPU plugin.
             is_best = noisy == noisy.amax(dim=-1, keepdim=True)
             tokens = torch.where(is_best, number, float(self._vocab)).amin(dim=-1, keepdim=True).long()
             chosen.append(tokens)
@@ -94,10 +94,9 @@ class _Burst(nn.Module):
 
 
 def burst_graph(model: Any, longest: int | None) -> Any:
-    """The model and its choices, as an ``openvino.Model`` in float32; positions from ``longest`` on do not exist."""
+    """The model and its choices, as an ``openvino.Model`` in float32; ``longest`` is the number of positions."""
     with converting(model):
-        if any(weight.dtype != torch.float32 for weight in model.parameters()):
-            model = plain(model)
+        model = in_float32(model)
         vocab, layers, old = int(model.get_output_embeddings().weight.shape[0]), layer_count(model.config), 3
         past, present = memory_names(layers)
         inputs = {
@@ -114,18 +113,18 @@ def burst_graph(model: Any, longest: int | None) -> Any:
 
 @final
 class BurstMemory:
-    """Keys and values of one text. Slots [0, ``used``) hold what was read.
+    """Keys and values of one text, in slots [0, ``used``).
 
     Args:
-        graph: takes them as inputs, whose sizes it says.
-        compiled: the same, compiled.
-        past: the inputs' names.
+        graph: the graph with inputs for them.
+        compiled: the compiled graph.
+        past: names of these inputs.
 
     Attributes:
-        used: slots in use; set lower, what stood behind is forgotten.
-        slot_bytes: of keys and values, for each slot.
-        slots: for each input, [1, head, slot, width]; nothing before the first :meth:`reserve`.
-        mask: [1, 1, read, slot], what a call's first tokens see of the slots and of one another.
+        used: number of slots in use; a lower value discards the last ones.
+        slot_bytes: bytes of keys and values per slot.
+        slots: the inputs, [1, head, slot, width] each; empty before the first :meth:`reserve`.
+        mask: [1, 1, read, slot]: which slots, and which of each other, the first tokens of a call see.
     """
 
     def __init__(self, graph: Any, compiled: CompiledGraph, past: Sequence[str]) -> None:
@@ -137,16 +136,16 @@ class BurstMemory:
         self.clear()
 
     def new_slots(self, count: int) -> list[np.ndarray]:
-        """So many empty ones."""
+        """Arrays of empty slots."""
         return [np.zeros((1, heads, count, width), np.float32) for heads, width in self._shapes]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self.used = 0
         self.slots: list[np.ndarray] = []  # the size depends on the next text
 
     def reserve(self, length: int) -> None:
-        """Room for so many tokens; what is there stays."""
+        """Make room for ``length`` tokens."""
         size = slots_for(length)
         if self.slots and size <= self.slots[0].shape[2]:
             return
@@ -158,7 +157,7 @@ class BurstMemory:
         _put(self._compiled, ["mask", *self._past], [self.mask, *grown])
 
     def load(self, contents: Sequence[Float[np.ndarray, "1 head length width"]]) -> None:
-        """Begin with these keys and values."""
+        """Replace the contents by these keys and values."""
         self.clear()
         length = contents[0].shape[2]
         self.reserve(length + READ + BURST)
@@ -166,43 +165,43 @@ class BurstMemory:
             slots[:, :, :length] = part
         self.used = length
 
-    def append(self, fresh: Sequence[Float[np.ndarray, "1 head new width"]], idle: int) -> None:
-        """Take in what a call returned, without its first ``idle`` tokens."""
-        taken = fresh[0].shape[2] - idle
+    def append(self, fresh: Sequence[Float[np.ndarray, "1 head new width"]], padding: int) -> None:
+        """Append the keys and values of a call, without its first ``padding`` tokens."""
+        taken = fresh[0].shape[2] - padding
         for slots, part in zip(self.slots, fresh, strict=True):
-            slots[:, :, self.used : self.used + taken] = part[:, :, idle:]
+            slots[:, :, self.used : self.used + taken] = part[:, :, padding:]
         self.used += taken
 
     def keep(self, slots: Sequence[int], end: int) -> None:
-        """Of the slots from ``end`` on keep these, in this order."""
+        """Keep these of the slots from ``end`` on, in this order."""
         kept = [*range(end, end + len(slots))]
         if list(slots) != kept:
             for part in self.slots:
                 part[:, :, kept] = part[:, :, list(slots)]
         self.used = end + len(slots)
 
-    def show(self, hidden: Sequence[int], idle: int) -> None:
-        """Let the tokens of a call see all slots but ``hidden``, and one another; the first ``idle`` of them are padding."""
+    def show(self, hidden: Sequence[int], padding: int) -> None:
+        """Set the mask: a call sees all slots except ``hidden``; its first ``padding`` tokens are padding."""
         mask, size = self.mask[0, 0], self.slots[0].shape[2]
         mask.fill(-float("inf"))
         mask[:, : self.used] = 0.0
         if hidden:
             mask[:, list(hidden)] = -float("inf")
         for row in range(READ):
-            mask[row, size + min(row, idle) : size + row + 1] = 0.0  # padding sees itself, so that no softmax is empty
+            mask[row, size + min(row, padding) : size + row + 1] = 0.0  # padding sees itself, or its softmax would be empty
 
 
 @final
 class BurstNetwork(nn.Module):
-    """The compiled graph and its memory; a module, so that its calls can be watched.
+    """The compiled graph and its memory; it is a module, so hooks can observe its calls.
 
-    A call reads up to ``READ`` tokens and then its own choices, which take the slots after them. Nothing is copied but the
-    new keys and values.
+    A call reads up to ``READ`` tokens and then its own choices, in the slots after them. It copies only the new keys and
+    values.
 
     Args:
         model: a causal language model, on the CPU.
-        weights: as they are, or rounded.
-        longest: positions from here on do not exist.
+        weights: unchanged, or quantized.
+        longest: number of positions; None if unlimited.
 
     Raises:
         ModelError: the model cannot be traced or compiled.
@@ -217,7 +216,7 @@ class BurstNetwork(nn.Module):
         self.memory = BurstMemory(graph, self._compiled, past)
         self.vocab = graph.input("noise").get_partial_shape()[1].get_length()
         self._tokens, self._positions = np.zeros((2, 1, READ), np.int64)
-        self._silence = torch.zeros(BURST, self.vocab)
+        self._no_noise = torch.zeros(BURST, self.vocab)
         self._scale = np.ones(1, np.float32)
         self._chosen = np.zeros((BURST, 1), np.int64)
         self._fresh = self.memory.new_slots(READ + BURST - 1)
@@ -232,27 +231,28 @@ class BurstNetwork(nn.Module):
         noise: Float[Tensor, "burst vocab"] | None,
         scale: float,
     ) -> tuple[list[int], Float[Tensor, "burst vocab"]]:
-        """Read up to ``READ`` tokens, the first at position ``first``, all of which see the slots but ``hidden`` and one
-        another; then choose and read ``BURST - 1`` tokens, and choose a last one.
+        """Read up to ``READ`` tokens from position ``first`` on, then choose ``BURST`` tokens and read all but the last.
+
+        All tokens see the slots except ``hidden``, and those of this call before them.
 
         Returns:
-            The chosen tokens, each the best of its scores times ``scale`` plus noise, and the scores.
+            The chosen tokens (each the arg-max of score times ``scale`` plus noise), and the scores.
         """
         new = input_ids.shape[1]
-        idle = READ - new
+        padding = READ - new
         self.memory.reserve(self.memory.used + new + BURST - 1)
-        self._tokens[0, idle:] = input_ids[0].numpy()
-        self._positions[0, idle:] = range(first, first + new)
-        self.memory.show(hidden, idle)
+        self._tokens[0, padding:] = input_ids[0].numpy()
+        self._positions[0, padding:] = range(first, first + new)
+        self.memory.show(hidden, padding)
         self._scale[0] = scale
-        scores = torch.empty(BURST, self.vocab)  # of its own: the next call leaves it alone
-        self._compiled.put(noise=self._silence if noise is None else noise, scores=scores)
+        scores = torch.empty(BURST, self.vocab)  # a new tensor, which later calls do not overwrite
+        self._compiled.put(noise=self._no_noise if noise is None else noise, scores=scores)
         self._compiled.run()
-        self.memory.append(self._fresh, idle)
+        self.memory.append(self._fresh, padding)
         chosen: list[int] = self._chosen.ravel().tolist()
         return chosen, scores
 
 
 def _put(compiled: CompiledGraph, names: Sequence[str], arrays: Sequence[np.ndarray]) -> None:
-    """Set a graph's inputs and outputs, by name."""
+    """Set inputs and outputs of a graph by name."""
     compiled.put(**{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)})

@@ -1,4 +1,4 @@
-"""A draft model on OpenVINO that can also draft a burst: several tokens chosen and read in one call."""
+"""The OpenVINO runner of a draft model that can also draft bursts: it chooses and reads several tokens in one call."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from draftwood.runners.openvino.burst import BURST, READ, BurstNetwork
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner
-from draftwood.runners.support import TOLERANCE, apart, score_tree
+from draftwood.runners.support import TOLERANCE, score_difference, score_tree
 
 _LOG = logging.getLogger(__name__)
-_MOST_WEIGHTS: Final = 10_000_000  # a larger model takes longer for its arithmetic than a call does for itself
-_MOST_BYTES: Final = 1 << 21  # of keys and values, which every call copies BURST times
-# From so many tokens to be read, and from such a share of the text, the whole text is read again in one forward.
+_MOST_WEIGHTS: Final = 10_000_000  # in a larger model the arithmetic takes longer than the call overhead
+_MOST_BYTES: Final = 1 << 21  # of keys and values, which each call copies BURST times
+# With this many unread tokens, and at least this fraction (1/16) of the text, one forward reads the whole text again.
 _FAR_BEHIND, _SHARE_BEHIND = 2 * READ, 16
 
 
 @final
 class OpenVinoBurstRunner:
-    """A small draft model's runner and its :class:`BurstNetwork`, each with a memory of its own.
+    """The runner of a small draft model and its :class:`BurstNetwork`, each with its own cache.
 
-    A single text that is not too long can be drafted for by :meth:`draft_burst`. With the first :meth:`extend`, or with a
-    second row, the texts go over to the runner, until the next :meth:`clear`.
+    Bursts need a single text that is not too long. The first :meth:`extend`, or a second row, moves the texts to the runner
+    until the next :meth:`clear`.
 
     Args:
         runner: the model's runner.
         network: its graph for bursts.
 
     Attributes:
-        networks: both modules that are called.
+        networks: the two modules that make the calls.
     """
 
     reads_source = False
@@ -50,10 +50,10 @@ class OpenVinoBurstRunner:
         self.device = runner.device
         self.forward_seconds = 0.0
         self._network = network
-        self._texts: list[list[int]] | None = []  # of at most one row; None once the runner has the rows
-        self._cached = 0  # tokens of it that the network's memory holds
+        self._texts: list[list[int]] | None = []  # at most one row; None if the runner has the rows
+        self._cached = 0  # number of its tokens in the network's memory
         self._round: list[int] = []  # tokens of this round's nodes
-        self._base = 0  # the slot of the first of them
+        self._base = 0  # the slot of the first node
 
     @property
     def model(self) -> Any:
@@ -94,7 +94,7 @@ class OpenVinoBurstRunner:
             self.clear()
 
     def _hand_over(self) -> None:
-        """Let the runner have the rows."""
+        """Move the rows to the runner."""
         if self._texts is not None:
             self.runner.clear()
             self.runner.add(self._texts)
@@ -107,7 +107,7 @@ class OpenVinoBurstRunner:
 
     @property
     def _text(self) -> list[int]:
-        assert self._texts, "bursts are drafted for a single text that was never extended"
+        assert self._texts, "bursts need a single text without a call of extend"
         return self._texts[0]
 
     def extend(
@@ -133,13 +133,13 @@ class OpenVinoBurstRunner:
         start, first = perf_counter(), self._network.memory.used
         hidden = sorted({*range(self._base, first)} - {self._base + node for node in path})
         ids = torch.from_numpy(np.array([tokens], np.int64))
-        chosen, scores = self._network(ids, position + 1 - len(tokens), hidden, self._fitted(noise), scale)
+        chosen, scores = self._network(ids, position + 1 - len(tokens), hidden, self._draft_noise(noise), scale)
         self.forward_seconds += perf_counter() - start
         self._round += [token, *chosen[:-1]]
         return chosen, scores
 
-    def _fitted(self, noise: Tensor | None) -> Tensor | None:
-        """Noise for the tokens that the draft scores; with it no choice falls on one that the target does not know."""
+    def _draft_noise(self, noise: Tensor | None) -> Tensor | None:
+        """Noise over the draft's vocabulary, with -inf for tokens that the target does not know."""
         if noise is None:
             return None
         missing = self._network.vocab - noise.shape[1]
@@ -148,7 +148,7 @@ class OpenVinoBurstRunner:
         return noise[:, : self._network.vocab] if missing else noise
 
     def _catch_up(self) -> list[int]:
-        """Read what the network's memory lacks of the text, but for the last few tokens, which the next call can read."""
+        """Read the unread tokens of the text; returns the last few, which the next call reads."""
         text, memory, start = self._text, self._network.memory, perf_counter()
         if len(text) - self._cached >= max(_FAR_BEHIND, len(text) // _SHARE_BEHIND):
             memory.load(self.runner.read(text))
@@ -180,7 +180,7 @@ class OpenVinoBurstRunner:
 def with_bursts(runner: ModelRunner) -> ModelRunner:
     """The runner of a draft model, with bursts if the model is small and OpenVINO's CPU plugin runs it.
 
-    Bursts that cannot be made, or that score otherwise than the runner, are left out: they would only have been faster.
+    Without bursts if they cannot be made or score differently; they affect only speed.
     """
     if not isinstance(runner, OpenVinoRunner) or runner.place != CPU:
         return runner
@@ -189,17 +189,17 @@ def with_bursts(runner: ModelRunner) -> ModelRunner:
     try:
         found = OpenVinoBurstRunner(runner, BurstNetwork(runner.model, runner.weights, runner.max_length))
         _check(found)
-    except (ModelError, RuntimeError) as error:  # the latter is OpenVINO's own
-        _LOG.info("the draft model is called once for every level: %s", " ".join(str(error).split()))
+    except (ModelError, RuntimeError) as error:  # OpenVINO raises RuntimeError
+        _LOG.info("no bursts, so the draft model is called once per level: %s", " ".join(str(error).split()))
         return runner
     return found
 
 
 def _check(runner: OpenVinoBurstRunner) -> None:
-    """Compare a burst behind a short text, and one that branches off after its first token, with the model's own runner.
+    """Compare a burst after a short text, and a second one from its root, with the model's runner.
 
     Raises:
-        ModelError: they differ by more than rounding.
+        ModelError: they differ by more than rounding errors.
     """
     *text, first, other = (token % runner.vocab_size for token in range(1, 9))
     if runner.max_length is not None and runner.max_length < len(text) + 1 + BURST:
@@ -215,9 +215,9 @@ def _check(runner: OpenVinoBurstRunner) -> None:
     runner.forward_seconds = 0.0
     found, chosen = torch.cat([scores, more]), torch.tensor([*straight, *aside])
     largest = max(1.0, float(wanted[wanted.isfinite()].abs().max()))
-    worst = apart(found, wanted)
+    worst = score_difference(found, wanted)
     if not worst <= TOLERANCE.get(runner.model.dtype, 0.5):
-        raise ModelError(f"its bursts score otherwise than it does, by {worst:.2g}")
+        raise ModelError(f"its bursts give other scores than single calls, by {worst:.2g}")
     short = float((found.amax(dim=-1) - found.gather(1, chosen.unsqueeze(1)).squeeze(1)).max()) / largest
     if not short <= TOLERANCE.get(runner.model.dtype, 0.5):
-        raise ModelError(f"its bursts choose other tokens than the best, by {short:.2g}")
+        raise ModelError(f"its bursts do not choose the best tokens, by {short:.2g}")

@@ -1,8 +1,8 @@
-"""A Hugging Face causal model as an OpenVINO graph that scores trees and keeps its own keys and values.
+"""A Hugging Face causal model as an OpenVINO graph that scores trees and holds its keys and values.
 
 Inputs: ``tokens`` and ``positions`` [row, new], ``mask`` [row, 1, new, slot] (additive, over all slots, the new ones last),
-``keep`` [kept] (which of the new tokens are scored) and ``rows`` [row] (whose keys and values go on). Output: ``scores``
-[row, kept, vocab].
+``keep`` [kept] (indices of the new tokens to score) and ``rows`` [row] (the row of the state that each row continues).
+Output: ``scores`` [row, kept, vocab].
 """
 
 from __future__ import annotations
@@ -29,30 +29,22 @@ from draftwood.runners.context import layer_count
 
 @cache
 def openvino() -> Any:
-    """The ``openvino`` package, which may send no report of its use from here.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The ``openvino`` package, without telemetry; raises a ConfigError if it is not installed."""
     return _silent_import("openvino", "openvino")
 
 
 @cache
 def core() -> Any:
-    """The process's only ``openvino.Core``, kept to its end.
+    """The only ``openvino.Core`` of the process, kept until it ends.
 
-    Each one loads a CPU plugin of its own, which gives the thread another stack for signal handlers and, unloaded, puts back
-    the one it found. Plugins that are not unloaded in reverse order leave a stack that is gone, and the next signal, such
-    as Ctrl-C, ends the interpreter.
-
-    Raises:
-        ConfigError: OpenVINO is not installed.
+    Each core loads a CPU plugin, which replaces the thread's stack for signal handlers and restores the old one when it is
+    unloaded. Plugins unloaded in another order leave a freed stack, and the next signal, such as Ctrl-C, crashes Python.
     """
     return openvino().Core()
 
 
 def _silent_import(name: str, extra: str) -> Any:
-    """Import a package of OpenVINO's; without ``openvino_telemetry`` they have nothing to report with."""
+    """Import a package of OpenVINO's without ``openvino_telemetry``, so that it sends nothing."""
     before = sys.modules.get("openvino_telemetry")
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # an import of it fails
     try:
@@ -69,41 +61,42 @@ def _silent_import(name: str, extra: str) -> Any:
 
 
 def shared(values: Tensor) -> Any:
-    """An ``openvino.Tensor`` over the memory of these values, which lie in order; it does not keep them alive."""
+    """An ``openvino.Tensor`` that shares the memory of contiguous values, without keeping them alive."""
     return openvino().Tensor(values.numpy(), shared_memory=True)
 
 
 def graph_of(model: Any) -> Any:
-    """The model as an ``openvino.Model``, in float32 whatever the model's number format.
+    """The model as an ``openvino.Model`` in float32.
 
     Raises:
         ConfigError: OpenVINO is not installed.
-        ModelError: the model cannot be traced; says why.
+        ModelError: the model cannot be traced; the message has the reason.
     """
     kind = model.config.model_type
     if experts := _experts(model.config):
         raise ModelError(
-            f"model type {kind!r} cannot be converted for OpenVINO: it has experts ({experts}), and which of them work "
-            "depends on the text, which a fixed graph cannot follow. Use --backend torch"
+            f"model type {kind!r} cannot be converted for OpenVINO: it has experts ({experts}), and a fixed "
+            "graph cannot choose them by the text. Use --backend torch"
         )
     with converting(model):
         return stateful(_traced(model), layer_count(model.config))
 
 
-def plain(model: Any) -> Any:
-    """A copy in float32 without gradients, to be traced; weights that are float32 already are shared."""
+def float32_copy(model: Any) -> Any:
+    """A copy in float32 without gradients, for tracing; it shares weights that are float32."""
     known: dict[int, Any] = {id(w): nn.Parameter(w.detach().float(), requires_grad=False) for w in model.parameters()}
     known |= {id(b): b.detach().float() for b in model.buffers() if b.is_floating_point()}
     return copy.deepcopy(model, known)
 
 
+def in_float32(model: Any) -> Any:
+    """The model, or a copy in float32 if some weights have another type."""
+    return model if all(weight.dtype == torch.float32 for weight in model.parameters()) else float32_copy(model)
+
+
 @contextmanager
 def converting(model: Any) -> Iterator[None]:
-    """What fails within says that this model cannot be converted, and why.
-
-    Raises:
-        ModelError: whatever was raised, but no ConfigError.
-    """
+    """Report any error except a ConfigError as a ModelError: this model cannot be converted."""
     kind = model.config.model_type
     try:
         yield
@@ -116,14 +109,14 @@ def converting(model: Any) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """One line; OpenVINO puts what happened below a heading."""
+    """The error in one line; OpenVINO writes the cause below a heading."""
     _heading, _below, inner = str(error).partition("Exception:\n")
     lines = (inner or str(error)).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"
 
 
 def _experts(config: Any) -> str | None:
-    """The setting that says how many experts there are, if there are any."""
+    """The setting with the number of experts; None if there are none."""
     found = config.get_text_config().to_dict()
     counts = {n: v for n, v in found.items() if "experts" in n and "per_tok" not in n and type(v) is int and v > 1}
     return next((f"{name}={value}" for name, value in counts.items()), None)
@@ -131,20 +124,19 @@ def _experts(config: Any) -> str | None:
 
 @final
 class GraphMemory(Cache):  # type: ignore[misc]
-    """Keys and values that come in as tensors and go out as longer ones."""
+    """Keys and values as inputs of a graph, and the longer ones as its outputs."""
 
     def __init__(self, past: Sequence[Tensor]) -> None:
         super().__init__(layers=[])
-        self.past = past  # keys and values of every layer in turn
+        self.past = past  # keys and values, layer by layer
         self.present = list(past)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        places = 2 * layer_idx, 2 * layer_idx + 1
-        for place, new in zip(places, (key_states, value_states), strict=True):
-            self.present[place] = torch.cat([self.past[place], new], dim=2)
-        return self.present[places[0]], self.present[places[1]]
+        for part, new in enumerate((key_states, value_states), 2 * layer_idx):
+            self.present[part] = torch.cat([self.past[part], new], dim=2)
+        return self.present[2 * layer_idx], self.present[2 * layer_idx + 1]
 
-    def get_seq_length(self, layer_idx: int = 0) -> Any:  # a tensor while the model is traced, as all sizes are
+    def get_seq_length(self, layer_idx: int = 0) -> Any:  # a tensor during tracing
         return self.past[0].shape[2]
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
@@ -156,7 +148,7 @@ class GraphMemory(Cache):  # type: ignore[misc]
 
 
 def can_keep(model: Any) -> bool:
-    """Whether the model can be asked for the scores of some tokens only."""
+    """Whether the model can score some tokens only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
@@ -192,14 +184,13 @@ class _Traceable(nn.Module):
 
 
 def memory_names(layers: int) -> tuple[list[str], list[str]]:
-    """Of the keys and values that come in and go out."""
+    """Names of the input and output keys and values."""
     return [f"past.{i}" for i in range(2 * layers)], [f"present.{i}" for i in range(2 * layers)]
 
 
 def _traced(model: Any) -> Any:
-    """A graph without state, with names and free sizes."""
-    if any(weight.dtype != torch.float32 for weight in model.parameters()):
-        model = plain(model)
+    """The model as a graph without state, with names and dynamic sizes."""
+    model = in_float32(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
     sizes = memory_sizes(model, layers)
     past, present = memory_names(layers)
@@ -218,13 +209,13 @@ def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], 
     """A function of tensors as an ``openvino.Model`` without state.
 
     Args:
-        function: its weights want no gradients, or are its parameters.
-        inputs: in its order, by the names they get: an example, and the shape, -1 where a size is free.
-        outputs: names of what it returns.
+        function: the function; its weights are parameters, or need no gradients.
+        inputs: by name, in order: an example, and the shape with -1 for dynamic sizes.
+        outputs: names of the outputs.
     """
     ov = openvino()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer's, about sizes that are the same for every text
+        warnings.simplefilter("ignore")  # the tracer warns about sizes that are the same for every text
         graph = ov.convert_model(function, example_input=tuple(example for example, _shape in inputs.values()))
     for side, names in ((graph.inputs, [*inputs]), (graph.outputs, outputs)):
         for one, name in zip(side, names, strict=True):
@@ -234,7 +225,7 @@ def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], 
 
 
 def memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
-    """Heads and width of the keys and values of every layer in turn, by one small forward."""
+    """Number and width of heads of the keys and values, layer by layer, from one small forward."""
     memory = TreeCache(layers)
     pair = torch.tensor([[0, 1]])
     with torch.inference_mode():
@@ -251,9 +242,9 @@ def memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
 
 
 def stateful(graph: Any, layers: int) -> Any:
-    """A graph with keys and values as its own state, of the rows ``rows``, empty at first.
+    """The graph with keys and values as state of the rows ``rows``, empty at first.
 
-    The CPU plugin makes attention and its memory one operation if a gather of rows by an input of the graph lies between.
+    The CPU plugin fuses attention with its state if a gather of rows by an input of the graph is between them.
     """
     from openvino import opset13 as ops
     from openvino._offline_transformations import apply_make_stateful_transformation
@@ -282,12 +273,8 @@ def stateful(graph: Any, layers: int) -> Any:
     return graph
 
 
-def rounded(graph: Any) -> Any:
-    """The graph with weights of eight bits and a scale per channel; what it computes with stays as it was.
-
-    Raises:
-        ConfigError: ``nncf`` is not installed.
-    """
+def quantized(graph: Any) -> Any:
+    """The graph with 8-bit weights and a scale per channel; raises a ConfigError if ``nncf`` is not installed."""
     nncf = _silent_import("nncf", "int8")
     nncf.set_log_level(40)  # errors only
     with redirect_stdout(io.StringIO()):  # its progress bars

@@ -1,4 +1,4 @@
-"""Which slots of a memory that only grows are still in use: the others are masked, and seldom cleared away."""
+"""An OpenVINO state of keys and values that only grows: unused slots are masked, and rarely removed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.runners.openvino.graph import memory_names, shared
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
 from draftwood.runners.slots import ForwardBatch
 
 _PATIENCE = 100.0
-"""Dead slots are cleared away once their square is so many times the slots in use. A forward pays for every dead slot at
-every new token, clearing away for every slot in use, and in small models most of all for itself. Decoding the bundled pair
-goes about as fast with anything from 20 to 1000; with few dead slots a round without a draft takes what it takes where
-nothing is ever drafted, and so the controller knows better what a draft has to beat."""
-_ROOM = 256  # slots at first
+"""Dead slots are removed once their square exceeds this many times the slots in use. Each new token pays for every dead
+slot. A removal pays for every slot in use and, in small models, mostly a fixed cost. The bundled pair decodes about as fast
+with 20 to 1000. With few dead slots a round without a draft costs as much as plain decoding, which helps the controller to
+compare them."""
+_ROOM = 256  # initial slots
 _SPARE, _WEIGHTS = 6, 5e6
-"""A forward of another number of tokens than the last one prepares every layer anew, which takes about 0.1 ms each: as long
-as one more token does with some five million weights to a layer (measured on models of 1 M and 11 M parameters)."""
+"""A forward of another number of tokens than the last one prepares every layer again, in about 0.1 ms per layer. One more
+token takes as long with about five million weights per layer (measured on models of 1 M and 11 M parameters)."""
 
 
 def spare_tokens(model: Any, layers: int) -> int:
-    """How many padding tokens a forward may read so that it is of the same size as the last one, and so quicker."""
+    """Most padding tokens of a forward that are cheaper than a change of its size."""
     return min(_SPARE, int(_WEIGHTS * layers / sum(weight.numel() for weight in model.parameters())))
 
 
 class Inputs(NamedTuple):
-    """What one forward of a graph reads."""
+    """The input of one forward of a graph."""
 
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
@@ -41,14 +41,14 @@ class Inputs(NamedTuple):
 
 @final
 class GrowingMemory:
-    """Keys and values in an OpenVINO request's state. Every forward appends to them, and nothing is ever moved.
+    """Keys and values in the state of an OpenVINO request, to which every forward appends.
 
-    To attention the order of slots is nothing; only what is hidden counts. So the tokens of the text stay where they were
-    read, and what was rejected stays too, hidden from all that comes.
+    Attention does not depend on the order of slots, only on the mask. So committed tokens stay in the slots where they were
+    read, and rejected ones stay too, hidden from all later tokens.
 
     Args:
-        request: an ``openvino.InferRequest`` whose state this is.
-        spare: padding tokens that a forward may read (:func:`spare_tokens`), of all rows together.
+        request: the ``openvino.InferRequest`` with this state.
+        spare: most padding tokens of a forward, over all rows (:func:`spare_tokens`).
     """
 
     def __init__(self, request: Any, spare: int = 0) -> None:
@@ -57,126 +57,124 @@ class GrowingMemory:
         self.clear()
 
     def clear(self) -> None:
-        """All rows leave, and the state with them."""
-        self._last = self._idled = 0  # tokens of the last forward; padding tokens since one without
-        self._rows: list[int] = []  # the row of the state as it is that each row goes on from
-        # Additive, of all slots: of earlier rounds' ones first, and with room for more, in which nothing is hidden.
-        self._line: Float[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.float32)
-        self._slots = 0  # of earlier rounds
-        self._live: list[int] = []  # how many of them are not hidden
-        self._new = 0  # slots of this round
-        self._places: list[int] = []  # of them, those of tokens that are not padding
+        """Remove all rows and the state."""
+        self._last = self._padded = 0  # tokens of the last forward; padding tokens since the last one without any
+        self._rows: list[int] = []  # the row of the present state that each row continues
+        # Additive, over all slots: first those of earlier rounds, then unused ones, which are not hidden.
+        self._bias: Float[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.float32)
+        self._slots = 0  # number of slots of earlier rounds
+        self._live: list[int] = []  # per row, how many of them are not hidden
+        self._new = 0  # number of slots of this round
+        self._token_slots: list[int] = []  # those of them without padding
         self._request.reset_state()
 
     def add(self, rows: int) -> None:
-        """New rows, to which all slots in use are hidden: in the state they begin as copies of its first row."""
-        line = np.zeros((rows, self._line.shape[1]), np.float32)
-        line[:, : self._slots] = -np.inf
-        self._line = np.concatenate([self._line, line])
+        """Append rows, which see none of the slots in use: in the state they begin as copies of its first row."""
+        bias = np.zeros((rows, self._bias.shape[1]), np.float32)
+        bias[:, : self._slots] = -np.inf
+        self._bias = np.concatenate([self._bias, bias])
         self._live += [0] * rows
         self._rows += [0] * rows
-        if not self._slots:  # an empty state takes as many rows as come
+        if not self._slots:  # an empty state accepts any number of rows
             self._rows = list(range(len(self._live)))
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave, from the next forward on; the others keep their order."""
-        stay = staying(len(self._live), rows)
+        """Remove these rows, from the next forward on; the others keep their order."""
+        stay = remaining_rows(len(self._live), rows)
         if not stay:
             self.clear()
             return
         self._rows = [self._rows[r] for r in stay] if self._slots else list(range(len(stay)))
         self._live = [self._live[r] for r in stay]
-        self._line = self._line[stay]
+        self._bias = self._bias[stay]
 
     def next_rows(self) -> list[int]:
-        """The rows of the state that the next forward goes on with; it is then taken as done."""
+        """The rows of the state that the next forward continues; assumes that it is then made."""
         rows, self._rows = self._rows, list(range(len(self._rows)))
         return rows
 
     def inputs(self, batch: ForwardBatch) -> Inputs:
-        """What the graph reads: perhaps padding tokens first, and a mask over all slots of the state.
+        """The input of the graph, with padding tokens first if they save time, and a mask over all slots of the state.
 
-        The mask of the batch is over the slots of a memory that keeps the text only, or over those of this round, and ends
-        with these in either case; of those before, a new token sees whatever is not hidden. Without one it is the first of
-        this round, and there is nothing else.
+        The mask of the batch ends with the slots of this round. Of earlier slots, a new token sees all that are not hidden.
+        A batch without a mask has a single token, the first of the round.
         """
         rows, new = batch.tokens.shape
-        idle = self._idle_for(rows, new)
-        first, old = self._new + idle, self._slots
-        self._places += range(first, first + new)
+        padding = self._padding_for(rows, new)
+        first, old = self._new + padding, self._slots
+        self._token_slots += range(first, first + new)
         self._new = first + new
-        if batch.mask is None and not idle:
+        if batch.mask is None and not padding:
             self._make_room(1)
-            return Inputs(batch.tokens, batch.positions, torch.from_numpy(self._line[:, None, None, : old + 1]))
-        out = np.full((rows, 1, idle + new, old + self._new), -np.inf, np.float32)
-        out[..., :old] = self._line[:, None, None, :old]
-        visible = 0.0 if batch.mask is None else batch.mask.numpy()[..., batch.mask.shape[3] - len(self._places) :]
-        if len(self._places) == self._new:
+            return Inputs(batch.tokens, batch.positions, torch.from_numpy(self._bias[:, None, None, : old + 1]))
+        out = np.full((rows, 1, padding + new, old + self._new), -np.inf, np.float32)
+        out[..., :old] = self._bias[:, None, None, :old]
+        visible = 0.0 if batch.mask is None else batch.mask.numpy()[..., batch.mask.shape[3] - len(self._token_slots) :]
+        if len(self._token_slots) == self._new:
             out[..., old:] = visible
         else:
-            out[:, :, idle:, [old + place for place in self._places]] = visible
-            out[:, :, range(idle), range(old + first - idle, old + first)] = 0.0  # so that no softmax is empty
-        if not idle:
+            out[:, :, padding:, [old + slot for slot in self._token_slots]] = visible
+            out[:, :, range(padding), range(old + first - padding, old + first)] = 0.0  # or their softmax would be empty
+        if not padding:
             return Inputs(batch.tokens, batch.positions, torch.from_numpy(out))
-        return Inputs(pad(batch.tokens, (idle, 0)), pad(batch.positions, (idle, 0)), torch.from_numpy(out))
+        return Inputs(pad(batch.tokens, (padding, 0)), pad(batch.positions, (padding, 0)), torch.from_numpy(out))
 
-    def _idle_for(self, rows: int, new: int) -> int:
-        """Padding tokens per row; not more of them, one forward after the other, than another size would cost once."""
-        idle = self._last - new
-        self._idled += idle * rows
-        if idle <= 0 or self._idled > self._spare:
-            self._last, self._idled = new, 0
+    def _padding_for(self, rows: int, new: int) -> int:
+        """Padding tokens per row. In successive forwards they cost at most as much as one change of size."""
+        padding = self._last - new
+        self._padded += padding * rows
+        if padding <= 0 or self._padded > self._spare:
+            self._last, self._padded = new, 0
             return 0
-        return idle
+        return padding
 
     def contents(self) -> list[Float[np.ndarray, "row head token width"]]:
-        """Keys and values of this round's tokens, of every layer in turn; copies."""
+        """Copies of the keys and values of this round's tokens, layer by layer."""
         parts = {part.name: part.state.data for part in self._request.query_state()}
         names = memory_names(len(parts) // 2)
-        return [parts[old + new].take(self._places, axis=2) for old, new in zip(*names, strict=True)]
+        return [parts[old + new].take(self._token_slots, axis=2) for old, new in zip(*names, strict=True)]
 
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
-        """End a round: of its slots those in ``source`` stay, numbered as in a memory that keeps the text only.
+        """End a round: keep the slots in ``source``, numbered as in a cache without rejected tokens.
 
         Args:
             source: per row, slots of this round.
-            target: per row, the length of the text before it; the longest is where the round's slots begin.
+            target: per row, the length of the text before it; the round's slots begin at the longest.
         """
         first, old = max(target), self._slots
         self._make_room(self._new)
         self._slots += self._new
         for row, slots in enumerate(source):
             if len(slots) < self._new:
-                line = self._line[row, old : self._slots]
-                line[:] = -np.inf
-                line[[self._places[slot - first] for slot in slots]] = 0.0
+                bias = self._bias[row, old : self._slots]
+                bias[:] = -np.inf
+                bias[[self._token_slots[slot - first] for slot in slots]] = 0.0
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
-        self._new, self._places = 0, []
+        self._new, self._token_slots = 0, []
         most = max(self._live)
         dead = self._slots - most
         if dead**2 > _PATIENCE * most:
             self._clear(most)
 
     def _make_room(self, slots: int) -> None:
-        """For so many more."""
-        rows, room = self._line.shape
+        """Make room for this many more slots."""
+        rows, room = self._bias.shape
         if self._slots + slots > room:
-            self._line = np.concatenate([self._line, np.zeros((rows, max(room, slots)), np.float32)], axis=1)
+            self._bias = np.concatenate([self._bias, np.zeros((rows, max(room, slots)), np.float32)], axis=1)
 
     def _clear(self, most: int) -> None:
-        """Bring the slots in use to the front and forget the others. Reads and writes the whole state once."""
-        # Slots in use come first, in their order; a row with fewer of them keeps some hidden ones.
-        line = self._line[:, : self._slots]
-        places = (-line).argsort(axis=1, kind="stable")[:, :most]
-        line[:, :most] = np.take_along_axis(line, places, axis=1)
-        self._line[:, most:], self._slots = 0.0, most
-        kept, given = np.empty((0, 0, 0, 0), np.float32), None
+        """Move the slots in use to the front, in their order; rows with fewer than ``most`` keep some hidden ones."""
+        bias = self._bias[:, : self._slots]
+        order = (-bias).argsort(axis=1, kind="stable")[:, :most]
+        bias[:, :most] = np.take_along_axis(bias, order, axis=1)
+        self._bias[:, most:], self._slots = 0.0, most
+        kept, buffer = np.empty((0, 0, 0, 0), np.float32), None
         for part in self._request.query_state():
             state = part.state.data
-            shape = (len(places), state.shape[1], most, state.shape[3])
-            if kept.shape != shape:  # layers are mostly alike: one piece of memory serves them all
+            shape = (len(order), state.shape[1], most, state.shape[3])
+            if kept.shape != shape:  # most layers have the same shape and share one buffer
                 kept = np.empty(shape, np.float32)
-                given = shared(torch.from_numpy(kept))
-            for row, places_of_row in enumerate(places):
-                np.take(state[row], places_of_row, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
-            part.state = given  # is copied
+                buffer = shared(torch.from_numpy(kept))
+            for row, slots in enumerate(order):
+                np.take(state[row], slots, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
+            part.state = buffer  # a copy

@@ -1,6 +1,6 @@
-"""Layers that read the same input made one: the query, key and value of attention, or both halves of a gated block.
+"""Merges layers that read the same input: the query, key and value of attention, or both halves of a gated block.
 
-Each layer is a call of its own, which takes time beside what is computed in it. Every output is the same sum as before.
+Each layer is a separate call with its own overhead. Merging does not change the sums of the outputs.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import numpy as np
 
 
 class _Layer(NamedTuple):
-    """A product with constant weights, and what is added to it."""
+    """A product with constant weights, and its bias."""
 
     product: Any  # the operation, a MatMul
     weights: Any  # its Constant [out, in]
-    bias: Any | None  # the Constant that is all that is added to it; None without one
-    end: Any  # the operation whose output leaves the layer
+    bias: Any | None  # the Constant that is added to it, or None
+    end: Any  # the last operation of the layer
 
 
 def merge_layers(graph: Any) -> None:
-    """Make layers that read the same output of one operation one layer, whose output is split; changes the graph."""
+    """Replace layers that read the same output of an operation by one layer with a split output, in place."""
     found: dict[tuple[object, ...], list[_Layer]] = defaultdict(list)
     for node in graph.get_ordered_ops():
         if (layer := _layer_of(node)) is not None:
             source = node.input_value(0)
             rank = None if layer.bias is None else len(layer.bias.shape)
             found[source.get_node().get_name(), source.get_index(), rank].append(layer)
-    made: dict[tuple[str, ...], Any] = {}  # weights of several steps of a chain are one constant, and stay one
+    made: dict[tuple[str, ...], Any] = {}  # joined weights by names, because steps of a burst share weights
     while found:
-        _input, layers = found.popitem()  # nothing holds the parts' weights any longer
+        _input, layers = found.popitem()  # popped, so that the old weights are freed
         if len(layers) > 1:
             _merge(sorted(layers, key=lambda layer: str(layer.weights.get_name())), made)
     graph.validate_nodes_and_infer_types()
@@ -43,7 +43,7 @@ def _layer_of(node: Any) -> _Layer | None:
     weights, settings = node.input_value(1).get_node(), node.get_attributes()
     if weights.get_type_name() != "Constant" or len(weights.shape) != 2:
         return None
-    if settings["transpose_a"] or not settings["transpose_b"]:  # conversion turns all weights to [out, in]
+    if settings["transpose_a"] or not settings["transpose_b"]:  # conversion makes all weights [out, in]
         return None
     readers = [reader.get_node() for reader in node.output(0).get_target_inputs()]
     if len(readers) == 1 and readers[0].get_type_name() == "Add":
@@ -55,7 +55,7 @@ def _layer_of(node: Any) -> _Layer | None:
 
 
 def _is_bias(shape: Sequence[int], width: int) -> bool:
-    """One number for every output, alike for all tokens."""
+    """Whether the shape has one number per output, the same for all tokens."""
     return len(shape) > 0 and shape[-1] == width and all(size == 1 for size in shape[:-1])
 
 

@@ -1,4 +1,4 @@
-"""A compiled graph that is called like a model: tensors in, scores out, nothing large copied on the way."""
+"""Compiled graphs that are called like a model, without copies of large tensors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from draftwood.runners.openvino.graph import core, shared
 
 CPU = "CPU"
 _STEP = 8  # tokens
-_SMALL = 256  # values of an input that is set again and again
+_SMALL = 256  # most values of an input that is copied to a reused buffer
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 @final
 class CompiledGraph:
-    """A compiled graph, and the tensors that go in and come out: on the CPU nothing large is copied on the way.
+    """A compiled graph and its input and output tensors; on the CPU large ones are not copied.
 
     Args:
         graph: an ``openvino.Model``.
-        model: what the graph was made from; its number format is the one to compute in.
-        device: OpenVINO's name of what computes.
+        model: the model of the graph; its number format is used for computation.
+        device: OpenVINO's name of the device.
 
     Attributes:
         request: the ``openvino.InferRequest``, whose state holds keys and values.
@@ -41,14 +41,14 @@ class CompiledGraph:
         settings = {
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # weights may be rounded, what is computed from them is not
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # activations are not quantized, even if weights are
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
         }
         if device == CPU:
             settings |= {
                 "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-                "ENABLE_CPU_PINNING": False,  # PyTorch's threads, and other processes, want the same cores
+                "ENABLE_CPU_PINNING": False,  # PyTorch's threads and other processes use the same cores
             }
         try:
             self._compiled = core().compile_model(graph, device, settings)
@@ -60,26 +60,25 @@ class CompiledGraph:
 
     def _begin(self) -> None:
         self.request = self._compiled.create_infer_request()
-        self._lists: dict[str, Sequence[int]] = {}  # small inputs as they were set last
-        self._held: dict[str, Tensor] = {}  # the memory that the request reads and writes, which does not hold it itself
-        self._small: dict[tuple[str, torch.Size], tuple[Tensor, Any]] = {}  # inputs by shape, and as OpenVINO sees them
+        self._lists: dict[str, Sequence[int]] = {}  # small inputs as last set
+        self._held: dict[str, Tensor] = {}  # tensors of the request, which does not keep them alive
+        self._small: dict[tuple[str, torch.Size], tuple[Tensor, Any]] = {}  # buffers by shape, also as OpenVINO tensors
 
     def another(self) -> CompiledGraph:
-        """The same graph with a request of its own."""
+        """The same graph with another request."""
         found = copy.copy(self)
         found._begin()
         return found
 
     def put(self, **tensors: Tensor) -> None:
-        """Set inputs, and where outputs are written to, by name; they are held until others come."""
+        """Set input and output tensors by name; they are held until they are replaced."""
         for name, values in tensors.items():
             held = values.contiguous()
             self.request.set_tensor(name, shared(held))
-            self._held[name] = held  # not before: the request must never read from what is not held
+            self._held[name] = held  # after set_tensor: the request must not read freed memory
 
     def fill(self, **tensors: Tensor) -> None:
-        """Set inputs whose values are copied. Small ones have memory of their own for each shape: where it is the one that
-        they had last, the request goes on reading from there, which is quicker than to show it another one."""
+        """Set inputs by copying their values. Small ones have a buffer per shape, because it is slower to set a tensor."""
         for name, values in tensors.items():
             held, seen = self._small.get((name, values.shape), (None, None))
             if held is None:
@@ -88,13 +87,13 @@ class CompiledGraph:
                 if values.numel() <= _SMALL:
                     self._small[name, values.shape] = held, seen
             else:
-                np.copyto(held.numpy(), values.numpy())  # PyTorch would not write to what inference mode has made
+                np.copyto(held.numpy(), values.numpy())  # PyTorch cannot write to tensors of inference mode
             if self._held.get(name) is not held:
                 self.request.set_tensor(name, seen)
                 self._held[name] = held
 
     def put_list(self, name: str, values: Sequence[int], dtype: type[np.integer[Any]]) -> None:
-        """Set a small input, if it is another one than last time."""
+        """Set a small input if its values changed."""
         if self._lists.get(name) != values:
             self.fill(**{name: torch.from_numpy(np.array(values, dtype))})
             self._lists[name] = values
@@ -106,18 +105,9 @@ class CompiledGraph:
 
 @final
 class OpenVinoNetwork(nn.Module):
-    """A graph of :mod:`draftwood.runners.openvino.graph`, compiled; a module, so that its calls can be watched.
+    """A compiled graph of :mod:`draftwood.runners.openvino.graph`; it is a module, so hooks can observe its calls.
 
-    Args:
-        graph: an ``openvino.Model``.
-        model: what the graph was made from; its number format is the one to compute in.
-        device: OpenVINO's name of what computes.
-
-    Attributes:
-        request: the ``openvino.InferRequest``, whose state holds keys and values.
-
-    Raises:
-        ModelError: the graph cannot be compiled.
+    Arguments, attribute and errors are those of :class:`CompiledGraph`.
     """
 
     def __init__(self, graph: Any, model: Any, device: str = CPU) -> None:
@@ -134,9 +124,9 @@ class OpenVinoNetwork(nn.Module):
         keep: int,
         rows: list[int],
     ) -> Float[Tensor, "row keep vocab"]:
-        """Scores of the last ``keep`` tokens, behind the keys and values of the rows ``rows`` of the state."""
+        """Scores of the last ``keep`` tokens, which continue the rows ``rows`` of the state."""
         new = input_ids.shape[1]
-        scores = torch.empty(len(input_ids), keep, self.vocab_size)  # of its own: the next call leaves it alone
+        scores = torch.empty(len(input_ids), keep, self.vocab_size)  # a new tensor, which later calls do not overwrite
         self._compiled.fill(tokens=input_ids, positions=positions)
         self._compiled.put(mask=mask, scores=scores)
         self._compiled.put_list("keep", range(new - keep, new), np.int64)
@@ -145,24 +135,20 @@ class OpenVinoNetwork(nn.Module):
         return scores
 
 
-def filled(length: int, longest: int) -> int:
-    """A length that few others share: each new one costs a compiled graph about a millisecond, and more the first time."""
+def padded_length(length: int, longest: int) -> int:
+    """The length rounded up, within ``longest``. Each new length costs a compiled graph a millisecond or more."""
     return min(-(-length // _STEP) * _STEP, max(length, longest))
 
 
 def check_precision(model: Any, device: str = CPU) -> None:
-    """Refuse a number format or device that OpenVINO does not compute in, or on, here.
-
-    Raises:
-        ConfigError: says what came, and what is possible.
-    """
+    """Raise a ConfigError for a number format or device that OpenVINO does not support here."""
     if model.device.type != "cpu":
         raise ConfigError(
             f"the model is on {model.device}, but OpenVINO reads it on the CPU: use --device cpu, or --backend torch"
         )
     if model.dtype not in _PRECISIONS:
         raise ConfigError(
-            f"dtype {str(model.dtype)[6:]} cannot be had with OpenVINO: use --dtype float32 or bfloat16, or --backend torch"
+            f"dtype {str(model.dtype)[6:]} is impossible with OpenVINO: use --dtype float32 or bfloat16, or --backend torch"
         )
     found = core().available_devices if device != CPU else [CPU]
     if not any(one == device or one.startswith(f"{device}.") for one in found):
@@ -174,6 +160,6 @@ def check_precision(model: Any, device: str = CPU) -> None:
     if model.dtype == torch.bfloat16 and "BF16" not in possible:
         what = "processor" if device == CPU else "device"
         raise ConfigError(
-            f"this {what} does not compute in bfloat16, and OpenVINO would take another format: use --dtype float32, or "
+            f"this {what} does not compute in bfloat16, and OpenVINO would use another format: use --dtype float32, or "
             "--backend torch"
         )

@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model, run by OpenVINO and driven by trees."""
+"""The OpenVINO runner of Hugging Face causal language models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
 from draftwood.runners.context import context, layer_count
@@ -19,33 +19,28 @@ from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.store import stored_graph
 from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
-from draftwood.runners.support import check_architecture, check_scores, check_tree_forward, text_limits
+from draftwood.runners.support import check_architecture, check_evaluates, check_scores, check_tree_forward, text_limits
 
 
 @final
 class OpenVinoRunner:
-    """A causal language model as a graph of OpenVINO's, which keeps its own keys and values.
+    """A causal language model as an OpenVINO graph that holds its keys and values.
 
-    The graph is made from the model on the fly, and kept in the user's cache (:mod:`draftwood.runners.openvino.store`). The
-    number of threads is that of PyTorch.
+    The graph is converted from the model and stored in the user's cache (:mod:`draftwood.runners.openvino.store`). It uses
+    as many threads as PyTorch.
 
     Args:
         model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
-        weights: ``int8`` rounds the weights to eight bits per channel (Kozlov et al. 2020, arXiv 2002.08679, NNCF). What it
-            scores then is another model, and a target's distribution is that of the rounded one.
-        check: compare a small text with the model itself (unless its weights were rounded), and the scores of a tree of
-            five tokens with one forward per path.
-        drafts: this is a draft model, as for :class:`TorchRunner`.
-        place: OpenVINO's name of the device that computes, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
-        hidden_layers: hidden states are not available here: anything but () is refused.
-
-    Attributes:
-        model: as it came; the graph computes what it would.
-        network: the graph.
+        weights: ``int8`` quantizes the weights to 8 bits, with a scale per channel (Kozlov et al. 2020, arXiv 2002.08679,
+            NNCF). The quantized model is then the model: it has another distribution.
+        check: compare a short text with the model (unless quantized), and a tree of five tokens with one forward per path.
+        drafts: the model is a draft model, as for :class:`TorchRunner`.
+        place: OpenVINO's name of the device, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
+        hidden_layers: must be (), because OpenVINO returns no hidden states.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device; hidden layers.
-        ModelError: the architecture cannot score a tree or cannot be converted; it is named, with the reason.
+        ConfigError: OpenVINO is not installed, or does not support this number format or device; hidden layers.
+        ModelError: the architecture cannot score a tree or cannot be converted; the message has the reason.
     """
 
     reads_source = False
@@ -61,12 +56,9 @@ class OpenVinoRunner:
         hidden_layers: tuple[int, ...] = (),
     ) -> None:
         if hidden_layers:
-            raise ConfigError(
-                f"hidden_layers {hidden_layers} are wanted, but OpenVINO returns no hidden states: use --backend torch"
-            )
+            raise ConfigError(f"hidden_layers={hidden_layers}, but OpenVINO returns no hidden states: use --backend torch")
         check_architecture(model)
-        if model.training:
-            raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
+        check_evaluates(model)
         check_precision(model, place)
         longest = context(model.config)
         self.model = model
@@ -76,7 +68,7 @@ class OpenVinoRunner:
         self.forward_seconds = 0.0
         self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
         self._limits = text_limits(model, drafts=drafts)
-        # Not for a target: the size of its trees is chosen by what each size takes there.
+        # A target needs none: its tree sizes are chosen by the measured time of each size.
         spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
         self._memory = GrowingMemory(self.network.request, spare)
         self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
@@ -87,7 +79,7 @@ class OpenVinoRunner:
 
     @property
     def engine(self) -> str:
-        """``openvino``, the device unless it is the CPU, and the weights if they were rounded: ``openvino int8``."""
+        """``openvino``, the device unless it is the CPU, and the weights if quantized: ``openvino int8``."""
         parts = (self.place if self.place != CPU else "", self.weights if self.weights != "same" else "")
         return " ".join(["openvino", *filter(None, parts)])
 
@@ -123,7 +115,7 @@ class OpenVinoRunner:
         self._rows.commit(nodes, pending)
 
     def read(self, text: Sequence[int]) -> list[Float[np.ndarray, "1 head token width"]]:
-        """The keys and values of this text, of every layer in turn. All rows leave; the next call is :meth:`clear`."""
+        """The keys and values of this text, layer by layer. Replaces all rows; :meth:`clear` must come next."""
         self.clear()
         self.add([text])
         for batch in self._rows.pending_batches():
@@ -135,7 +127,7 @@ class OpenVinoRunner:
         rows = self._memory.next_rows()
         start = perf_counter()
         scores: Tensor = self.network(
-            input_ids=self._limits.within(tokens), positions=positions, mask=mask, keep=batch.keep, rows=rows
+            input_ids=self._limits.clamp(tokens), positions=positions, mask=mask, keep=batch.keep, rows=rows
         )
         self.forward_seconds += perf_counter() - start
         return ForwardOutput(scores)

@@ -1,4 +1,4 @@
-"""Converted models in the user's cache: made once, and made again where a file is damaged."""
+"""Converted models in the user's cache; damaged files are made again."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ from typing import Any
 
 from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.settings import Weights
-from draftwood.runners.openvino.graph import converting, core, graph_of, openvino, rounded
+from draftwood.runners.openvino.graph import converting, core, graph_of, openvino, quantized
 from draftwood.runners.openvino.merge import merge_layers
 from draftwood.runners.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 2  # of the graphs that are made; counts up when they change
+_FORMAT = 3  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
-_OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that say nothing of the model
+_OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that do not affect scores
 _BLOCK = 1 << 24  # bytes
 
 
 def store_folder() -> Path:
-    """Where converted models lie; all of it may be deleted at any time."""
+    """The folder of converted models; it may be deleted at any time."""
     return cache_folder() / "openvino"
 
 
 def store_size() -> int:
-    """Bytes of all converted models."""
+    """Size of all converted models in bytes."""
     return sum(path.stat().st_size for path in store_folder().rglob("*") if path.is_file())
 
 
 def is_stored(model: Any, weights: Weights = "same") -> bool:
-    """Whether graphs of this very model lie there. All its weights are read for that."""
+    """Whether graphs of exactly this model are stored; reads all its weights."""
     return _has(_key(model, weights))
 
 
 def _has(key: str) -> bool:
-    return any(not path.suffix for path in store_folder().glob(f"{key}*"))  # with one, it is being written
+    return any(not path.suffix for path in store_folder().glob(f"{key}*"))  # a folder with a suffix is being written
 
 
 def stored_graph(model: Any, weights: Weights = "same") -> Any:
-    """The graph of a model from the cache, or made and put there.
-
-    A folder that cannot be written is a warning.
+    """The graph of a model from the cache; a new one is stored there, or warns that it cannot be.
 
     Raises:
         ConfigError: a package is missing.
@@ -61,28 +59,24 @@ def stored_graph(model: Any, weights: Weights = "same") -> Any:
 
 
 def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weights: Weights = "same") -> list[Any]:
-    """Graphs of the parts of a model, as :func:`stored_graph`.
-
-    Args:
-        makers: what makes the graph of a part from the model, by the part's name.
-    """
+    """As :func:`stored_graph`, for the parts of a model; ``makers`` make their graphs, by name."""
     key = _key(model, weights)
     folders = [store_folder() / "-".join(filter(None, (key, part))) for part in makers]
     if not _has(key):
         size = sum(weight.numel() for weight in model.parameters()) / 1e6
         _LOG.info(
-            "model type %r (%.1f M parameters) is converted for OpenVINO, once; it is kept in %s",
+            "model type %r (%.1f M parameters) is converted for OpenVINO once and stored in %s",
             *(model.config.model_type, size, store_folder()),
         )
-    ways = [partial(_made, model, make, weights) for make in makers.values()]
-    return [_stored(folder, make) for folder, make in zip(folders, ways, strict=True)]
+    making = [partial(_made, model, make, weights) for make in makers.values()]
+    return [_stored(folder, make) for folder, make in zip(folders, making, strict=True)]
 
 
 def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
     graph = make(model)
     with converting(model):
-        merge_layers(graph)  # here, where what it was traced with is gone: a copy of its own is freed layer by layer
-        return rounded(graph) if weights == "int8" else graph
+        merge_layers(graph)  # after the traced copy is gone, so that weights are freed layer by layer
+        return quantized(graph) if weights == "int8" else graph
 
 
 def _stored(folder: Path, make: Callable[[], Any]) -> Any:
@@ -92,12 +86,12 @@ def _stored(folder: Path, make: Callable[[], Any]) -> Any:
     try:
         _write(folder, graph)
     except OSError as error:
-        warnings.warn(f"the converted model cannot be kept in {folder} ({error}); it is made anew every time", stacklevel=4)
-    return _read(folder) or graph  # as it will be read from now on: the same graph computes the same bits
+        warnings.warn(f"the converted model cannot be kept in {folder} ({error}); it is made again every time", stacklevel=4)
+    return _read(folder) or graph  # from the file, as later: the same graph computes the same bits
 
 
 def _key(model: Any, weights: Weights) -> str:
-    """A name that depends on all that a graph is made from."""
+    """A name that depends on everything that affects a graph."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _OF_THE_FILE}
     kind = type(model)
     packages = ["openvino", "torch", "transformers", *(["nncf"] if weights == "int8" else [])]
@@ -115,7 +109,7 @@ def _key(model: Any, weights: Weights) -> str:
 
 
 def _read(folder: Path) -> Any | None:
-    """What lies there; None if it is nothing, or damaged."""
+    """The graph in this folder; None if it is missing or damaged."""
     try:
         wanted = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         if wanted != {name: _checksum(folder / name) for name in _FILES}:
@@ -126,23 +120,23 @@ def _read(folder: Path) -> Any | None:
 
 
 def _write(folder: Path, graph: Any) -> None:
-    """All files or none, also where several processes write at once."""
+    """Write all files or none, even if several processes write at once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         openvino().save_model(graph, part / _FILES[0], compress_to_fp16=False)
         sums = {name: _checksum(part / name) for name in _FILES}
         (part / _CHECKSUMS).write_text(json.dumps(sums), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # damaged, or of a process that was as fast
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one, or that of a concurrent process
         part.rename(folder)
-    except RuntimeError as error:  # OpenVINO's, of a full disk for instance
+    except RuntimeError as error:  # from OpenVINO, for example if the disk is full
         raise OSError(str(error)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _checksum(path: Path) -> int:
-    """Against damage, not against malice."""
+    """CRC-32 of a file, against accidental damage only."""
     found = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

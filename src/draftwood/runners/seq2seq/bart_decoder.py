@@ -1,5 +1,4 @@
-"""The decoder of BART and its kin, written out: norms after each part (Marian, BART), or before it (mBART, Pegasus,
-M2M100)."""
+"""A direct implementation of BART's decoder: norms after each part (Marian, BART) or before it (mBART, Pegasus, M2M100)."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from draftwood.runners.bart.layers import (
     by_layer,
     final_norm_of,
     layer_of,
-    own,
     product,
+    project_qkv,
     read_layer,
     source_attention_of,
     source_memory,
-    turned,
+    transposed,
 )
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.seq2seq.patched_decoder import layer_list
@@ -35,10 +34,10 @@ from draftwood.runners.slots import ForwardBatch, ForwardOutput
 
 @final
 class BartDecoder:
-    """A decoder of BART's kind, run on its weights, which are copied in small models.
+    """A decoder like BART's, on the model's weights, which are copied in small models.
 
     Raises:
-        ModelError, AttributeError: the decoder is made of other parts.
+        ModelError, AttributeError: the decoder has other parts.
     """
 
     bare, recent = True, False
@@ -53,7 +52,7 @@ class BartDecoder:
         self._final_norm = final_norm_of(decoder)
         head = model.get_output_embeddings()
         bias = getattr(model, "final_logits_bias", None)
-        self._head = turned(head.weight), _sum(head.bias, None if bias is None else bias[0])
+        self._head = transposed(head.weight), _sum(head.bias, None if bias is None else bias[0])
         self.cache = TreeCache(len(self.layers))
         self._source: Encoded | None = None
 
@@ -72,10 +71,10 @@ class BartDecoder:
     def _keep(self, source: Encoded) -> None:
         assert source.memory is not None
         self._source = source
-        self.recall(by_layer(source.memory.unbind(1)), source.bias())
+        self.set_source(by_layer(source.memory.unbind(1)), source.bias())
 
-    def recall(self, memory: list[tuple[Tensor, Tensor]], bias: Float[Tensor, "row 1 1 source"] | None) -> None:
-        """Attend to these keys and values of the sources from now on, [row, head, source, dim] of each layer."""
+    def set_source(self, memory: list[tuple[Tensor, Tensor]], bias: Float[Tensor, "row 1 1 source"] | None) -> None:
+        """Set the keys and values of the sources, [row, head, source, dim] of each layer."""
         self._memory, self._bias = memory, bias
 
     def read(
@@ -92,7 +91,7 @@ class BartDecoder:
         positions: Int[Tensor, "row new"],
         mask: Float[Tensor, "row 1 new slot"] | None,
     ) -> Float[Tensor, "row new width"]:
-        """What the layers make of new tokens, whose keys and values go to ``cache``; the output embedding gets it."""
+        """The input of the output embedding for new tokens, whose keys and values are added to ``cache``."""
         words = self._embedding.words(tokens)
         x = self._embedding.normed(words + embedding(positions + self._embedding.offset, self._embedding.table))
         norm_first = self._final_norm is not None
@@ -102,13 +101,13 @@ class BartDecoder:
         return x if self._final_norm is None else layer_norm(x, *self._final_norm)
 
     def scores(self, states: Float[Tensor, "row new width"]) -> Float[Tensor, "row new vocab"]:
-        """The output embedding."""
+        """Scores by the output embedding."""
         return product(states, self._head)
 
 
 def _attend_text(cache: Cache, index: int, layer: Layer, mask: Tensor | None, x: Tensor) -> Tensor:
     """Self-attention to the text so far."""
-    query, key, value = own(layer, x)
+    query, key, value = project_qkv(layer, x)
     keys, values = cache.update(key, value, index)
     return attend(query, keys, values, mask, layer.scale, layer.own_out)
 

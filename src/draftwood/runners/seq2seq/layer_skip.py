@@ -1,4 +1,4 @@
-"""The model itself with layers left out, as its own draft model: no training, and no memory but for its keys and values.
+"""The target with some layers skipped as its own draft model: no training, and no memory except keys and values.
 
 Source: self-speculative decoding, Zhang et al. 2024 (arXiv 2309.08168).
 """
@@ -12,31 +12,27 @@ from typing import Any
 from torch import nn
 
 from draftwood.core.errors import ConfigError
+from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
 from draftwood.runners.seq2seq.patched_decoder import layer_list
-from draftwood.runners.seq2seq.twin import name_of, twin, with_parts
 
 _COUNTS = ("decoder_layers", "num_decoder_layers")
 _ALL = "num_hidden_layers"
 
 
 def decoder_layer_count(model: Any) -> int:
-    """Layers of a model's decoder, which are numbered from 0; of a causal model, all its layers.
-
-    Raises:
-        ModelError: it has no list of layers.
-    """
+    """Number of layers of the decoder, or of a causal model; raises a ModelError if it has no list of layers."""
     return len(layer_list(_stack(model)))
 
 
 def with_layers(model: Any, layers: Sequence[int]) -> Any:
-    """A model that shares all weights with ``model`` and has only these of its decoder's layers.
+    """A model that shares all weights with ``model`` and has only these layers of its decoder.
 
     Args:
-        model: a causal or encoder-decoder language model of ``transformers``; it stays as it is.
-        layers: numbers from 0, ascending.
+        model: a causal or encoder-decoder language model of ``transformers``, which is not changed.
+        layers: numbers of layers, from 0, ascending.
 
     Raises:
-        ConfigError: no layers, layers that the model does not have, or a choice that leaves out what others need.
+        ConfigError: no layers, layers that the model does not have, or a missing layer that others need.
         ModelError: the model has no list of layers.
     """
     stack = _stack(model)
@@ -63,8 +59,8 @@ def _stack(model: Any) -> Any:
 
 
 def _renumbered(layer: nn.Module, index: int) -> nn.Module:
-    """A copy of a layer and all its parts that knows its new place in a key-value cache."""
-    out: nn.Module = twin(layer)
+    """A copy of a layer and all its parts, with its new index in a key-value cache."""
+    out: nn.Module = shallow_copy(layer)
     for name, part in layer._modules.items():
         if part is not None:
             out._modules[name] = _renumbered(part, index)
@@ -74,13 +70,13 @@ def _renumbered(layer: nn.Module, index: int) -> nn.Module:
 
 
 def _set_configs(model: Any, path: str, kept: list[int], total: int) -> None:
-    """Let the configurations of a copied model, and of its copied parts down to the layers, tell its number of layers."""
+    """Set the number of layers in the configurations of a copied model and of its copied parts."""
     copies: dict[int, Any] = {}
     part, of_model = model, model.config
     for name in path.split("."):
         if (old := getattr(part, "config", None)) is not None:
             if id(old) not in copies:
-                both = old is of_model and old.is_encoder_decoder  # tells of the encoder's layers too
+                both = old is of_model and old.is_encoder_decoder  # also describes the encoder's layers
                 copies[id(old)] = _with_count(copy.deepcopy(old), kept, total, _COUNTS if both else (*_COUNTS, _ALL))
             part.config = copies[id(old)]
         part = part._modules[name]

@@ -1,9 +1,9 @@
-"""Encoder-decoder models of BART's kind as two OpenVINO graphs: one reads sources, the other scores trees over them.
+"""Encoder-decoder models like BART as two OpenVINO graphs: one reads sources, the other scores trees over them.
 
-The encoder's inputs are ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive), its outputs ``states``
-[row, source, width] and ``memory`` [row, part, head, source, dim], the keys and values that the decoder's layers make of
-them in turn. The decoder's inputs are those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of the
-memory, ``source.0`` and so on; its outputs are ``scores`` [row, kept, vocab] and ``states`` [row, kept, width].
+Inputs of the encoder: ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive). Its outputs: ``states``
+[row, source, width], and ``memory`` [row, part, head, source, dim], the decoder layers' keys and values of these states,
+layer by layer. Inputs of the decoder: those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of
+the memory, ``source.0`` and so on. Its outputs: ``scores`` [row, kept, vocab] and ``states`` [row, kept, width].
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.bart.layers import Layer, bias_of, by_layer, source_attention_of, source_memory
-from draftwood.runners.openvino.graph import GraphMemory, converting, memory_names, plain, stateful, traced
+from draftwood.runners.openvino.graph import GraphMemory, converting, float32_copy, memory_names, stateful, traced
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
-from draftwood.runners.openvino.network import CompiledGraph, check_precision, filled
+from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.source import Encoded, longest_source
@@ -30,15 +30,16 @@ from draftwood.runners.slots import ForwardBatch, ForwardOutput
 
 @final
 class OpenVinoDecoder:
-    """A decoder of BART's kind and its encoder, as graphs. The decoder keeps the keys and values of the text; those of the
-    sources come from the encoder.
+    """A decoder like BART's and its encoder, as graphs.
+
+    The decoder holds the keys and values of the text; the encoder computes those of the sources.
 
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode, on the CPU, in float32 or bfloat16.
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
-        ModelError: the model is of another kind, or cannot be converted.
+        ModelError: the model has another architecture, or cannot be converted.
     """
 
     bare = recent = True
@@ -56,16 +57,16 @@ class OpenVinoDecoder:
         self._source: Encoded | None = None
 
     def encode(self, tokens: Int[Tensor, "row longest"], mask: Bool[Tensor, "row longest"] | None) -> Encoded:
-        """Read padded sources, padded further; ``mask`` is True at tokens, None where nothing is padded."""
+        """Encode padded sources, after more padding; ``mask`` is True at tokens, None without padding."""
         rows, longest = tokens.shape
-        source = filled(longest, self._longest)
+        source = padded_length(longest, self._longest)
         if source > longest:
             mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
             tokens, mask = (nn.functional.pad(part, (0, source - longest)) for part in (tokens, mask))
         parts, heads, dim = self._sizes
         states = torch.empty(rows, source, self._width)
         memory = torch.empty(rows, parts, heads, source, dim)
-        self._encoder.put(tokens=tokens, source_mask=_whole(mask, tokens.shape), states=states, memory=memory)
+        self._encoder.put(tokens=tokens, source_mask=_source_mask(mask, tokens.shape), states=states, memory=memory)
         self._encoder.run()
         return Encoded(tokens, states, mask, memory)
 
@@ -94,22 +95,18 @@ class OpenVinoDecoder:
         return ForwardOutput(scores[:, -batch.keep :], states.to(self._model_dtype) if hidden else None)
 
     def _attach(self, source: Encoded) -> None:
-        """Let the graph read these sources. It keeps the tensors that it was given: none may be empty."""
+        """Set the sources of the graph. It holds these tensors, so none may be empty."""
         assert source.memory is not None
         self._source = source
         if not len(source.tokens):
             return
         parts = {f"source.{i}": part for i, part in enumerate(source.memory.unbind(1))}
-        self._decoder.put(source_mask=_whole(source.mask, source.tokens.shape), **parts)
+        self._decoder.put(source_mask=_source_mask(source.mask, source.tokens.shape), **parts)
 
 
 def encoder_graph(model: Any) -> Any:
-    """What reads sources, as an ``openvino.Model`` in float32.
-
-    Raises:
-        ModelError: the model is of another kind, or cannot be traced.
-    """
-    model = plain(model)
+    """The encoder as an ``openvino.Model`` in float32; raises a ModelError if it cannot be converted."""
+    model = float32_copy(model)
     encoder, decoder = _bart(model)
     rows, source = 2, 3
     with converting(model):
@@ -124,12 +121,8 @@ def encoder_graph(model: Any) -> Any:
 
 
 def decoder_graph(model: Any) -> Any:
-    """What scores trees, as an ``openvino.Model`` in float32.
-
-    Raises:
-        ModelError: the model is of another kind, or cannot be traced.
-    """
-    model = plain(model)
+    """The decoder as an ``openvino.Model`` in float32; raises a ModelError if it cannot be converted."""
+    model = float32_copy(model)
     _encoder, decoder = _bart(model)
     rows, new, old, source = 2, 3, 4, 5
     inputs = {
@@ -149,7 +142,7 @@ def decoder_graph(model: Any) -> Any:
 
 
 class _Reading(nn.Module):
-    """An encoder, and the keys and values of a decoder."""
+    """An encoder, and the decoder's keys and values of its states."""
 
     def __init__(self, encoder: BartEncoder, layers: list[Layer]) -> None:
         super().__init__()
@@ -172,24 +165,24 @@ class _Scoring(nn.Module):
     ) -> tuple[Tensor, ...]:
         half = len(parts) // 2
         source, memory = parts[:half], GraphMemory(parts[half:])
-        self._decoder.recall(by_layer(source), source_mask)
+        self._decoder.set_source(by_layer(source), source_mask)
         states = self._decoder.states(memory, tokens, positions, mask).index_select(1, keep)
         return (self._decoder.scores(states), states, *memory.present)
 
 
 def _bart(model: Any) -> tuple[BartEncoder, BartDecoder]:
-    """Encoder and decoder written out."""
+    """Direct implementations of encoder and decoder."""
     try:
         return BartEncoder(model.get_encoder()), BartDecoder(model)
     except (ModelError, AttributeError, LookupError) as error:
         raise ModelError(
-            f"model type {model.config.model_type!r} cannot be converted for OpenVINO: its encoder or decoder is not made "
-            f"as those of Marian, BART and M2M100 are ({error}). Use --backend torch"
+            f"model type {model.config.model_type!r} cannot be converted for OpenVINO: its encoder or decoder differs "
+            f"from those of Marian, BART and M2M100 ({error}). Use --backend torch"
         ) from error
 
 
 def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
-    """Heads and width of the keys and values of every layer in turn."""
+    """Number and width of heads of the keys and values, layer by layer."""
     sizes = []
     for layer in layers:
         source = source_attention_of(layer)
@@ -197,6 +190,6 @@ def _sizes(layers: list[Layer]) -> list[tuple[int, int]]:
     return sizes
 
 
-def _whole(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
+def _source_mask(mask: Tensor | None, shape: Sequence[int]) -> Float[Tensor, "row 1 1 source"]:
     """The additive mask of the sources."""
     return torch.zeros(shape[0], 1, 1, shape[1]) if mask is None else bias_of(mask, torch.float32)

@@ -1,8 +1,8 @@
-"""The decoder of an encoder-decoder model, driven by positions: its own forward with the positions of each row's tree.
+"""The forward of an encoder-decoder model, with the positions of each row's tree.
 
-These decoders count their positions themselves, so a node's position would be its slot. Shallow copies of the modules that
-look positions up take those of the tree instead: a table of absolute positions (Marian, BART, mBART, Pegasus, M2M100 and
-their kin), or the relative bias of T5 (Raffel et al. 2020, arXiv 1910.10683).
+These decoders count positions themselves, so a node's position would be its slot. Shallow copies of the position modules
+use those of the tree instead. Such a module is a table of absolute positions (Marian, BART, mBART, Pegasus, M2M100 and
+similar models), or the relative bias of T5 (Raffel et al. 2020, arXiv 1910.10683).
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.rows import staying
+from draftwood.runners.rows import remaining_rows
+from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
 from draftwood.runners.seq2seq.source import Encoded
-from draftwood.runners.seq2seq.twin import name_of, twin, with_parts
 from draftwood.runners.slots import ForwardBatch, ForwardOutput, KVCache
 
 
 @runtime_checkable
 class SourceDecoder(Protocol):
-    """A decoder and its memory of the rows' sources. Keys and values of the text are in ``cache``, whose rows a
-    :class:`draftwood.runners.slots.SlotTable` keeps.
+    """A decoder and the sources of its rows; ``cache`` holds the keys and values of the text.
 
     Attributes:
-        bare: a batch without a mask is one in which every token sees everything.
-        recent: masks over this round's slots are enough.
-        dtype: of the masks that it wants.
+        bare: accepts batches without a mask, in which every token sees everything.
+        recent: accepts masks over this round's slots only.
+        dtype: type of its masks.
     """
 
     bare: bool
@@ -44,30 +43,26 @@ class SourceDecoder(Protocol):
     def cache(self) -> KVCache: ...
 
     def clear(self) -> None:
-        """All rows leave."""
-        ...
+        """Remove all rows."""
 
     def add(self, source: Encoded) -> None:
-        """New rows, behind those that are there, with these sources."""
-        ...
+        """Append rows with these sources."""
 
     def drop(self, rows: Sequence[int]) -> None:
-        """These rows leave; the others keep their order."""
-        ...
+        """Remove these rows; the others keep their order."""
 
     def read(
         self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
     ) -> ForwardOutput:
-        """Read a batch; its hidden states, if wanted, are what the output embedding gets."""
-        ...
+        """Read a batch; ``hidden`` adds the input of the output embedding as hidden states."""
 
 
 @final
 class PatchedDecoder:
-    """A model's own forward, with the positions of the tree.
+    """The model's own forward, with the positions of the tree.
 
     Raises:
-        ModelError, AttributeError, LookupError: nothing in the decoder looks positions up in a way that is known here.
+        ModelError, AttributeError, LookupError: the decoder has no known position module.
     """
 
     bare = recent = False
@@ -76,10 +71,10 @@ class PatchedDecoder:
         self._head = _Head(model.get_output_embeddings())
         self._patches, parts = _patches(model.get_decoder())
         if not self._patches:
-            raise ModelError(f"the decoder of {model.config.model_type!r} has no position embedding that is known here")
+            raise ModelError(f"the decoder of {model.config.model_type!r} has no known position embedding")
         inside = name_of(model.get_decoder(), model)
         parts = {f"{inside}.{name}": part for name, part in parts.items()}
-        self._twin = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
+        self._model = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
         self.dtype = model.dtype
         self.cache = TreeCache(len(layer_list(model.get_decoder())))
         self._source: Encoded | None = None
@@ -90,14 +85,15 @@ class PatchedDecoder:
 
     def add(self, source: Encoded) -> None:
         self._keep(source if self._source is None else self._source.joined(source))
-        # The layers make the keys and values of all sources again in the next forward.
+        # The next forward computes the keys and values of all sources again.
         self._memory = EncoderDecoderCache(self.cache, DynamicCache())
 
     def drop(self, rows: Sequence[int]) -> None:
         assert self._source is not None
-        stay = torch.tensor(staying(len(self._source.tokens), rows), dtype=torch.long, device=self._source.states.device)
-        self._keep(self._source.without(rows))
-        self._memory.cross_attention_cache.batch_select_indices(stay)
+        stay = remaining_rows(len(self._source.tokens), rows)
+        self._keep(self._source.picked(stay))
+        device = self._source.states.device
+        self._memory.cross_attention_cache.batch_select_indices(torch.tensor(stay, dtype=torch.long, device=device))
 
     def _keep(self, source: Encoded) -> None:
         self._source, self._bias = source, source.bias()
@@ -110,7 +106,7 @@ class PatchedDecoder:
         self._head.keep = batch.keep
         for patch in self._patches:
             patch.place(batch.positions, slot_positions)
-        out = self._twin(
+        out = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=self._source.states),
             attention_mask=None if self._bias is None else self._bias.expand(-1, -1, batch.tokens.shape[1], -1),
             decoder_input_ids=batch.tokens,
@@ -122,11 +118,7 @@ class PatchedDecoder:
 
 
 def layer_list(decoder: Any) -> nn.ModuleList:
-    """The layers of a decoder.
-
-    Raises:
-        ModelError: it has no list of layers.
-    """
+    """The layers of a decoder; raises a ModelError if it has no list of layers."""
     for part in decoder.modules():
         if isinstance(part, nn.ModuleList):
             return part
@@ -134,7 +126,7 @@ def layer_list(decoder: Any) -> nn.ModuleList:
 
 
 class _Head(nn.Module):
-    """An output embedding that scores the last tokens only, and remembers what it was given."""
+    """An output embedding that scores the last tokens only and stores its input."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -153,7 +145,7 @@ class _Patch(Protocol):
 
 
 def _patches(decoder: Any) -> tuple[list[_Patch], dict[str, nn.Module]]:
-    """Whatever looks positions up in a decoder, and what stands in its place in a copy of the decoder."""
+    """The position modules of a decoder, and their replacements in a copy of it, by name."""
     if (table := position_table(decoder)) is not None:
         absolute = _Positions(*table)
         return [absolute], {"embed_positions": absolute}
@@ -163,17 +155,17 @@ def _patches(decoder: Any) -> tuple[list[_Patch], dict[str, nn.Module]]:
         if getattr(part, "has_relative_attention_bias", False) and hasattr(part, "compute_bias"):
             patch = _RelativeBias(part)
             patches.append(patch)
-            parts[name] = copied = twin(part)
+            parts[name] = copied = shallow_copy(part)
             copied.compute_bias = patch
     return patches, parts
 
 
 class _Positions(nn.Module):
-    """The embeddings of the positions that the tree's nodes have, whatever the decoder counts."""
+    """Embeddings of the positions of the tree's nodes, instead of those that the decoder counts."""
 
     def __init__(self, table: Tensor, offset: int) -> None:
         super().__init__()
-        self._table, self._offset = (table,), offset  # hidden from the module: it belongs to another
+        self._table, self._offset = (table,), offset  # in a tuple, so that it is no parameter of this module
 
     def place(self, positions: Tensor, slot_positions: Callable[[], Tensor]) -> None:
         self._found = nn.functional.embedding(positions + self._offset, self._table[0])
@@ -184,10 +176,10 @@ class _Positions(nn.Module):
 
 
 class _RelativeBias:
-    """The bias of every query for every key, from the distance of their positions in the text."""
+    """The attention bias, from the distance between the positions of query and key."""
 
     def __init__(self, attention: Any) -> None:
-        farthest = int(attention.relative_attention_max_distance)  # the bias of all greater distances is that of this one
+        farthest = int(attention.relative_attention_max_distance)  # greater distances have the same bias
         with torch.inference_mode():
             bias = attention.compute_bias(farthest + 1, farthest + 1)
         self._table = bias[0, :, -1].flip(-1).T.contiguous()  # [distance, head]

@@ -1,4 +1,4 @@
-"""Encoder-decoder models whose positions cannot be set: each path of a tree is read from the start, as a text of its own."""
+"""Encoder-decoder models whose positions cannot be set: every path of a tree is read from the start as a separate text."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
-from draftwood.runners.seq2seq.proof import check_source_trees
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.seq2seq.source import (
-    Encoded,
-    SourceReader,
-    check_encoder_decoder,
-    longest_text,
-    source_text_limits,
-)
+from draftwood.runners.seq2seq.source import Encoded, SourceReader, check_encoder_decoder, longest_text, source_text_limits
+from draftwood.runners.seq2seq.tree_check import check_source_trees
 
 
 def seq2seq_runner(
     model: Any, *, engine: Backend = "torch", drafts: bool = False, hidden: bool = False
 ) -> Seq2SeqRunner | PathRunner:
-    """The fastest runner that is right for an encoder-decoder model; arguments as for :class:`Seq2SeqRunner`.
+    """The fastest correct runner of an encoder-decoder model; arguments and errors as for :class:`Seq2SeqRunner`.
 
     Raises:
-        PairingError: hidden states are wanted, but the only runner that is right returns none.
-        ConfigError: OpenVINO is not installed, or does not compute in the model's number format or on its device.
-        ModelError: the architecture cannot score a tree in any way, or OpenVINO cannot run it; it is named, with the reason.
+        PairingError: ``hidden`` is set, but the only correct runner returns no hidden states.
     """
     check_encoder_decoder(model)
     if engine == "openvino":
@@ -50,19 +42,16 @@ def seq2seq_runner(
 
 @final
 class PathRunner:
-    """Any encoder-decoder language model whose decoder is causal: text and path are read again in each forward, one line per
-    path to a leaf, filled up on the right; no memory but the encoder's. Slower than a cache, and right for more models.
+    """A runner of any encoder-decoder language model with a causal decoder, without a cache of the text.
+
+    Each forward reads the text and the path to each leaf again, one line per leaf, padded on the right. This is slower than
+    a cache and correct for more models.
 
     Args:
-        model: a ``transformers`` text-to-text model in evaluation mode.
-        check: score two small trees and compare them with plain forwards of their paths.
-        drafts: this is a draft model, as for :class:`Seq2SeqRunner`.
-
-    Attributes:
-        max_source: the longest source in tokens, None if unlimited.
+        model, check, drafts: as for :class:`Seq2SeqRunner`.
 
     Raises:
-        ModelError: the architecture cannot score a tree; it is named, with the reason.
+        ModelError: the architecture cannot score a tree; the message has the reason.
     """
 
     reads_source = True
@@ -118,20 +107,20 @@ class PathRunner:
             nodes += new
         rows: list[int] = []
         lines: list[list[int]] = []
-        places: list[list[tuple[int, int]]] = []
+        indices: list[list[tuple[int, int]]] = []  # line and token of each node
         for row, seen in enumerate(ancestors.tolist()):
             paths = [[j for j, sees in enumerate(line) if sees] for line in seen]
             leaf_of = _leaves(paths)
             leaves = sorted(set(leaf_of))
             text = self._texts[row]
-            places.append([
+            indices.append([
                 (len(lines) + leaves.index(leaf), len(text) + len(path) - 1)
                 for path, leaf in zip(paths, leaf_of, strict=True)
             ])  # fmt: skip
             lines += [text + [self._nodes[row][node] for node in paths[leaf]] for leaf in leaves]
             rows += [row] * len(leaves)
         scores = self._forward(rows, lines)
-        line, token = torch.tensor(places, device=self.device).unbind(-1)
+        line, token = torch.tensor(indices, device=self.device).unbind(-1)
         return Scores(scores[line, token.clamp_(max=scores.shape[1] - 1)])
 
     def commit(
@@ -148,17 +137,17 @@ class PathRunner:
     def _forward(self, rows: list[int], lines: list[list[int]]) -> Float[Tensor, "line token vocab"]:
         assert self._source is not None
         start = perf_counter()
-        # A node beyond the positions is not valid in its row, and its scores are never used.
+        # Scores of nodes beyond the last position are never used.
         width = min(max(map(len, lines)), self.max_length or max(map(len, lines)))
         tokens = torch.tensor([(line + [0] * width)[:width] for line in lines], device=self.device)
         source = self._source.picked(rows)
         whole = torch.ones(source.states.shape[:2], dtype=torch.long, device=self.device)
         with torch.inference_mode():
             scores: Tensor = self.model(
-                input_ids=source.tokens,  # FSMT makes its decoder causal only where it gets these
+                input_ids=source.tokens,  # without them FSMT's decoder is not causal
                 encoder_outputs=BaseModelOutput(last_hidden_state=source.states),
                 attention_mask=whole if source.mask is None else source.mask.long(),
-                decoder_input_ids=self._limits.within(tokens),
+                decoder_input_ids=self._limits.clamp(tokens),
                 use_cache=False,
             ).logits
         self.forward_seconds += perf_counter() - start
@@ -166,7 +155,7 @@ class PathRunner:
 
 
 def _leaves(paths: list[list[int]]) -> list[int]:
-    """For each path, the index of one that goes through it to a leaf: the one that ends last."""
+    """For each path, the index of its last continuation to a leaf."""
     first = min(path[-1] for path in paths)
     out = list(range(len(paths)))
     for index in range(len(paths) - 1, -1, -1):  # children come after their parents

@@ -1,4 +1,4 @@
-"""Encoder-decoder models, driven by trees: the source is read once, the text as by a causal model."""
+"""The runner of encoder-decoder models: it reads the source once, and the text like a causal model."""
 
 from __future__ import annotations
 
@@ -16,30 +16,26 @@ from draftwood.core.settings import Backend
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
-from draftwood.runners.seq2seq.proof import check_source_trees
 from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, longest_text, source_text_limits
+from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
+from draftwood.runners.support import check_evaluates
 
 
 @final
 class Seq2SeqRunner:
-    """An encoder-decoder language model with its own tree cache, on the model's own device and dtype.
+    """An encoder-decoder language model with a tree cache, on the model's device and dtype.
 
     Args:
         model: a ``transformers`` text-to-text model in evaluation mode.
-        engine: what runs it; ``openvino`` takes models of BART's kind (:class:`OpenVinoDecoder`).
-        check: score two small trees and compare them with plain forwards of their paths.
-        drafts: this is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. Of a source too long for it, it
-            reads the beginning.
-        hidden: :class:`draftwood.core.scores.Scores` shall hold hidden states, for drafters that read them: what the output
-            embedding gets.
-
-    Attributes:
-        max_source: the longest source in tokens, None if unlimited.
+        engine: the backend; ``openvino`` accepts models like BART (:class:`OpenVinoDecoder`).
+        check: compare two small trees with plain forwards of their paths.
+        drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. It truncates long sources.
+        hidden: :class:`draftwood.core.scores.Scores` hold hidden states: the input of the output embedding.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not compute in this number format or on this device.
-        ModelError: the architecture cannot score a tree, or cannot be converted; it is named, with the reason.
+        ConfigError: OpenVINO is not installed, or does not support this number format or device.
+        ModelError: the architecture cannot score a tree, or cannot be converted; the message has the reason.
     """
 
     reads_source = True
@@ -66,8 +62,7 @@ class Seq2SeqRunner:
             self._use(PatchedDecoder, check)
 
     def _use_openvino(self, check: bool, drafts: bool) -> None:
-        if self.model.training:
-            raise ModelError("the model is in training mode, where dropout changes its scores: call model.eval()")
+        check_evaluates(self.model)
         decoder = OpenVinoDecoder(self.model)
         self._reader = SourceReader(self.model, drafts=drafts, encode=decoder.encode)
         self._set_decoder(decoder)
@@ -77,17 +72,15 @@ class Seq2SeqRunner:
             check_source_trees(self)
         except ModelError as error:
             raise ModelError(
-                f"model type {self.model.config.model_type!r} cannot be run by OpenVINO: converted, with layers as those of "
-                "Marian, BART and M2M100, it does not score as the model does. Use --backend torch"
+                f"model type {self.model.config.model_type!r} cannot be run by OpenVINO: converted, with layers like those "
+                "of Marian, BART and M2M100, it gives other scores than the model. Use --backend torch"
             ) from error
 
     def _use(self, kind: Callable[[Any], SourceDecoder], check: bool) -> None:
         try:
             self._set_decoder(kind(self.model))
         except (AttributeError, LookupError) as error:
-            raise ModelError(
-                f"the decoder of {self.model.config.model_type!r} is made in an unknown way: {error}"
-            ) from error
+            raise ModelError(f"the decoder of {self.model.config.model_type!r} has an unknown structure: {error}") from error
         if check:
             check_source_trees(self)
 
@@ -139,7 +132,7 @@ class Seq2SeqRunner:
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
         start = perf_counter()
-        batch = batch._replace(tokens=self._limits.within(batch.tokens))
+        batch = batch._replace(tokens=self._limits.clamp(batch.tokens))
         with torch.inference_mode():
             output = self._decoder.read(batch, self._rows.slot_positions, hidden=self.hidden)
         self.forward_seconds += perf_counter() - start

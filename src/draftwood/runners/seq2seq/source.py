@@ -1,4 +1,4 @@
-"""What an encoder-decoder model's encoder makes of a batch of sources, and what such models can take."""
+"""Encoded sources of encoder-decoder models, and the limits of these models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart.encoder import bart_encoder
 from draftwood.runners.bart.layers import padding_bias
 from draftwood.runners.limits import TextLimits
-from draftwood.runners.rows import padded_rows, staying
+from draftwood.runners.rows import joined_masks, padded_rows, padded_tokens, remaining_rows
+from draftwood.runners.support import model_kind
 
-_DROPS = "its experts leave tokens out when they are full, so that a token's scores depend on others that it does not see"
+_DROPS = "its experts drop tokens when they are full, so a token's scores depend on tokens that it does not see"
 _REFUSED = {
     "prophetnet": "it predicts several tokens at once from streams that see one another",
     "xlm-prophetnet": "it predicts several tokens at once from streams that see one another",
@@ -26,21 +27,20 @@ _REFUSED = {
 
 
 def check_encoder_decoder(model: Any) -> None:
-    """Refuse by name what cannot work.
+    """Refuse models whose configuration shows that they cannot score a tree.
 
     Raises:
         ModelError: no encoder or no decoder, an encoder that does not read text, or a decoder whose scores of a token
             depend on more than the source and the tokens before it.
     """
-    config = model.config
-    kind = getattr(config, "model_type", type(model).__name__)
+    config, kind = model.config, model_kind(model)
     reason = _REFUSED.get(kind)
     if not getattr(config, "is_encoder_decoder", False):
         reason = "it is not an encoder-decoder model"
     elif getattr(model, "main_input_name", "input_ids") != "input_ids":
         reason = f"its encoder reads {model.main_input_name}, not text"
     elif getattr(config, "attention_type", None) == "block_sparse":
-        reason = "its sparse encoder reads a source otherwise in company; set the attention type to original_full"
+        reason = "its sparse encoder encodes a source differently in a batch; set the attention type to original_full"
     elif getattr(model, "_is_stateful", False):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
     elif model.get_output_embeddings() is None:
@@ -53,16 +53,12 @@ def check_encoder_decoder(model: Any) -> None:
 
 
 def longest_text(model: Any) -> int | None:
-    """Positions of the decoder, None if it has no end."""
+    """Number of positions of the decoder, None if unlimited."""
     return _positions(model.get_decoder(), "max_target_positions")
 
 
 def check_text(model: Any, length: int, longest: int | None) -> None:
-    """Refuse a text of ``length`` tokens, the root included, that has no place in the decoder.
-
-    Raises:
-        CacheError: says the numbers.
-    """
+    """Raise a CacheError if a text of ``length`` tokens, the root included, exceeds the decoder's positions."""
     if longest is not None and length > longest:
         raise CacheError(
             f"the text has {length} tokens, but the decoder of {model.config.model_type} takes {longest}: "
@@ -71,7 +67,7 @@ def check_text(model: Any, length: int, longest: int | None) -> None:
 
 
 def longest_source(model: Any) -> int | None:
-    """Positions of the encoder, None if it has no end."""
+    """Number of positions of the encoder, None if unlimited."""
     return _positions(model.get_encoder(), "max_source_positions")
 
 
@@ -83,13 +79,13 @@ def _positions(stack: Any, name: str) -> int | None:
 
 
 def source_text_limits(model: Any, *, drafts: bool) -> TextLimits:
-    """What the decoder of an encoder-decoder model takes."""
+    """The limits of the decoder of an encoder-decoder model."""
     check = partial(check_text, model, longest=longest_text(model))
     return TextLimits(check, known_tokens(model.get_decoder(), model), drafts=drafts)
 
 
 def known_tokens(stack: Any, model: Any) -> int:
-    """Tokens that an encoder or decoder has embeddings of."""
+    """Number of token embeddings of an encoder or decoder."""
     table = getattr(stack, "embed_tokens", None)
     if table is None:
         table = (stack if hasattr(stack, "get_input_embeddings") else model).get_input_embeddings()
@@ -102,25 +98,22 @@ class Encoded(NamedTuple):
     tokens: Int[Tensor, "row source"]
     states: Float[Tensor, "row source width"]
     mask: Bool[Tensor, "row source"] | None
-    """True at tokens; None where nothing is padded."""
+    """True at tokens; None without padding."""
     memory: Float[Tensor, "row part head source dim"] | None = None
-    """Keys and values of the decoder's layers in turn, where the encoder's graph makes them too."""
+    """Keys and values, layer by layer of the decoder, if the encoder's graph computes them."""
 
     def picked(self, rows: Sequence[int]) -> Encoded:
-        """These rows, in this order; a row may come more than once."""
+        """These rows, in this order; rows may be repeated."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.states.device)
         return Encoded(*(None if part is None else part.index_select(0, index) for part in self))
 
     def without(self, rows: Sequence[int]) -> Encoded:
         """All rows but these."""
-        return self.picked(staying(len(self.tokens), rows))
+        return self.picked(remaining_rows(len(self.tokens), rows))
 
     def joined(self, other: Encoded) -> Encoded:
-        """These rows and then the others, the shorter ones of both padded further."""
-        mask = None
-        if self.mask is not None or other.mask is not None or self.tokens.shape[1] != other.tokens.shape[1]:
-            mine, theirs = (torch.ones_like(p.tokens, dtype=torch.bool) if p.mask is None else p.mask for p in (self, other))
-            mask = padded_rows(mine, theirs, 1)
+        """These rows, then the others, padded to one length."""
+        mask = joined_masks(self.mask, other.mask, self.tokens, other.tokens)
         memory = None
         if self.memory is not None and other.memory is not None:
             memory = padded_rows(self.memory, other.memory, 3)
@@ -132,7 +125,7 @@ class Encoded(NamedTuple):
 
 
 Encode: TypeAlias = Callable[[Tensor, Tensor | None], Encoded]
-"""From tokens [row, source] and their mask [row, source] (True at tokens; None where nothing is padded)."""
+"""Arguments: tokens [row, source], and their mask [row, source] (True at tokens; None without padding)."""
 
 
 @final
@@ -141,9 +134,9 @@ class SourceReader:
 
     Args:
         model: an encoder-decoder model.
-        drafts: it is a draft model: of a source longer than it takes it reads the beginning, and tokens that it does not
-            know are the last one that it knows; its distribution is only worse.
-        encode: what encodes padded sources; the model's own encoder, or that one written out, without it.
+        drafts: the model is a draft model. It truncates long sources, and replaces unknown tokens by the last known one;
+            its distribution only becomes worse.
+        encode: encodes padded sources; by default the model's encoder, or its direct implementation.
     """
 
     def __init__(self, model: Any, *, drafts: bool = False, encode: Encode | None = None) -> None:
@@ -156,7 +149,7 @@ class SourceReader:
         self._bart = bart_encoder(self._encoder, self._padding) if encode is None else None
 
     def read(self, sources: Sequence[Sequence[int]], rows: int) -> Encoded:
-        """Encode the sources of ``rows`` new rows, once for all their rounds.
+        """Encode the sources of ``rows`` new rows, once for all rounds.
 
         Raises:
             CacheError: a source is longer than the encoder's positions.
@@ -166,12 +159,7 @@ class SourceReader:
         if self._drafts:
             kept = [[min(t, self._known - 1) for t in source[: self.longest]] for source in kept]
         self._check(kept, rows)
-        width = max(map(len, kept))
-        tokens = torch.tensor([s + [self._padding] * (width - len(s)) for s in kept], device=self._model.device)
-        mask = None
-        if min(map(len, kept)) < width:
-            lengths = torch.tensor([len(s) for s in kept], device=self._model.device)
-            mask = torch.arange(width, device=self._model.device) < lengths[:, None]
+        tokens, mask = padded_tokens(kept, self._padding, self._model.device)
         with torch.inference_mode():
             if self._encode is not None:
                 return self._encode(tokens, mask)
@@ -182,7 +170,7 @@ class SourceReader:
 
     def _check(self, sources: list[list[int]], rows: int) -> None:
         if len(sources) != rows:
-            raise ConfigError(f"{rows} texts came with {len(sources)} sources: an encoder-decoder model wants one for each")
+            raise ConfigError(f"{rows} texts came with {len(sources)} sources: an encoder-decoder model needs one for each")
         for index, source in enumerate(sources):
             if not source:
                 raise ConfigError(f"source {index} is empty: give at least one token (a tokenizer adds an end token)")

@@ -1,4 +1,4 @@
-"""A proof at load time: trees over sources are scored as plain forwards of their paths are."""
+"""The check at load time that trees over sources are scored like plain forwards of their paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.runners.protocols import SourceRunner
 from draftwood.runners.seq2seq.source import known_tokens
-from draftwood.runners.support import TOLERANCE, apart
+from draftwood.runners.support import TOLERANCE, check_evaluates, checking, model_kind, score_difference
 
 _PATHS = ([0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4])
 _LEAVES = (_PATHS[3], _PATHS[4])
@@ -19,29 +19,21 @@ _ACCEPTED = ([0, 1, 3], [0])
 
 
 def check_source_trees(runner: SourceRunner) -> None:
-    """Score a small tree on each of two rows of different length, accept a path of each, and score another one; compare all
-    nodes with plain forwards of the whole paths, without memory, through the model as it came.
+    """Score a small tree on two rows of different length, accept a path of each, and score another tree.
+
+    All nodes are compared with plain forwards of the whole paths, through the original model and without a cache.
 
     Raises:
         ModelError: the scores differ, or the model fails.
     """
-    kind = getattr(runner.model.config, "model_type", type(runner.model).__name__)
-    try:
+    with checking(runner):
         worst = max(_differences(runner))
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"model type {kind!r} cannot score a draft tree: {type(error).__name__}: {error}") from error
-    finally:
-        runner.clear()
-        runner.forward_seconds = 0.0
     if worst <= TOLERANCE.get(runner.model.dtype, 0.5):
         return
-    if runner.model.training:
-        raise ModelError(f"model type {kind!r} is in training mode, where dropout changes its scores: call model.eval()")
+    check_evaluates(runner.model)
     raise ModelError(
-        f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
-        "alone, so they hang on more than the source and the tokens before them. Use another model"
+        f"model type {model_kind(runner.model)!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of "
+        "the same text alone, so they depend on more than the source and the tokens before them. Use another model"
     )
 
 
@@ -59,7 +51,7 @@ def _differences(runner: SourceRunner) -> list[float]:
         for row, source in enumerate(sources):
             for path in _LEAVES:
                 wanted = _plain(runner.model, source, texts[row] + [tokens[row][node] for node in path])[-len(path) :]
-                out.append(apart(scores[row, path].double(), wanted))
+                out.append(score_difference(scores[row, path].double(), wanted))
         if runner.max_length is not None and runner.max_length < 8:
             break  # no room for another tree
         runner.commit(_ACCEPTED, [[], []])
@@ -69,7 +61,7 @@ def _differences(runner: SourceRunner) -> list[float]:
 
 
 def _inputs(runner: SourceRunner) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-    """Texts, sources and the trees' tokens: none of them padding, which some models treat as no token at all."""
+    """Texts, sources and tokens of the trees, without padding tokens, which some models ignore."""
     model = runner.model
     padding = getattr(model.config, "pad_token_id", None)
     first = getattr(model.config, "decoder_start_token_id", None)
@@ -92,7 +84,7 @@ def _inputs(runner: SourceRunner) -> tuple[list[list[int]], list[list[int]], lis
 
 @torch.inference_mode()
 def _plain(model: Any, source: list[int], text: list[int]) -> Float[Tensor, "token vocab"]:
-    """Scores after every token of one text, as float64."""
-    tokens, said = (torch.tensor([line], device=model.device) for line in (source, text))
-    scores: Tensor = model(input_ids=tokens, decoder_input_ids=said, use_cache=False).logits[0]
+    """Float64 scores after every token of one text."""
+    tokens, written = (torch.tensor([line], device=model.device) for line in (source, text))
+    scores: Tensor = model(input_ids=tokens, decoder_input_ids=written, use_cache=False).logits[0]
     return scores.double()

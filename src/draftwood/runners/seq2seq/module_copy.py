@@ -1,4 +1,4 @@
-"""Shallow copies of modules: other parts in other places, the same weights, and the user's module untouched."""
+"""Shallow copies of modules: some parts are replaced, weights are shared, and the user's module is unchanged."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from torch import nn
 
 
-def twin(module: Any) -> Any:
-    """A copy of a module that shares weights, buffers and parts, but may be given other parts."""
+def shallow_copy(module: Any) -> Any:
+    """A copy of a module with the same weights, buffers and parts, in which parts can be replaced."""
     out = copy.copy(module)
     out.__dict__["_modules"] = dict(module._modules)
     return out
 
 
 def with_parts(module: Any, parts: Mapping[str, nn.Module]) -> Any:
-    """A copy of a module in which the parts of these dotted names are others; everything else is shared."""
-    out = twin(module)
+    """A copy of a module with other parts at these dotted names; everything else is shared."""
+    out = shallow_copy(module)
     deeper: dict[str, dict[str, nn.Module]] = {}
     for name, part in parts.items():
         first, _, rest = name.partition(".")
@@ -32,12 +32,8 @@ def with_parts(module: Any, parts: Mapping[str, nn.Module]) -> Any:
 
 
 def name_of(part: Any, module: nn.Module) -> str:
-    """The dotted name of a part of a module.
-
-    Raises:
-        LookupError: it is no part of it.
-    """
+    """The dotted name of a part of a module; raises a LookupError if it has no such part."""
     for name, candidate in module.named_modules():
         if candidate is part:
             return str(name)
-    raise LookupError(f"{type(part).__name__} is no part of {type(module).__name__}")
+    raise LookupError(f"{type(part).__name__} is not a part of {type(module).__name__}")
