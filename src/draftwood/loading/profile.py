@@ -201,7 +201,7 @@ def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
 
 
 def _comparable(profile_key: ProfileKey) -> dict[str, Any]:
-    """The values that must be equal: models count by their digests, not by their names."""
+    """The values that must be equal. Models are compared by their digests, not by their names."""
     models = {n: None if profile_key[n] is None else str(profile_key[n]["fingerprint"]) for n in ("target", "draft")}
     machine = {n: profile_key["machine"][n] for n in ("cpu", "threads", "accelerator")}
     return {**models, **{n: profile_key[n] for n in ("dtype", "device", "engine")}, **machine}
