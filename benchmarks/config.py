@@ -26,20 +26,20 @@ class Scale:
         prompts_per_source: prompts taken from each source.
         max_new_tokens: the longest continuation.
         temperatures: each is measured with every setting.
-        judged: whether sampled texts are tested against the target's distribution; it costs one forward per text.
+        tested: whether sampled texts are tested against the target's distribution; it costs one forward per text.
     """
 
     repeats: int
     prompts_per_source: int
     max_new_tokens: int
     temperatures: tuple[float, ...]
-    judged: bool = False
+    tested: bool = False
 
 
 SCALES: dict[PresetName, Scale] = {
     "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
     "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
-    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), judged=True),
+    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), tested=True),
 }
 
 
@@ -130,14 +130,14 @@ class BenchConfig:
         """The backend of a command that takes one.
 
         Raises:
-            ConfigError: two were asked for.
+            ConfigError: the option names two.
         """
         if self.backend == "both":
             raise ConfigError(f"backend is 'both', but 'python -m benchmarks {command}' takes one: give torch or openvino")
         return self.backend
 
     def scale(self) -> Scale:
-        """The preset's scale, with what was given in its place."""
+        """The preset's scale with the given options."""
         scale = SCALES[self.preset]
         for name in ("repeats", "prompts_per_source", "max_new_tokens"):
             if (value := getattr(self, name)) is not None:
@@ -151,12 +151,12 @@ class BenchConfig:
         return None if self.methods is None else chosen("methods", self.methods, METHODS)
 
     def context_lengths(self) -> tuple[int, ...]:
-        """Lengths of the prompts in tokens, where they were asked for."""
-        return () if self.contexts is None else whole_numbers("contexts", self.contexts, least=1, example="64,512")
+        """Lengths of the prompts in tokens; empty without the option."""
+        return () if self.contexts is None else whole_numbers("contexts", self.contexts, minimum=1, example="64,512")
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch, smallest first."""
-        return tuple(sorted(whole_numbers("batch", self.batch, least=1, example="1,4")))
+        return tuple(sorted(whole_numbers("batch", self.batch, minimum=1, example="1,4")))
 
     def node_budgets(self) -> tuple[int, ...] | None:
         """The node budgets to keep; None for everything."""

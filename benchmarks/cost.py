@@ -1,4 +1,4 @@
-"""What a forward of the target costs: by its tokens, behind contexts of several lengths, beside the memory's own limit.
+"""The cost of a forward of the target: by tokens and context length, against the limit that memory sets.
 
 Drafting pays as long as a forward of a few tokens costs about what one of one token costs: below the limit that memory
 sets, which is the time that all weights need to be read once (roofline model, Williams et al. 2009).

@@ -73,7 +73,7 @@ def engines(
             except ImportError as error:
                 found.skipped[method] = f"not installed ({error}): {EXTRA}"
             except Exception as error:  # whatever a foreign program does: the others are measured all the same
-                found.skipped[method] = _told(error)
+                found.skipped[method] = _reason_of(error)
             else:
                 if engine is not None:
                     _try(engine, its, temperatures, prompts, found)
@@ -93,12 +93,12 @@ def _try(
             for temperature in temperatures:
                 engine.maker(setting, temperature, _TRIAL)(prompts[: setting.batch], list(range(setting.batch)))
         except Exception as error:
-            found.skipped[setting.group] = _told(error)
+            found.skipped[setting.group] = _reason_of(error)
         else:
             found.opened[setting.method] = engine
 
 
-def _told(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

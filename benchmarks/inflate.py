@@ -95,8 +95,8 @@ def check_kind(config: Any) -> None:
     """
     kind = config.model_type
     if kind != "llama" or config.attention_bias or config.mlp_bias:
-        told = f"model type {kind!r}" + (" with biases" if kind == "llama" else "")
-        raise ModelError(f"{told} cannot be inflated: only Llama models without biases can; give one as --target")
+        name = f"model type {kind!r}" + (" with biases" if kind == "llama" else "")
+        raise ModelError(f"{name} cannot be inflated: only Llama models without biases can; give one as --target")
 
 
 def inflated(model: Any, size: Size, *, seed: int, context: int | None = None) -> Any:
@@ -155,8 +155,8 @@ def _config(config: Any, own: Size, size: Size, context: int | None) -> Any:
 
 
 def _fill(name: str, new: Tensor, old: Tensor | None, share: float, generator: torch.Generator) -> None:
-    """Write one weight: the old values in its first rows and columns, zero in what would write to the residual stream beside
-    the old network, and random numbers elsewhere."""
+    """Write one weight: the old values first, zero where it would write to the new part of the residual stream, random
+    numbers elsewhere."""
     writes = name.endswith(("o_proj.weight", "down_proj.weight", "embed_tokens.weight"))
     if writes:
         new.zero_()
@@ -183,8 +183,8 @@ def write_pair(config: InflateConfig) -> Iterator[tuple[str, Path]]:
     target, draft = named_or_bundled("language", config.target, config.draft)
     if config.out.exists() and any(config.out.iterdir()):
         raise ConfigError(f"output folder {config.out} is not empty: give another one as --out")
-    told = _write(target, config, config.count(), config.out / "target")
-    yield told, config.out / "target"
+    written = _write(target, config, config.count(), config.out / "target")
+    yield written, config.out / "target"
     if draft is not None:
         yield _write(draft, config, None, config.out / "draft"), config.out / "draft"
 
