@@ -54,8 +54,8 @@ class Sample:
 
     ``tokens`` are those of each row; ``row_forwards`` counts a forward of the target once for each of its rows. ``drafted``
     counts the drafted tokens that the target read. Where this is unknown, it counts all tokens read, except the prompts and
-    each row's last committed token in every later forward. No hook sees other programs: ``tokens``, ``seconds`` and their own
-    counts of ``forwards`` and ``row_forwards`` are known, ``seen`` is false, and the rest 0.
+    each row's last committed token in every later forward. No hook sees other programs: only ``tokens``, ``seconds`` and
+    their own counts of ``forwards`` and ``row_forwards`` are known, ``seen`` is false, and the rest 0.
     """
 
     tokens: list[list[int]]
