@@ -15,7 +15,7 @@ class Unsupported:
     """The treatment of one setting that is not neutral.
 
     Attributes:
-        neutral: the value that changes nothing, besides None.
+        neutral: the value that changes nothing; None is neutral too.
         why: the reason, for every message.
         pair: the treatment by :class:`draftwood.Pair`: refused, refused without a temperature, or named in ``remarks``. None
             where the setting is honoured or has no effect.
