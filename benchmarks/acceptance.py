@@ -1,4 +1,4 @@
-"""Block efficiency without the noise of the verifiers' own choices, on the same texts for every method.
+"""Block efficiency without the noise of the verifiers' random choices, on the same texts for every method.
 
 The target writes its texts once; at every few tokens of them each method drafts a tree. Of a drawn tree, and of prompt
 lookup's chain, the number of tokens that the verifier accepts on average, given the tree, is computed exactly
@@ -84,7 +84,7 @@ def write(pair: Pair, prompts: Sequence[Prompt], sampling: Sampling, max_new_tok
 
 
 def sampled(setting: Setting, sampling: Sampling) -> bool:
-    """Whether the mean is one over draws of the noise."""
+    """Whether the mean is taken over draws of the noise."""
     return setting.method == "shared-noise" and not sampling.greedy
 
 

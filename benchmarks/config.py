@@ -19,7 +19,7 @@ BackendName = Literal["torch", "openvino", "both"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much is measured.
+    """The amount of measurements.
 
     Attributes:
         repeats: how often every setting continues every prompt.
@@ -46,7 +46,7 @@ SCALES: dict[PresetName, Scale] = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """What is measured, with which models, on which prompts, and where the result goes.
+    """The methods, models, prompts and output of a benchmark.
 
     Raises:
         ConfigError: a value out of range, an unknown method, two sources of prompts.
@@ -123,7 +123,7 @@ class BenchConfig:
         self.batch_sizes()
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
-        """What runs our side, one after another."""
+        """The backends of Draftwood, in order."""
         return backends(self.backend)
 
     def only_backend(self, command: str) -> Literal["torch", "openvino"]:
@@ -260,7 +260,7 @@ class CostConfig:
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
-        """What runs the model, one after another."""
+        """The backends of the model, in order."""
         return backends(self.backend)
 
 

@@ -44,13 +44,13 @@ class Writer:
     goodness: Goodness | None = None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
-        """Both files; returns the document."""
+        """Write both files; returns the document."""
         found = self.document(partial=partial)
         save(self.config.output, "bench", found, markdown(found))
         return found
 
     def document(self, *, partial: bool) -> dict[str, Any]:
-        """All that is known, as plain values."""
+        """The document of all results so far, as plain values."""
         if partial:
             self.log.level()
         scale, methods = self.config.scale(), {setting.method for setting, _ in self.log.cases}

@@ -24,7 +24,7 @@ _BATCHED: Final = 4096  # tokens of a prompt that are read at once
 
 @final
 class GenAI:
-    """One pipeline of GenAI's: plain decoding, with a draft model, or with prompt lookup.
+    """One pipeline of GenAI: plain decoding, with a draft model, or with prompt lookup.
 
     Nothing is kept from one text to the next: no prefixes, as nobody else keeps any. Keys and values have the precision of
     the model, and nothing is quantised on the way.
@@ -62,7 +62,7 @@ class GenAI:
         self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """Continues prompts under the target's own distribution at this temperature."""
+        """A function that continues prompts with the target's own distribution at this temperature."""
         config = self._genai.GenerationConfig()
         config.max_new_tokens, config.apply_chat_template = max_new_tokens, False
         config.do_sample = temperature > 0
@@ -162,7 +162,7 @@ def _columns(ops: Any, node: Any) -> Any:
 
 
 def _mask(ops: Any, ov: Any, seen: Any, positions: Any, total: Any) -> Any:
-    """Additive [row, 1, new, slot]: slots behind the new token's own place and those of padding are hidden."""
+    """Additive [row, 1, new, slot]: slots after the new token's own position and those of padding are hidden."""
     zero = ops.constant(0, ov.Type.i64)
     slots = ops.range(zero, total, ops.constant(1, ov.Type.i64), output_type="i64")
     later = ops.greater(ops.unsqueeze(slots, ops.constant([0])), ops.unsqueeze(positions, ops.constant([1])))
@@ -178,7 +178,7 @@ def _rename(port: Any, name: str) -> None:
 
 
 def _replace(graph: Any, name: str, by: Any) -> None:
-    """Let a computed value stand in the place of an input."""
+    """Replace an input by a computed value."""
     node = graph.input(name).get_node()
     for reader in node.output(0).get_target_inputs():
         reader.replace_source_output(by.output(0))

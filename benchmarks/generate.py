@@ -32,7 +32,7 @@ def command(**options: Any) -> None:
 
 
 def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
-    """Open what is measured, and say what is left out."""
+    """Open the models and programs, and report the missing ones."""
     from benchmarks.batches import at_batches, batched, left_out
     from benchmarks.engines import engines
     from benchmarks.prompts import read_prompts
@@ -66,7 +66,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
 
 
 def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
-    """Run, and write what there is however it ends."""
+    """Run, and write the results so far even after an error."""
     from benchmarks.document import Writer
     from benchmarks.goodness import Goodness
     from benchmarks.run import Log

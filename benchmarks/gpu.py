@@ -32,7 +32,7 @@ WEIGHTS = {"correct": 2, "train": 4, "speed": 6, "profile": 1}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 1 where something is wrong, 2 for wrong arguments."""
+    """Run; returns the exit status: 1 for a failed part or check, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.py", description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda or cuda:1 (default: %(default)s)")
     parser.add_argument("--small", action="store_true", help="a minute on the CPU, to try that everything runs")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
-    """All parts in turn; one that fails leaves the others alone."""
+    """Run all parts in turn; a failed one does not stop the others."""
     from benchmarks.cuda.stand_ins import install
 
     missing = install()

@@ -1,4 +1,4 @@
-"""A Llama model embedded in a larger network: its very scores at a larger model's cost.
+"""A Llama model embedded in a larger network: the same scores at a larger model's cost.
 
 How fast speculative decoding is hangs on what a forward of the target costs, and on how often the draft is right. A
 cost-inflated copy changes the first and leaves the second alone. Of the wider residual stream only the old part is ever
@@ -28,7 +28,7 @@ from draftwood.loading.checkpoint import check_path
 from draftwood.loading.models import load_model, load_tokenizer, named_or_bundled
 
 LABEL: Final = "cost_inflated"
-"""The entry of ``config.json`` that says so."""
+"""The entry of ``config.json`` that marks such a model."""
 RATIO: Final = 64  # width over layers, about that of GPT-3's and Llama's smaller models
 SPREAD: Final = 0.02  # standard deviation of the new weights
 _STEP: Final = 32  # feed-forward widths are multiples of it
@@ -46,7 +46,7 @@ class Size:
 
 
 def size_of(config: Any) -> Size:
-    """What a configuration says."""
+    """The size in a configuration."""
     return Size(
         width=config.hidden_size,
         layers=config.num_hidden_layers,
@@ -88,7 +88,7 @@ def size_for(config: Any, parameters: int) -> Size:
 
 
 def check_kind(config: Any) -> None:
-    """Refuse what is not a plain Llama.
+    """Refuse all but plain Llama models.
 
     Raises:
         ModelError: says what was found.

@@ -38,7 +38,7 @@ def chosen(name: str, text: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def whole_numbers(name: str, text: str, *, minimum: int, example: str) -> tuple[int, ...]:
-    """Entries that all have to be whole numbers of at minimum ``minimum``.
+    """Entries that all have to be whole numbers of at least ``minimum``.
 
     Raises:
         ConfigError: one that is not.

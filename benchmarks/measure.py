@@ -24,7 +24,7 @@ from draftwood.runners.protocols import ModelRunner
 @final
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What was generated, and what only its maker knows.
+    """Generated texts, and figures that only their maker knows.
 
     Attributes:
         tokens: per row, new token ids.
@@ -90,17 +90,17 @@ class Meter:
     _watched: tuple[torch.nn.Module, ...] = ()
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Reset all counts."""
         self.count, self.tokens, self.rows, self.seconds = 0, 0, 0, 0.0
 
     @property
     def watching(self) -> bool:
-        """There is a model to be watched."""
+        """Whether a model is watched."""
         return bool(self._watched)
 
     @contextmanager
     def on(self, *models: torch.nn.Module | None) -> Iterator[Meter]:
-        """Watch the models; no model is never called, and one that comes twice is watched once."""
+        """Watch the models, each once."""
         self._watched = tuple({id(model): model for model in models if model is not None}.values())
         hooks = []
         for model in self._watched:
@@ -151,7 +151,7 @@ class Meters:
 
 
 def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
-    """What is called for a model: by transformers, and by its runner."""
+    """The modules that transformers and the runner call for a model."""
     if runner is None:
         return ()
     return (runner.model, *(runner.networks if isinstance(runner, OpenVinoBurstRunner) else (runner.network,)))

@@ -1,4 +1,4 @@
-"""Is it exact on this device? Logits of trees, greedy texts against ``generate``, sampled texts against the target."""
+"""Exactness on this device: logits of trees, greedy texts against ``generate``, sampled texts against the target."""
 
 from __future__ import annotations
 

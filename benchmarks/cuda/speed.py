@@ -49,7 +49,7 @@ class StaticCache:
         self._pair = pair
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """What continues prompts."""
+        """A function that continues prompts."""
         model, config = self._pair.target.model, generation_config(self._pair, temperature, max_new_tokens)
         config.cache_implementation = STATIC
 
@@ -174,7 +174,7 @@ def _efficiency(repeats: Sequence[Sequence[Sample]]) -> float | None:
 
 
 def _split(repeats: Sequence[Sequence[Sample]]) -> dict[str, float] | None:
-    """Milliseconds per round by stage, every forward awaited."""
+    """Milliseconds per round by stage, from the run that waits for every forward."""
     samples = [sample for repeat in repeats for sample in repeat]
     if not samples:
         return None

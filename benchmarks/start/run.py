@@ -1,4 +1,4 @@
-"""Starts in turn, each in a fresh process, and what they took."""
+"""Starts in turn, each in a new process, with their times and memory."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _starts(system: str, job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]
 
 
 def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
-    """What :func:`benchmarks.start.process.started` finds in a process of its own.
+    """The figures of :func:`benchmarks.start.process.started` from a new process.
 
     Args:
         job: its argument, without the time.
@@ -127,7 +127,7 @@ def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
 
 
 def figures(repeats: list[dict[str, Any]], base: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Median and extremes of all that was measured; None for what the system does not tell."""
+    """Median and extremes of all figures; None for those that the system does not report."""
     names = [*SECONDS, *MEMORY, "stored"]
     known = {name: [r[name] for r in repeats if r.get(name) is not None] for name in names}
     over = (

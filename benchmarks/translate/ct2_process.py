@@ -51,7 +51,7 @@ class CT2Process:
         return found
 
     def _answer(self, question: Any = None) -> Any:
-        """What comes next from the process, after a question if there is one; it may have ended before or after that."""
+        """The next answer of the process, after a request if there is one; the process may have ended."""
         try:
             if question is not None:
                 self._pipe.send(question)
@@ -68,7 +68,7 @@ class CT2Process:
 
 
 def _serve(pipe: Connection[Any, Any], folder: str, settings: dict[str, Any]) -> None:
-    """Answer until the other end of the pipe is closed."""
+    """Answer requests until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes, and the other one ends this one
     import ctranslate2
 

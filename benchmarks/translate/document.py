@@ -23,7 +23,7 @@ BASE = "generate"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Writes ``translate.json`` and ``translate.md``, as often as wanted, from what the log holds by then.
+    """Writes ``translate.json`` and ``translate.md``, at any time, from the log so far.
 
     Attributes:
         batches: per batch size, as they were translated.
@@ -39,7 +39,7 @@ class Writer:
     load_before: float | None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
-        """Both files; returns the document."""
+        """Write both files; returns the document."""
         found = self.document(partial=partial)
         save(self.config.output, "translate", found, markdown(found))
         return found
@@ -105,7 +105,7 @@ class Writer:
 
 
 def setting(config: TranslateConfig, translator: Translator, load_before: float | None) -> dict[str, Any]:
-    """What figures belong to: configuration, versions, machine and models."""
+    """The setup: configuration, versions, machine and models."""
     models = {"target": translator.model, "draft": getattr(translator.draft, "model", None)}
     packages = {"sacrebleu": not config.exact, "ctranslate2": any("ctranslate2" in name for name in config.peer_names())}
     return {

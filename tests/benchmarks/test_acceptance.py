@@ -137,7 +137,7 @@ def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("asked", "told"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
-    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): "
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions): "
      "leave it out"),
 ])  # fmt: skip
 def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:

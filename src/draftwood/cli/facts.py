@@ -48,7 +48,7 @@ def gather() -> dict[str, Any]:
         "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
-        "profiles": _profiles(),
+        "profiles": profiles(),
         "methods": methods(),
         "auto": {
             "with_draft": _chosen(has_draft=True, greedy=False),
@@ -93,30 +93,24 @@ def _languages(card: Path) -> list[str]:
 
 def profiles() -> list[dict[str, Any]]:
     """The profiles in the user's cache, and whether they apply here."""
-    found = []
-    for path in sorted((cache_folder() / "profiles").glob("*.json")):
-        try:
-            one = profile.read(path)
-        except ConfigError as error:
-            found.append({"file": str(path), "applies": False, "reason": str(error)})
-            continue
-        reason, key = profile.why_not(one), one.profile_key
-        found.append(
-            {
-                "file": str(path),
-                "applies": reason is None,
-                "reason": reason,
-                **{part: key[part] and key[part]["name"] for part in ("target", "draft")},
-                **{part: key[part] for part in ("dtype", "device", "engine")},
-                "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
-            }
-        )
-    return found
-
-
-def _profiles() -> list[dict[str, Any]]:
     with torch_threads(free_threads()):
-        return profiles()
+        return [_profile(path) for path in sorted((cache_folder() / "profiles").glob("*.json"))]
+
+
+def _profile(path: Path) -> dict[str, Any]:
+    try:
+        one = profile.read(path)
+    except ConfigError as error:
+        return {"file": str(path), "applies": False, "reason": str(error)}
+    reason, key = profile.why_not(one), one.profile_key
+    return {
+        "file": str(path),
+        "applies": reason is None,
+        "reason": reason,
+        **{part: key[part] and key[part]["name"] for part in ("target", "draft")},
+        **{part: key[part] for part in ("dtype", "device", "engine")},
+        "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
+    }
 
 
 def methods() -> dict[str, dict[str, Any]]:

@@ -15,7 +15,6 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.seeds import drawn
 from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 from draftwood.core.shapes import MAX_NODES
 
@@ -144,11 +143,6 @@ class Settings:
             display=pick(DisplayOptions, options),
             given=given,
         )
-
-    @property
-    def drawn_seed(self) -> int:
-        """The given seed, or a new one that is short enough to type."""
-        return drawn(self.seed)
 
     def open(self) -> tuple[Pair, Decoder, Sampling]:
         """Load the models and build the decoder. Sampling settings that were not given are the target's own."""

@@ -15,6 +15,7 @@ from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
+from draftwood.core.seeds import drawn
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
@@ -25,7 +26,7 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
     pair, decoder, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
+    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)])
     method = pair.method(settings.method, temperature=sampling.temperature)
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
     write_one(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
+from draftwood.loading.profile import folder_of
 
 CONFIG: Final = "config.json"
 _SHOWN = 3  # tensors that a message names
@@ -126,7 +127,8 @@ def _unreadable(name: str | Path) -> str | None:
     """The first damaged file of a model, with the error; None if there is none."""
     from safetensors import safe_open
 
-    for path in sorted(_folder(name).glob("*")):
+    folder = folder_of(name)
+    for path in sorted(folder.glob("*")) if folder is not None else ():
         try:
             if path.suffix == ".json":
                 json.loads(path.read_text(encoding="utf-8"))
@@ -136,16 +138,6 @@ def _unreadable(name: str | Path) -> str | None:
         except Exception as error:
             return f"its file {str(path)!r} cannot be read ({_first_line(error).rstrip('.')})"
     return None
-
-
-def _folder(name: str | Path) -> Path:
-    """The folder with the files: ``name`` itself, or one in the hub's local cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if Path(name).is_dir():
-        return Path(name)
-    found = try_to_load_from_cache(str(name), CONFIG)
-    return Path(found).parent if isinstance(found, str) else Path(name)
 
 
 def _first_line(error: Exception) -> str:

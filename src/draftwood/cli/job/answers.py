@@ -22,7 +22,7 @@ _GIVEN = "given"
 
 @final
 class Answers:
-    """JSON lines in a file, or on standard output. Each holds the settings that it was made with.
+    """A sink of JSON lines in a file, or on standard output. Each line holds the settings that it was made with.
 
     Args:
         path: the file, which may hold answers of an earlier run; None for standard output.
@@ -45,17 +45,14 @@ class Answers:
 
     @property
     def where(self) -> str:
-        """The file with the answers of a stopped run."""
         return "" if self.path is None else str(self.path)
 
     @property
     def count(self) -> int:
-        """The number of answers and errors of all runs."""
         return len(self.found) + (self._printed if self._journal is None else self._journal.written)
 
     @property
     def errors(self) -> int:
-        """The number of errors of all runs."""
         return self._errors + sum("error" in answer for answer in self.found)
 
     @property
@@ -120,7 +117,6 @@ class Answers:
                 raise self._wrong(i, f"this was made with {unlike}: give the same options as before, or {_ADVICE}")
 
     def write(self, answers: Iterable[Mapping[str, Any]]) -> None:
-        """Append answers. A file is on disk when this returns."""
         new = list(answers)
         if self._journal is not None:
             self._journal.append(new)

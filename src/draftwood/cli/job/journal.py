@@ -51,7 +51,7 @@ class Journal:
         if not rest:
             return
         begins = (text.encode() for text in self._beginnings)
-        if not any(text.startswith(rest[: len(text)]) for text in begins):  # a killed run left the others
+        if not any(text.startswith(rest[: len(text)]) for text in begins):  # a killed run may leave half a line
             raise self._foreign(len(whole))
         self._cut_at = sum(len(line) + 1 for line in whole)
 

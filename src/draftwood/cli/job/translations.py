@@ -21,7 +21,7 @@ _PARTIAL = ".partial"
 
 @final
 class Translations:
-    """Translations in the order of the lines: in a file that is written when it is complete, or on standard output.
+    """A sink of translations in the order of the lines: a file that is written when complete, or standard output.
 
     Until then FILE.partial holds a line with the settings and the translations as JSON lines. A stopped run resumes there.
 
@@ -73,17 +73,14 @@ class Translations:
 
     @property
     def where(self) -> str:
-        """The file with the translations of a stopped run."""
         return "" if self._journal is None else str(self._journal.path)
 
     @property
     def count(self) -> int:
-        """The number of finished lines, with empty ones and errors."""
         return self._printed if self._journal is None else len(self._records)
 
     @property
     def errors(self) -> int:
-        """The number of lines that could not be translated."""
         return sum("error" in record for record in self._records.values())
 
     def begin(self, settings: Mapping[str, Any]) -> None:
@@ -103,7 +100,6 @@ class Translations:
             )
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records. FILE.partial is on disk when this returns."""
         new = [dict(record) for record in records]
         self._records |= {record["index"]: record for record in new}
         if self._journal is not None:
