@@ -16,7 +16,7 @@ from draftwood.cli.group import Commands
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
-        "tune": ("draftwood.cli.tune:command", "Measure what is fastest for a pair on this machine, and remember it."),
+        "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.exactness.commands:command", "Test whether the output follows the target's distribution."),
         "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
     },

@@ -31,7 +31,7 @@ def read_prompts(path: Path) -> list[Line]:
     lines = [line for i, data in enumerate(read_lines(path)) if (line := _line(i, data)) is not None]
     if not lines:
         raise ConfigError(
-            f'{name_of_input(path)} holds no prompts: give one JSON object a line, such as {{"prompt": "Once upon a time"}}'
+            f'{name_of_input(path)} holds no prompts: give a JSON object per line, such as {{"prompt": "Once upon a time"}}'
         )
     return lines
 

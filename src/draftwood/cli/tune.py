@@ -36,18 +36,18 @@ class Files:
     )
 
 
-@click.command(name="tune", short_help="Measure what is fastest for a pair on this machine, and remember it.")
+@click.command(name="tune", short_help="Find the fastest method of a pair on this machine, and store it.")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions, leave_out=("profile",))
 @dataclass_options(Files)
 @dataclass_options(Sizes)
 def command(**options: Any) -> None:
-    """Measure what is fastest for a pair of models on this machine, and write it into a profile.
+    """Find the fastest methods of a pair of models on this machine, and write them into a profile.
 
     Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
-    The faster half goes on to the next rung, until two are left at each temperature; the fastest becomes the choice.
+    The faster half advances to the next rung, until two are left at each temperature. The fastest one is chosen.
 
-    From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
+    Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
     from draftwood.api import load
     from draftwood.core.machine import set_threads
