@@ -1,1 +1,1 @@
-"""Measuring: block efficiency, speed and where the time goes, against plain decoding and against ``transformers``."""
+"""Benchmarks of block efficiency, speed and stages, against plain decoding and against ``transformers``."""

@@ -1,4 +1,4 @@
-"""Block efficiency without the noise of the verifiers' own choices, on the same texts for every method.
+"""Block efficiency without the noise of the verifiers' random choices, on the same texts for every method.
 
 The target writes its texts once; at every few tokens of them each method drafts a tree. Of a drawn tree, and of prompt
 lookup's chain, the number of tokens that the verifier accepts on average, given the tree, is computed exactly
@@ -41,11 +41,9 @@ STEP: Final = 4  # tokens from one context to the next
 DRAWS: Final = 4  # of the noise of a context, where the mean is not known
 LEFT_OUT: Final = {
     **dict.fromkeys(("ar", "generate"), "nothing is drafted, so the figure is 1"),
-    **dict.fromkeys(
-        ("assisted", "prompt-lookup"), "a method of transformers, whose drafts cannot be asked for their distributions"
-    ),
+    **dict.fromkeys(("assisted", "prompt-lookup"), "a method of transformers, whose drafts give no distributions"),
 }
-_ROWS: Final = 16  # contexts that are asked together
+_ROWS: Final = 16  # contexts in one batch
 
 
 @final
@@ -59,13 +57,13 @@ class Written:
 
 
 def check_methods(names: Sequence[str] | None) -> None:
-    """Refuse methods that were asked for and have no expected acceptance.
+    """Refuse given methods that have no expected acceptance.
 
     Raises:
-        ConfigError: says which and why.
+        ConfigError: names them and the reason.
     """
-    if asked := [name for name in names or () if name in LEFT_OUT]:
-        raise ConfigError(f"no expected acceptance can be computed for {_reasons(asked)}: leave it out of --methods")
+    if refused := [name for name in names or () if name in LEFT_OUT]:
+        raise ConfigError(f"no expected acceptance can be computed for {_reasons(refused)}: leave it out of --methods")
 
 
 def _reasons(names: Iterable[str]) -> str:
@@ -86,12 +84,12 @@ def write(pair: Pair, prompts: Sequence[Prompt], sampling: Sampling, max_new_tok
 
 
 def sampled(setting: Setting, sampling: Sampling) -> bool:
-    """Whether the mean is one over draws of the noise."""
+    """Whether the mean is taken over draws of the noise."""
     return setting.method == "shared-noise" and not sampling.greedy
 
 
 def measure(pair: Pair, texts: Sequence[Written], setting: Setting, sampling: Sampling) -> list[float]:
-    """Tokens per target forward, per text, on average over its contexts; what a drafter learns, it keeps."""
+    """Tokens per target forward, per text, on average over its contexts. Drafters keep what they learn."""
     drafter, verifier = build(setting.to_method(), pair.draft, greedy=sampling.greedy)
     means = []
     for text in texts:
@@ -142,7 +140,7 @@ def compare(
     seed: int,
     on_step: Callable[[], object],
 ) -> str:
-    """A Markdown report: per temperature and budget every setting, beside the best RSD-S under recursive rejection.
+    """A Markdown report: per temperature and budget every setting against the best RSD-S under recursive rejection.
 
     Raises:
         ConfigError: a text and a tree below its end do not fit the models' context.
@@ -156,7 +154,7 @@ def compare(
             found[setting.name] = measure(pair, texts, setting, sampling)
             on_step()
         for budget in BUDGETS:
-            if here := [setting for setting in settings if ("budget", budget) in setting.places]:
+            if here := [setting for setting in settings if ("budget", budget) in setting.comparisons]:
                 blocks += [f"## Temperature {temperature:g}, {budget} nodes", _table(here, found, sampling)]
     return "\n\n".join([*blocks, _notes(settings, temperatures, len(prompts), max_new_tokens)]) + "\n"
 

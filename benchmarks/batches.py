@@ -1,4 +1,4 @@
-"""Which prompts are continued together, and who takes only one at a time."""
+"""Batches of prompts, and the methods that take single prompts only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.settings import Setting
 from draftwood.core.errors import ConfigError
 
 Batch: TypeAlias = tuple[int, ...]
-"""Numbers of the prompts that are continued together."""
+"""Indices of the prompts of a batch."""
 
 ALONE: Final = {
     **dict.fromkeys(("assisted", "prompt-lookup"), "transformers drafts for one text at a time"),

@@ -19,34 +19,34 @@ BackendName = Literal["torch", "openvino", "both"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much is measured.
+    """The amount of measurements.
 
     Attributes:
         repeats: how often every setting continues every prompt.
         prompts_per_source: prompts taken from each source.
         max_new_tokens: the longest continuation.
         temperatures: each is measured with every setting.
-        judged: whether sampled texts are tested against the target's distribution; it costs one forward per text.
+        tested: whether sampled texts are tested against the target's distribution; it costs one forward per text.
     """
 
     repeats: int
     prompts_per_source: int
     max_new_tokens: int
     temperatures: tuple[float, ...]
-    judged: bool = False
+    tested: bool = False
 
 
 SCALES: dict[PresetName, Scale] = {
     "paper": Scale(repeats=3, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 0.6, 1.0)),
     "peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0)),
-    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), judged=True),
+    "all-peers": Scale(repeats=5, prompts_per_source=4, max_new_tokens=128, temperatures=(0.0, 1.0), tested=True),
 }
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """What is measured, with which models, on which prompts, and where the result goes.
+    """The methods, models, prompts and output of a benchmark.
 
     Raises:
         ConfigError: a value out of range, an unknown method, two sources of prompts.
@@ -123,21 +123,21 @@ class BenchConfig:
         self.batch_sizes()
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
-        """What runs our side, one after another."""
+        """The backends of Draftwood, in order."""
         return backends(self.backend)
 
     def only_backend(self, command: str) -> Literal["torch", "openvino"]:
         """The backend of a command that takes one.
 
         Raises:
-            ConfigError: two were asked for.
+            ConfigError: the option names two.
         """
         if self.backend == "both":
             raise ConfigError(f"backend is 'both', but 'python -m benchmarks {command}' takes one: give torch or openvino")
         return self.backend
 
     def scale(self) -> Scale:
-        """The preset's scale, with what was given in its place."""
+        """The preset's scale with the given options."""
         scale = SCALES[self.preset]
         for name in ("repeats", "prompts_per_source", "max_new_tokens"):
             if (value := getattr(self, name)) is not None:
@@ -151,12 +151,12 @@ class BenchConfig:
         return None if self.methods is None else chosen("methods", self.methods, METHODS)
 
     def context_lengths(self) -> tuple[int, ...]:
-        """Lengths of the prompts in tokens, where they were asked for."""
-        return () if self.contexts is None else whole_numbers("contexts", self.contexts, least=1, example="64,512")
+        """Lengths of the prompts in tokens; empty without the option."""
+        return () if self.contexts is None else whole_numbers("contexts", self.contexts, minimum=1, example="64,512")
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch, smallest first."""
-        return tuple(sorted(whole_numbers("batch", self.batch, least=1, example="1,4")))
+        return tuple(sorted(whole_numbers("batch", self.batch, minimum=1, example="1,4")))
 
     def node_budgets(self) -> tuple[int, ...] | None:
         """The node budgets to keep; None for everything."""
@@ -260,7 +260,7 @@ class CostConfig:
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
-        """What runs the model, one after another."""
+        """The backends of the model, in order."""
         return backends(self.backend)
 
 

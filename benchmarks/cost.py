@@ -1,4 +1,4 @@
-"""What a forward of the target costs: by its tokens, behind contexts of several lengths, beside the memory's own limit.
+"""The cost of a forward of the target: by tokens and context length, against the limit that memory sets.
 
 Drafting pays as long as a forward of a few tokens costs about what one of one token costs: below the limit that memory
 sets, which is the time that all weights need to be read once (roofline model, Williams et al. 2009).
@@ -28,7 +28,7 @@ _READS: Final = 7
 
 
 def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[], object]) -> dict[str, Any]:
-    """Every number of tokens in turn, behind every context, by every backend; ``on_step`` is called after each context.
+    """Every number of tokens in turn, after every context, on every backend; ``on_step`` is called after each context.
 
     Args:
         pairs: the same models by what runs them.
@@ -105,7 +105,7 @@ def forward(runner: ModelRunner, size: int) -> float:
 
 
 def bytes_of(model: Any) -> int:
-    """Of all weights."""
+    """The bytes of all weights."""
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
@@ -123,12 +123,12 @@ def bandwidth(device: torch.device) -> float:
 
 
 def limit(document: dict[str, Any]) -> float:
-    """Milliseconds that reading all weights once takes."""
+    """Milliseconds for reading all weights once."""
     return float(1e3 * document["model"]["bytes"] / document["bytes_per_second"])
 
 
 def name_of(document: dict[str, Any]) -> str:
-    """The measured model in a few words."""
+    """A short description of the measured model."""
     model = document["model"]
     return _size(model) + (", cost-inflated" if model["label"] else "")
 

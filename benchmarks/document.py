@@ -8,9 +8,9 @@ from typing import Any, final
 
 from benchmarks.batches import batched
 from benchmarks.config import BenchConfig
+from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
 from benchmarks.inflate import label_of
-from benchmarks.judge import Judge
 from benchmarks.prompts import Prompt
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.report import markdown
@@ -26,12 +26,12 @@ BASES = ("ar", "generate")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Writes ``bench.json`` and ``bench.md``, as often as wanted, from what the log holds by then.
+    """Writes ``bench.json`` and ``bench.md``, at any time, from the log so far.
 
     Attributes:
         skipped: methods that were left out, and why.
         others: the pair as other backends run it, by their names.
-        judge: of sampled texts; they are not judged without one.
+        goodness: tests sampled texts; None for no tests.
     """
 
     config: BenchConfig
@@ -41,16 +41,16 @@ class Writer:
     load_before: float | None
     skipped: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, Pair] = field(default_factory=dict)
-    judge: Judge | None = None
+    goodness: Goodness | None = None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
-        """Both files; returns the document."""
+        """Write both files; returns the document."""
         found = self.document(partial=partial)
         save(self.config.output, "bench", found, markdown(found))
         return found
 
     def document(self, *, partial: bool) -> dict[str, Any]:
-        """All that is known, as plain values."""
+        """The document of all results so far, as plain values."""
         if partial:
             self.log.level()
         scale, methods = self.config.scale(), {setting.method for setting, _ in self.log.cases}
@@ -64,7 +64,7 @@ class Writer:
             "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
             "results": self._results(),
             "greedy": compare(self.pair.target.model, self.prompts, self.log),
-            "judged": [] if self.judge is None else self.judge.verdicts(self.log),
+            "judged": [] if self.goodness is None else self.goodness.verdicts(self.log),
         }
 
     def _results(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class Writer:
                     "shape": setting.label,
                     "nodes": setting.nodes,
                     "batch": size,
-                    "places": [list(place) for place in setting.places],
+                    "places": [list(found) for found in setting.comparisons],
                     "temperature": temperature,
                     **figures(repeats, sources[size]),
                     "speedup": over,

@@ -1,4 +1,4 @@
-"""Other programs that generate: each is opened once, and left out with a word where that fails."""
+"""Other programs that generate. Each is opened once; one that fails is left out, with the reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTRA: Final = 'pip install "draftwood[peers]"'
-_TRIAL = 3  # tokens that an engine writes of each prompt before it is believed to take the model
+_TRIAL = 3  # tokens of each prompt in the trial of an engine
 
 
 class Engine(Protocol):
     """A program with the target's weights."""
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """What continues prompts."""
+        """A function that continues prompts."""
         ...
 
 
@@ -35,16 +35,16 @@ Open: TypeAlias = Callable[[Pair, str, Path], Engine]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """Those that take the models, by method, and why others do not.
+    """The programs that support the models, by method, and the reasons why others do not.
 
-    Reasons stand under the method, or under :attr:`Setting.group` where it does not take batches of that size.
+    Keys of reasons are methods, or :attr:`Setting.group` where only a batch size is not supported.
     """
 
     opened: dict[str, Engine] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def takes(self, setting: Setting) -> bool:
-        """Whether it can be measured; settings of no other program always can."""
+        """Whether a setting can be measured; settings without another program always can."""
         here = setting.method in self.opened or setting.method not in ENGINES
         return here and setting.group not in self.skipped
 
@@ -57,11 +57,11 @@ def engines(
     prompts: Sequence[Sequence[int]],
     openers: Mapping[str, Open] | None = None,
 ) -> Iterator[Engines]:
-    """What the settings need; each goes on with as many prompts as a batch has at every temperature first.
+    """The programs of the settings. Each first continues a batch of prompts at every temperature, as a trial.
 
     Args:
         prompts: at least as many as the largest batch has.
-        openers: by method, in the place of those that there are.
+        openers: replacements of the usual openers, by method.
     """
     first = {setting.group: setting for setting in reversed(settings) if setting.method in ENGINES}
     makers, found = openers or _openers(), Engines()
@@ -72,8 +72,8 @@ def engines(
                 engine = makers[method](pair, method, _below(Path(folder), method)) if its else None
             except ImportError as error:
                 found.skipped[method] = f"not installed ({error}): {EXTRA}"
-            except Exception as error:  # whatever a foreign program does: the others are measured all the same
-                found.skipped[method] = _told(error)
+            except Exception as error:  # any error of another program: the rest is still measured
+                found.skipped[method] = _reason_of(error)
             else:
                 if engine is not None:
                     _try(engine, its, temperatures, prompts, found)
@@ -87,18 +87,18 @@ def _try(
     prompts: Sequence[Sequence[int]],
     found: Engines,
 ) -> None:
-    """Each setting, of one method and a batch size of its own, writes a few tokens."""
+    """Let each setting, of one method and different batch sizes, generate a few tokens."""
     for setting in settings:
         try:
             for temperature in temperatures:
                 engine.maker(setting, temperature, _TRIAL)(prompts[: setting.batch], list(range(setting.batch)))
         except Exception as error:
-            found.skipped[setting.group] = _told(error)
+            found.skipped[setting.group] = _reason_of(error)
         else:
             found.opened[setting.method] = engine
 
 
-def _told(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -24,7 +24,7 @@ _BATCHED: Final = 4096  # tokens of a prompt that are read at once
 
 @final
 class GenAI:
-    """One pipeline of GenAI's: plain decoding, with a draft model, or with prompt lookup.
+    """One pipeline of GenAI: plain decoding, with a draft model, or with prompt lookup.
 
     Nothing is kept from one text to the next: no prefixes, as nobody else keeps any. Keys and values have the precision of
     the model, and nothing is quantised on the way.
@@ -62,26 +62,26 @@ class GenAI:
         self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """Continues prompts under the target's own distribution at this temperature."""
-        asked = self._genai.GenerationConfig()
-        asked.max_new_tokens, asked.apply_chat_template = max_new_tokens, False
-        asked.do_sample = temperature > 0
+        """A function that continues prompts with the target's own distribution at this temperature."""
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.apply_chat_template = max_new_tokens, False
+        config.do_sample = temperature > 0
         if temperature:
-            asked.temperature = temperature
+            config.temperature = temperature
         if self._eos:
-            asked.set_eos_token_id(self._eos[0])
-            asked.stop_token_ids = set(self._eos)
-        asked.ignore_eos = not self._eos
+            config.set_eos_token_id(self._eos[0])
+            config.stop_token_ids = set(self._eos)
+        config.ignore_eos = not self._eos
         if setting.nodes:
-            asked.num_assistant_tokens = setting.nodes
+            config.num_assistant_tokens = setting.nodes
         if setting.method == "genai-lookup":
-            asked.max_ngram_size = NGRAM
+            config.max_ngram_size = NGRAM
 
         def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
-            asked.rng_seed = seeds[0]
+            config.rng_seed = seeds[0]
             ov = openvino()
             inputs = self._genai.TokenizedInputs(*(ov.Tensor(rows.numpy()) for rows in padded(prompts)))
-            found = self._pipeline.generate(inputs, asked)
+            found = self._pipeline.generate(inputs, config)
             tokens = [closed(row, self._eos) for row in found.tokens]
             forwards, row_forwards = self._forwards(found, tokens)
             return Texts(tokens=tokens, forwards=forwards, row_forwards=row_forwards, drafted=0, seen=False)
@@ -89,10 +89,9 @@ class GenAI:
         return make
 
     def _forwards(self, found: Any, tokens: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """Of the target, from GenAI's own figures, and the same counted for each row.
+        """Forwards of the target by GenAI's own figures, and the same counted for each row.
 
-        Each gives a row one token and those of the draft that it accepts; how many prompt lookup brought to each row of
-        several is not told.
+        Each forward gives a row one token and its accepted drafted tokens. These are unknown for prompt lookup in a batch.
         """
         steps, new = len(found.perf_metrics.raw_metrics.token_infer_durations), sum(map(len, tokens))
         if self._method == "genai-draft":
@@ -162,11 +161,11 @@ def _columns(ops: Any, node: Any) -> Any:
     return ops.gather(ops.shape_of(node), ops.constant(1), ops.constant(0))
 
 
-def _mask(ops: Any, ov: Any, seen: Any, places: Any, total: Any) -> Any:
-    """Additive [row, 1, new, slot]: slots behind the new token's own place and those of padding are hidden."""
+def _mask(ops: Any, ov: Any, seen: Any, positions: Any, total: Any) -> Any:
+    """Additive [row, 1, new, slot]: slots after the new token's own position and those of padding are hidden."""
     zero = ops.constant(0, ov.Type.i64)
     slots = ops.range(zero, total, ops.constant(1, ov.Type.i64), output_type="i64")
-    later = ops.greater(ops.unsqueeze(slots, ops.constant([0])), ops.unsqueeze(places, ops.constant([1])))
+    later = ops.greater(ops.unsqueeze(slots, ops.constant([0])), ops.unsqueeze(positions, ops.constant([1])))
     padding = ops.equal(ops.unsqueeze(seen, ops.constant([1, 2])), zero)
     hidden = ops.logical_or(padding, ops.unsqueeze(later, ops.constant([0, 1])))
     lowest, nothing = (ops.constant(value, ov.Type.f32) for value in (torch.finfo(torch.float32).min, 0.0))
@@ -179,7 +178,7 @@ def _rename(port: Any, name: str) -> None:
 
 
 def _replace(graph: Any, name: str, by: Any) -> None:
-    """Let a computed value stand in the place of an input."""
+    """Replace an input by a computed value."""
     node = graph.input(name).get_node()
     for reader in node.output(0).get_target_inputs():
         reader.replace_source_output(by.output(0))

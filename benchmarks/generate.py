@@ -32,7 +32,7 @@ def command(**options: Any) -> None:
 
 
 def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> None:
-    """Open what is measured, and say what is left out."""
+    """Open the models and programs, and report the missing ones."""
     from benchmarks.batches import at_batches, batched, left_out
     from benchmarks.engines import engines
     from benchmarks.prompts import read_prompts
@@ -66,14 +66,14 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
 
 
 def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
-    """Run, and write what there is however it ends."""
+    """Run, and write the results so far even after an error."""
     from benchmarks.document import Writer
-    from benchmarks.judge import Judge
+    from benchmarks.goodness import Goodness
     from benchmarks.run import Log
     from draftwood.core.machine import load_average
 
     pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
-    judge = Judge(pair=pair, prompts=prompts, seed=config.seed) if config.scale().judged else None
+    goodness = Goodness(pair=pair, prompts=prompts, seed=config.seed) if config.scale().tested else None
     writer = Writer(
         config=config,
         pair=pair,
@@ -82,7 +82,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
         load_before=load_average(),
         skipped=skipped,
         others=bench.others,
-        judge=judge,
+        goodness=goodness,
     )
     settings = len({setting.name for setting, _ in bench.cases})
     click.echo(f"{settings} settings, {len(prompts)} prompts, {bench.steps} batches", err=True)

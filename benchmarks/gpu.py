@@ -32,7 +32,7 @@ WEIGHTS = {"correct": 2, "train": 4, "speed": 6, "profile": 1}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 1 where something is wrong, 2 for wrong arguments."""
+    """Run; returns the exit status: 1 for a failed part or check, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.py", description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda or cuda:1 (default: %(default)s)")
     parser.add_argument("--small", action="store_true", help="a minute on the CPU, to try that everything runs")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
-    """All parts in turn; one that fails leaves the others alone."""
+    """Run all parts in turn; a failed one does not stop the others."""
     from benchmarks.cuda.stand_ins import install
 
     missing = install()
@@ -62,23 +62,23 @@ def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
 
     device = "cpu" if given.small else given.device
     sizes: dict[str, Any] = SMALL if given.small else LARGE
-    asked = Plan(device=device, seconds=given.seconds, parts=tuple(parts), train=tuple(given.train), out=given.out, **sizes)
-    document = _head(asked, missing)
-    whole, left = Deadline(asked.seconds), sum(WEIGHTS[name] for name in parts)
+    plan = Plan(device=device, seconds=given.seconds, parts=tuple(parts), train=tuple(given.train), out=given.out, **sizes)
+    document = _head(plan, missing)
+    whole, left = Deadline(plan.seconds), sum(WEIGHTS[name] for name in parts)
     for name in parts:
         start, share = perf_counter(), Deadline(whole.left * WEIGHTS[name] / left)
         try:
-            found = import_module(f"benchmarks.cuda.{PARTS[name]}").run(asked, share)
+            found = import_module(f"benchmarks.cuda.{PARTS[name]}").run(plan, share)
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         left -= WEIGHTS[name]
         document["parts"][name] = {"seconds": round(perf_counter() - start, 1), **found}
-        _save(asked.out / "gpu.json", document)
+        _save(plan.out / "gpu.json", document)
     print(report(document))
     return int(failed(document))
 
 
-def _head(asked: Plan, missing: Sequence[str]) -> dict[str, Any]:
+def _head(plan: Plan, missing: Sequence[str]) -> dict[str, Any]:
     import torch
 
     from draftwood.core import machine
@@ -87,10 +87,10 @@ def _head(asked: Plan, missing: Sequence[str]) -> dict[str, Any]:
         "format": 1,
         "kind": "gpu",
         "versions": machine.versions(),
-        "machine": machine.machine(torch.device(asked.device)),
+        "machine": machine.machine(torch.device(plan.device)),
         "stand_ins": list(missing),
-        "batches": list(asked.batches),
-        "max_new_tokens": asked.max_new_tokens,
+        "batches": list(plan.batches),
+        "max_new_tokens": plan.max_new_tokens,
         "parts": {},
     }
 

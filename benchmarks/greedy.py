@@ -1,4 +1,4 @@
-"""At temperature 0 every setting has to write what ``transformers.generate`` writes; where it does not, how close it was."""
+"""The check at temperature 0: every text must equal that of ``transformers.generate``, or differ at nearly equal scores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _differences(
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
-    """The first place where two different texts part; the end of the shorter one if it begins the other."""
+    """The first position where two texts differ; the end of the shorter one if it is a prefix of the other."""
     both = zip(left, right, strict=False)
     return next((i for i, (a, b) in enumerate(both) if a != b), min(len(left), len(right)))
 

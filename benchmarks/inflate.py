@@ -1,4 +1,4 @@
-"""A Llama model embedded in a larger network: its very scores at a larger model's cost.
+"""A Llama model embedded in a larger network: the same scores at a larger model's cost.
 
 How fast speculative decoding is hangs on what a forward of the target costs, and on how often the draft is right. A
 cost-inflated copy changes the first and leaves the second alone. Of the wider residual stream only the old part is ever
@@ -28,7 +28,7 @@ from draftwood.loading.checkpoint import check_path
 from draftwood.loading.models import load_model, load_tokenizer, named_or_bundled
 
 LABEL: Final = "cost_inflated"
-"""The entry of ``config.json`` that says so."""
+"""The entry of ``config.json`` that marks such a model."""
 RATIO: Final = 64  # width over layers, about that of GPT-3's and Llama's smaller models
 SPREAD: Final = 0.02  # standard deviation of the new weights
 _STEP: Final = 32  # feed-forward widths are multiples of it
@@ -46,7 +46,7 @@ class Size:
 
 
 def size_of(config: Any) -> Size:
-    """What a configuration says."""
+    """The size in a configuration."""
     return Size(
         width=config.hidden_size,
         layers=config.num_hidden_layers,
@@ -88,15 +88,15 @@ def size_for(config: Any, parameters: int) -> Size:
 
 
 def check_kind(config: Any) -> None:
-    """Refuse what is not a plain Llama.
+    """Refuse all but plain Llama models.
 
     Raises:
         ModelError: says what was found.
     """
     kind = config.model_type
     if kind != "llama" or config.attention_bias or config.mlp_bias:
-        told = f"model type {kind!r}" + (" with biases" if kind == "llama" else "")
-        raise ModelError(f"{told} cannot be inflated: only Llama models without biases can; give one as --target")
+        name = f"model type {kind!r}" + (" with biases" if kind == "llama" else "")
+        raise ModelError(f"{name} cannot be inflated: only Llama models without biases can; give one as --target")
 
 
 def inflated(model: Any, size: Size, *, seed: int, context: int | None = None) -> Any:
@@ -155,8 +155,8 @@ def _config(config: Any, own: Size, size: Size, context: int | None) -> Any:
 
 
 def _fill(name: str, new: Tensor, old: Tensor | None, share: float, generator: torch.Generator) -> None:
-    """Write one weight: the old values in its first rows and columns, zero in what would write to the residual stream beside
-    the old network, and random numbers elsewhere."""
+    """Write one weight: the old values first, zero where it would write to the new part of the residual stream, random
+    numbers elsewhere."""
     writes = name.endswith(("o_proj.weight", "down_proj.weight", "embed_tokens.weight"))
     if writes:
         new.zero_()
@@ -183,8 +183,8 @@ def write_pair(config: InflateConfig) -> Iterator[tuple[str, Path]]:
     target, draft = named_or_bundled("language", config.target, config.draft)
     if config.out.exists() and any(config.out.iterdir()):
         raise ConfigError(f"output folder {config.out} is not empty: give another one as --out")
-    told = _write(target, config, config.count(), config.out / "target")
-    yield told, config.out / "target"
+    written = _write(target, config, config.count(), config.out / "target")
+    yield written, config.out / "target"
     if draft is not None:
         yield _write(draft, config, None, config.out / "draft"), config.out / "draft"
 

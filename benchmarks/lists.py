@@ -37,16 +37,16 @@ def chosen(name: str, text: str, known: Collection[str]) -> tuple[str, ...]:
     return listed(name, text, read)
 
 
-def whole_numbers(name: str, text: str, *, least: int, example: str) -> tuple[int, ...]:
-    """Entries that all have to be whole numbers of at least ``least``.
+def whole_numbers(name: str, text: str, *, minimum: int, example: str) -> tuple[int, ...]:
+    """Entries that all have to be whole numbers of at least ``minimum``.
 
     Raises:
         ConfigError: one that is not.
     """
 
     def read(part: str) -> int:
-        if not part.isdecimal() or int(part) < least:
-            raise ConfigError(f"{name} holds {part!r}: give numbers of {least} or more, for example {example}")
+        if not part.isdecimal() or int(part) < minimum:
+            raise ConfigError(f"{name} holds {part!r}: give numbers of {minimum} or more, for example {example}")
         return int(part)
 
     return listed(name, text, read)

@@ -34,7 +34,7 @@ _NAMES: Final = {
 
 @final
 class LlamaCpp:
-    """Plain decoding, or prompt lookup of so many tokens; every text starts with nothing in memory.
+    """Plain decoding, or prompt lookup of so many tokens; every text starts with an empty memory.
 
     Args:
         pair: its target's weights are taken; on the CPU, in float32 or bfloat16.
@@ -70,7 +70,7 @@ class LlamaCpp:
         )
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """Continues prompts under the target's own distribution at this temperature."""
+        """A function that continues prompts with the target's own distribution at this temperature."""
         llama = self._llama
         drafting = self._lookup(max_ngram_size=NGRAM, num_pred_tokens=setting.nodes) if self._lookup is not None else None
         distribution = {"temp": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0}

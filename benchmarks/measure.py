@@ -24,13 +24,13 @@ from draftwood.runners.protocols import ModelRunner
 @final
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What was generated, and what only its maker knows.
+    """Generated texts, and figures that only their maker knows.
 
     Attributes:
         tokens: per row, new token ids.
         verify_seconds: the seconds that the verifier says it took, 0 where there is none.
         forwards: of the target, where no hook sees them, or hooks also see those that only read a part of a long prompt.
-        row_forwards: the same, each counted once for every text that it goes on with; 0 where that is not told.
+        row_forwards: the same, each counted once for every text that it continues; 0 if unknown.
         drafted: drafted tokens that the target read, where hooks would count padding too.
         seen: hooks see what was done.
     """
@@ -53,9 +53,9 @@ class Sample:
     """The texts of one batch and what they cost: forwards of both models, tokens that these had to read, seconds.
 
     ``tokens`` are those of each row; ``row_forwards`` counts a forward of the target once for each of its rows. ``drafted``
-    counts the drafted tokens that the target read; where that is not told, all that it read except the prompts and, in every
-    later forward, each row's last committed token. Of other programs, which no hook sees, only ``tokens``, ``forwards`` and
-    ``row_forwards`` (as they tell) and ``seconds`` are known; ``seen`` is false, and the rest 0.
+    counts the drafted tokens that the target read. Where this is unknown, it counts all tokens read, except the prompts and
+    each row's last committed token in every later forward. No hook sees other programs: only ``tokens``, ``seconds`` and
+    their own counts of ``forwards`` and ``row_forwards`` are known, ``seen`` is false, and the rest 0.
     """
 
     tokens: list[list[int]]
@@ -90,17 +90,17 @@ class Meter:
     _watched: tuple[torch.nn.Module, ...] = ()
 
     def reset(self) -> None:
-        """Start again from zero."""
+        """Reset all counts."""
         self.count, self.tokens, self.rows, self.seconds = 0, 0, 0, 0.0
 
     @property
     def watching(self) -> bool:
-        """There is a model to be watched."""
+        """Whether a model is watched."""
         return bool(self._watched)
 
     @contextmanager
     def on(self, *models: torch.nn.Module | None) -> Iterator[Meter]:
-        """Watch the models; no model is never called, and one that comes twice is watched once."""
+        """Watch the models, each once."""
         self._watched = tuple({id(model): model for model in models if model is not None}.values())
         hooks = []
         for model in self._watched:
@@ -143,7 +143,7 @@ class Meters:
 
     @contextmanager
     def on(self, *pairs: Pair) -> Iterator[Meters]:
-        """Watch the same pair, whoever runs it."""
+        """Watch the same pair under all backends."""
         targets = [module for pair in pairs for module in _called(pair.target)]
         drafts = [module for pair in pairs for module in _called(pair.draft)]
         with self.target.on(*targets), self.draft.on(*drafts):
@@ -151,7 +151,7 @@ class Meters:
 
 
 def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
-    """What is called for a model: by transformers, and by its runner."""
+    """The modules that transformers and the runner call for a model."""
     if runner is None:
         return ()
     return (runner.model, *(runner.networks if isinstance(runner, OpenVinoBurstRunner) else (runner.network,)))

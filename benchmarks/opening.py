@@ -1,4 +1,4 @@
-"""Opening the models of a benchmark, and the options that say which."""
+"""Options of the models of a benchmark, and loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 class Named(Protocol):
-    """The options of a benchmark that say which models are loaded, and how."""
+    """The options of a benchmark for loading models."""
 
     @property
     def target(self) -> str | None: ...
@@ -31,7 +31,7 @@ class Named(Protocol):
 
 
 def quiet() -> None:
-    """Loading shows nothing, and PyTorch takes the cores that are free."""
+    """Load without output, and let PyTorch use the free cores."""
     from draftwood.core.machine import set_threads
     from draftwood.loading.models import quiet_loading
 

@@ -1,4 +1,4 @@
-"""Whether it pays to draft while the target computes: both at the same time, beside one after the other.
+"""Drafting while the target computes: both at the same time, against one after the other.
 
 A drafter that goes on during the target's forward (PEARL, Liu et al. 2024, arXiv 2408.11850) saves at most its own time, and
 only where the two leave each other their cores and their memory.
@@ -85,12 +85,12 @@ def _timed(
         scored(size)
 
     def together(size: int) -> None:
-        waiting = beside.submit(scored, size)
+        waiting = worker.submit(scored, size)
         drafted(size)
         waiting.result()
 
     ways = list(zip(WAYS, (scored, drafted, in_turn, together), strict=True))
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as worker:
         for repeat in range(repeats):
             for size in sizes:
                 for runner in (target, draft):
@@ -117,7 +117,7 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     ]
     header = ["backend", "tokens", *WAYS, "together ÷ in turn"]
     return (
-        f"## Drafting beside the target\n\n{table(header, rows)}\n\n"
+        f"## Drafting during the target's forward\n\n{table(header, rows)}\n\n"
         f"Milliseconds behind {results[0]['context']} tokens, medians: a forward of the target of so many tokens, {CHAIN} "
         "forwards of the draft of one token each, one after the other, and both at the same time, each with all threads.\n"
     )

@@ -44,7 +44,7 @@ def draw(documents: Sequence[Document], folder: Path, form: str) -> Iterator[Pat
       and extremes of repeats;
     * ``efficiency-tT-N``: block efficiency against drafted nodes, the best shape of each method, of the Nth run;
     * ``speed-tT-batchB``, ``efficiency-tT-batchB-N``: the same of batches of B texts;
-    * ``cost-N``: a forward's time against its tokens, beside the memory's limit.
+    * ``cost-N``: a forward's time against its tokens, and the memory's limit.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -77,7 +77,7 @@ def _batch(result: Result) -> int:
     return int(result.get("batch", 1))
 
 
-def _told(temperature: float, batch: int) -> str:
+def _conditions(temperature: float, batch: int) -> str:
     return f"temperature {temperature:g}" + ("" if batch == 1 else f", batch {batch}")
 
 
@@ -113,10 +113,10 @@ def speed(axes: Any, runs: Sequence[Document], temperature: float, batch: int = 
     for run in runs:
         here = [r for r in run["results"] if (r["temperature"], _batch(r)) == (temperature, batch)]
         for method, result in best(here, speed_of).items():
-            told = result["tokens_per_second"]
+            speed = result["tokens_per_second"]
             if several and method in OURS:  # a line is of what one backend runs; a run of both has marked its methods
                 method = f"{method} ({_backend(run)})"
-            points.setdefault(method, []).append((_size(run) / 1e6, told["median"], told["min"], told["max"]))
+            points.setdefault(method, []).append((_size(run) / 1e6, speed["median"], speed["min"], speed["max"]))
     marked = "; larger ones cost-inflated" if any(map(_inflated, runs)) else ""
     axes.set(xscale="log", yscale="log", xlabel=f"target, millions of parameters{marked}", ylabel="tokens per second")
     for axis, sizes in ((axes.xaxis, sorted({_size(run) / 1e6 for run in runs})), (axes.yaxis, None)):
@@ -124,7 +124,7 @@ def speed(axes: Any, runs: Sequence[Document], temperature: float, batch: int = 
         axis.set_minor_formatter("{x:.3g}" if sizes is None else "")
         if sizes is not None:
             axis.set_ticks(sizes)
-    axes.set_title(f"Fastest setting of each method, {_told(temperature, batch)}")
+    axes.set_title(f"Fastest setting of each method, {_conditions(temperature, batch)}")
     return _lines(points, axes)
 
 
@@ -139,7 +139,7 @@ def efficiency(axes: Any, run: Document, temperature: float, batch: int = 1) -> 
             points.setdefault(method, []).append((nodes, mean, mean - error, mean + error))
     axes.set(xlabel="drafted nodes of a full tree", ylabel="new tokens per forward of the target")
     size = f"{_size(run) / 1e6:.3g} M parameters{_inflated(run)}"
-    axes.set_title(f"{size}, {_told(temperature, batch)}: best shape ± standard error")
+    axes.set_title(f"{size}, {_conditions(temperature, batch)}: best shape ± standard error")
     return _lines(points, axes)
 
 
@@ -152,8 +152,8 @@ def cost(axes: Any, document: Document) -> bool:
         spread = [[r["median"] - r["least"] for r in here], [r["most"] - r["median"] for r in here]]
         axes.errorbar(x, y, yerr=spread, marker="o", markersize=4, capsize=2, label=f"{backend}, context {context}")
     line = limit(document)
-    told = f"all weights read once, {document['bytes_per_second'] / 1e9:.3g} GB/s"
-    axes.axhline(line, color="black", linestyle="--", label=told)
+    label = f"all weights read once, {document['bytes_per_second'] / 1e9:.3g} GB/s"
+    axes.axhline(line, color="black", linestyle="--", label=label)
     ticks = sorted({r["tokens"] for r in results})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])

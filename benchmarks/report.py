@@ -33,7 +33,7 @@ NOTES = """\
 
 DISTRIBUTION = """\
 Where each new token of a text lies in the target's own distribution at its own prefix, as one plain forward gives it; under
-that distribution these places are uniform. *Total variation* is the distance of their histogram from the uniform one, *by
+that distribution these positions are uniform. *Total variation* is the distance of their histogram from the uniform one, *by
 chance* what an exact sampler shows. "exact" means that nothing speaks against it (p above 1e-4), "another" that the texts
 follow another distribution."""
 
@@ -50,7 +50,7 @@ def markdown(document: dict[str, Any]) -> str:
         blocks.append(f"## Temperature {temperature:g}" + (f", batch {size}" if sizes != [1] else ""))
         blocks += [block for protocol in PROTOCOLS for block in _protocol(here, protocol)]
         blocks += [*_against_peers(here), *_by_source(here), *_rounds(document, here), *_all_settings(here)]
-    blocks += [*_greedy(document), *_judged(document)]
+    blocks += [*_greedy(document), *_goodness(document)]
     return "\n\n".join([*blocks, "## How to read this", NOTES]) + "\n"
 
 
@@ -105,14 +105,14 @@ def best(results: Iterable[Result], key: Callable[[Result], float]) -> dict[str,
     return {method: found[method] for method in sorted(found, key=rank) if method.partition(" ")[0] in METHODS}
 
 
-def places(results: Iterable[Result], protocol: str) -> list[int]:
+def values_of(results: Iterable[Result], protocol: str) -> list[int]:
     """The lengths or budgets that were measured."""
     return sorted({value for r in results for kind, value in r["places"] if kind == protocol})
 
 
 def _protocol(here: list[Result], protocol: str) -> list[str]:
-    """Two small tables: the best shape of every method in each place, by block efficiency and by speed."""
-    values = places(here, protocol)
+    """Two small tables: the best shape of every method in each comparison, by block efficiency and by speed."""
+    values = values_of(here, protocol)
     if not values:
         return []
     title = PROTOCOLS[protocol]
@@ -169,7 +169,7 @@ def _by_source(here: list[Result]) -> list[str]:
 
 
 def _rounds(document: dict[str, Any], here: list[Result]) -> list[str]:
-    """A round's time behind contexts of several lengths, beside plain decoding's."""
+    """A round's time after contexts of several lengths, against plain decoding's."""
     if not document["config"].get("contexts"):
         return []
     fastest = best(here, speed_of)
@@ -230,7 +230,7 @@ def _marks(here: list[Result]) -> dict[str, list[str]]:
     """Where a setting is its method's best: E by block efficiency, S by speed."""
     found: dict[str, dict[str, str]] = {}
     for protocol in PROTOCOLS:
-        for value in places(here, protocol):
+        for value in values_of(here, protocol):
             rivals = [r for r in here if [protocol, value] in r["places"]]
             for letter, key in (("E", efficiency_of), ("S", speed_of)):
                 for result in best(rivals, key).values():
@@ -260,13 +260,13 @@ def _greedy(document: dict[str, Any]) -> list[str]:
     return [title, text, table(header, rows)]
 
 
-def _judged(document: dict[str, Any]) -> list[str]:
+def _goodness(document: dict[str, Any]) -> list[str]:
     """Whether sampled texts follow the target's distribution."""
     if not document["judged"]:
         return []
     found = document["judged"]
     rows = [[f"{one['temperature']:g}", _at(one), str(one["tokens"]), *_verdict(one)] for one in found]
-    header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "law"]
+    header = ["temperature", "setting", "tokens", "total variation", "by chance", "found 9 times in 10", "p", "distribution"]
     return ["## The target's own distribution", DISTRIBUTION, table(header, rows)]
 
 

@@ -1,4 +1,4 @@
-"""The run: in every repeat every batch goes round all settings, in an order that is shuffled anew each time."""
+"""The run. In every repeat all settings continue a batch, in a new random order, before the next batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.prompts import Prompt
 from benchmarks.settings import Setting
 from draftwood.api import Pair
 
-_PAUSE = 0.02  # seconds before a batch, where several programs take turns: the last one's threads stop to wait for work
+_PAUSE = 0.02  # seconds before a batch of another program, until the last one's threads stop waiting actively for work
 
 Case: TypeAlias = tuple[Setting, float]
 """A setting at a temperature."""
@@ -26,7 +26,7 @@ Case: TypeAlias = tuple[Setting, float]
 @final
 @dataclass(kw_only=True)
 class Log:
-    """What was measured: per case and repeat one sample for each batch, in their order (:func:`batched`)."""
+    """The results: per case and repeat one sample for each batch, in order (:func:`batched`)."""
 
     cases: list[Case]
     samples: list[list[list[Sample]]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Log:
         self.samples = self.samples or [[] for _ in self.cases]
 
     def level(self) -> None:
-        """After an interrupt: drop what not every case of a batch size has measured, unless that were everything."""
+        """After an interrupt, drop samples that some case of the same batch size lacks, unless none would be left."""
         for here in by_batch_size(self.cases).values():
             its = [self.samples[case] for case in here]
             repeats = max((len(s) for s in its), default=0)

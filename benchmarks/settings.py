@@ -42,7 +42,7 @@ BUDGETS = {
     30: (("2-2-2-2", "2-2-1-1-1-1-1-1"), ("3x10", "5x6", "6x5")),
 }
 
-Place = tuple[str, int]
+Comparison = tuple[str, int]
 """Where a setting competes: ``("length", 3)`` or ``("budget", 14)``."""
 
 
@@ -55,7 +55,7 @@ class Setting:
         method: one of ``METHODS``; ``+traversal`` names the verifier, otherwise it is the method's own.
         shape: as on the command line; None for no draft, or for a shared-noise tree given by its nodes alone.
         nodes: tokens drafted in a full round; 0 for no draft, or for a shared-noise tree that grows as far as it pays.
-        places: where it competes with other settings.
+        comparisons: the comparisons with other settings that it is part of.
         backend: what runs ours, where several do in one run; empty otherwise.
         batch: texts that are continued together.
     """
@@ -63,7 +63,7 @@ class Setting:
     method: str
     shape: str | None = None
     nodes: int = 0
-    places: tuple[Place, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
     backend: str = ""
     batch: int = 1
 
@@ -85,7 +85,7 @@ class Setting:
     @property
     def label(self) -> str:
         """The shape in short."""
-        free = "paced" if self.method == "shared-noise" else ""
+        free = "as it pays" if self.method == "shared-noise" else ""
         return self.shape or (f"{self.nodes} nodes" if self.nodes else free)
 
     @property
@@ -124,33 +124,33 @@ def depth(setting: Setting) -> int:
     return len(setting.shape.split("-")) if "-" in setting.shape else int(setting.shape)
 
 
-def _shaped(method: str, shape: str, *places: Place) -> Setting:
-    return Setting(method=method, shape=shape, nodes=node_count(shape), places=places)
+def _shaped(method: str, shape: str, *comparisons: Comparison) -> Setting:
+    return Setting(method=method, shape=shape, nodes=node_count(shape), comparisons=comparisons)
 
 
 def fixed_length() -> Iterator[Setting]:
     """Trees of equal depth, whatever they cost the target."""
     for length in LENGTHS:
-        place = ("length", length)
-        yield from (_shaped(method, str(length), place) for method in ("chain", "chain+traversal", *BLOCKS))
+        comparison = ("length", length)
+        yield from (_shaped(method, str(length), comparison) for method in ("chain", "chain+traversal", *BLOCKS))
         for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal", "shared-noise"):
-            yield from (_shaped(method, f"{width}x{length}", place) for width in WIDTHS)
+            yield from (_shaped(method, f"{width}x{length}", comparison) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
             shape = "-".join(["2"] * twos + ["1"] * (length - twos))
-            yield from (_shaped(method, shape, place) for method in ("rsd-c", "rsd-c+traversal"))
+            yield from (_shaped(method, shape, comparison) for method in ("rsd-c", "rsd-c+traversal"))
 
 
 def fixed_budget() -> Iterator[Setting]:
     """Trees of exactly as many nodes, whatever their form."""
     for budget, (branchings, beams) in BUDGETS.items():
-        place = ("budget", budget)
+        comparison = ("budget", budget)
         for method in ("chain", "chain+traversal", *BLOCKS):
-            yield _shaped(method, str(budget), place)
+            yield _shaped(method, str(budget), comparison)
         for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal"):
-            yield from (_shaped(method, beam, place) for beam in beams)
+            yield from (_shaped(method, beam, comparison) for beam in beams)
         for method in ("rsd-c", "rsd-c+traversal"):
-            yield from (_shaped(method, branching, place) for branching in branchings)
-        yield from (Setting(method=method, nodes=budget, places=(place,)) for method in BY_NODES)
+            yield from (_shaped(method, branching, comparison) for branching in branchings)
+        yield from (Setting(method=method, nodes=budget, comparisons=(comparison,)) for method in BY_NODES)
 
 
 def acceptance() -> Iterator[Setting]:
@@ -229,7 +229,7 @@ def plan(
     budgets: Sequence[int] | None = None,
     block: int | None = None,
 ) -> list[Setting]:
-    """The settings of a preset, each once, with all the places where it competes; with ``budgets``, only those there.
+    """The settings of a preset, each once, with all its comparisons; with ``budgets``, only those of these budgets.
 
     Args:
         preset: one of ``PLANS``.
@@ -255,12 +255,12 @@ def plan(
         raise ConfigError(f"preset {preset!r} does not measure {', '.join(missing)}: leave it out{other}")
     found: dict[str, Setting] = {}
     for setting in planned:
-        elsewhere = budgets is not None and not any(("budget", nodes) in setting.places for nodes in budgets)
+        elsewhere = budgets is not None and not any(("budget", nodes) in setting.comparisons for nodes in budgets)
         if setting.method in unfit or (block is not None and depth(setting) > block):
             continue
         if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
-            places = found[setting.name].places if setting.name in found else ()
-            found[setting.name] = replace(setting, places=places + setting.places)
+            comparisons = found[setting.name].comparisons if setting.name in found else ()
+            found[setting.name] = replace(setting, comparisons=comparisons + setting.comparisons)
     if not found:
         raise ConfigError(f"preset {preset!r} measures none of {', '.join(methods or ())}: choose other methods")
     needy = sorted({s.method for s in found.values() if s.method in DRAFTING})

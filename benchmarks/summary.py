@@ -78,12 +78,12 @@ def figures(repeats: Sequence[Columns], sources: Sequence[str]) -> dict[str, Any
     seen = all(all(r.get("seen", ())) for r in repeats)
     measured = max(len(r["seconds"]) for r in repeats)  # fewer than there are prompts after an early interrupt
     return {
-        **_pace(repeats, range(len(sources))),
+        **_speeds(repeats, range(len(sources))),
         "drafted_per_round": sum(sum(r["drafted"]) for r in repeats) / row_forwards if seen else None,
         "share": {stage: seconds / whole for stage, seconds in stages.items()} if seen else None,
         "outside_share": outside / whole if seen else None,
         "outside_ms_per_round": 1000 * outside / forwards if seen else None,
-        "by_source": {name: _pace(repeats, chosen) for name, chosen in _by_source(sources, measured).items()},
+        "by_source": {name: _speeds(repeats, chosen) for name, chosen in _by_source(sources, measured).items()},
     }
 
 
@@ -94,7 +94,7 @@ def _by_source(sources: Sequence[str], measured: int) -> dict[str, list[int]]:
     return chosen
 
 
-def _pace(repeats: Sequence[Columns], turns: Sequence[int]) -> dict[str, Any]:
+def _speeds(repeats: Sequence[Columns], turns: Sequence[int]) -> dict[str, Any]:
     ratio, error = efficiency(repeats, turns)
     parts = [{name: [c[t] for t in turns if t < len(c)] for name, c in r.items()} for r in repeats]
     return {

@@ -1,8 +1,8 @@
 """Is ``auto`` as fast as the best fixed setting? And does a useless draft cost much?
 
 Every setting continues every prompt in turn and in shuffled order, as in the other benchmarks. The best of many fixed
-settings looks faster than it is, as it was chosen by the very times that it is judged by. So the best few of a temperature
-are measured again beside ``auto``, with other seeds and more repeats, and that run is what ``auto`` is judged by.
+settings looks faster than it is, because it was chosen by these times. So the best few of a temperature are measured again
+together with ``auto``, with other seeds and more repeats. Only that final decides about ``auto``.
 """
 
 from __future__ import annotations
@@ -193,10 +193,10 @@ class Record:
         )
         del own["greedy"]  # no text is compared here
         final, untrained = ([other["results"] for other in others] + [[], []])[:2]
-        return own | {"final": final, "auto": list(self._judged(final)), "untrained": untrained}
+        return own | {"final": final, "auto": list(self._verdicts(final)), "untrained": untrained}
 
-    def _judged(self, final: Sequence[Result]) -> Iterator[dict[str, Any]]:
-        """Per temperature, ``auto`` beside the setting that was fastest in the first run, by the times of the final."""
+    def _verdicts(self, final: Sequence[Result]) -> Iterator[dict[str, Any]]:
+        """Per temperature, ``auto`` against the fastest setting of the first run, by the times of the final."""
         best = self.best()
         for temperature in self.sweep.config.scale().temperatures:
             here = {r["setting"]: r for r in final if r["temperature"] == temperature}

@@ -21,7 +21,7 @@ NOTES = """\
 def markdown(document: dict[str, Any]) -> str:
     """The whole report."""
     untrained = document["untrained"]
-    blocks = [head(document, "auto beside fixed settings"), *_verdicts(document)]
+    blocks = [head(document, "auto and fixed settings"), *_verdicts(document)]
     if untrained:
         blocks += ["## With an untrained draft", "The draft's configuration with fresh weights."]
         rows = [[f"{r['temperature']:g}", r["setting"], _drafting(r), *_figures(r)] for r in untrained]
@@ -37,7 +37,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _verdicts(document: dict[str, Any]) -> Iterator[str]:
-    """One line per temperature: what ``auto`` is, and how it stands beside plain decoding and the best, in the final."""
+    """One line per temperature: what ``auto`` is, and its speed against plain decoding and the best, in the final."""
     if not document["auto"]:
         return
     rows = []
@@ -63,7 +63,7 @@ def _named(method: dict[str, Any]) -> str:
     """A method in few words."""
     shape = method["shape"] or (f"{method['nodes']} nodes" if method["nodes"] else "")
     if method["method"] == "shared-noise" and not shape:
-        shape = "paced"
+        shape = "as it pays"
     min_gain = "" if method["min_gain"] is None else f"min_gain {method['min_gain']:g}"
     return " ".join(part for part in (method["method"], shape, min_gain, "+", method["verifier"]) if part)
 
@@ -82,5 +82,5 @@ def _figures(result: Result) -> list[str]:
 
 
 def _drafting(result: Result) -> str:
-    asked, rounds = (sum(sum(r[name]) for r in result["repeats"]) for name in ("draft_forwards", "forwards"))
-    return f"{asked / rounds:.2f}"
+    drafts, rounds = (sum(sum(r[name]) for r in result["repeats"]) for name in ("draft_forwards", "forwards"))
+    return f"{drafts / rounds:.2f}"

@@ -1,7 +1,7 @@
 """What verifying costs at real vocabularies: from the target's scores of a whole tree to the next token, without any model.
 
 The scores are made up: they fall with the logarithm of the rank (Zipf), in an order that is each node's own; the target's
-are the draft's with normal noise. Beside ours runs recursive rejection as one writes it down from the paper in PyTorch: the
+are the draft's with normal noise. The baseline is recursive rejection in PyTorch, as in the paper: the
 warpers of ``transformers`` on every node, and for every rejected child the residual over the whole vocabulary.
 """
 
@@ -70,9 +70,9 @@ class MadeUpDraft:
 
     def target_scores(self, tree: DraftTree) -> Float[Tensor, "row node vocab"]:
         """What a target that nearly agrees says at every node."""
-        asked = sum(said.shape[1] for said in self._said)
-        if asked < tree.size:
-            self.extend(tree.tokens[:, asked:], tree.depths[:, asked:], tree.ancestors)
+        scored = sum(said.shape[1] for said in self._said)
+        if scored < tree.size:
+            self.extend(tree.tokens[:, scored:], tree.depths[:, scored:], tree.ancestors)
         said = torch.cat(self._said, dim=1)
         return said + _NOISE * torch.randn(said.shape, generator=self._random)
 

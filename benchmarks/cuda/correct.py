@@ -1,4 +1,4 @@
-"""Is it exact on this device? Logits of trees, greedy texts against ``generate``, sampled texts against the target."""
+"""Exactness on this device: logits of trees, greedy texts against ``generate``, sampled texts against the target."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.cuda.models import bundled
 from benchmarks.cuda.plan import Deadline, Plan, TimeIsUp
+from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
-from benchmarks.judge import Judge
 from benchmarks.prompts import Prompt
 from benchmarks.run import Bench, Log
 from benchmarks.settings import TOKEN_BY_TOKEN, plan
@@ -22,14 +22,14 @@ ALLOWED: Final = 1e-3  # of logits in float32, and of the two best logits where 
 _LEFT_OUT: Final = {*TOKEN_BY_TOKEN, "prompt-lookup"}
 
 
-def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
+def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
     """``correct`` says whether all held; the rest says what was compared."""
-    pair = bundled(asked.device, "float32")
+    pair = bundled(wanted.device, "float32")
     logits = tree_logits(pair)
-    prompts = prompts_for(pair, asked.batches[-1])
-    log, complete = _texts(pair, prompts, asked, deadline)
+    prompts = prompts_for(pair, wanted.batches[-1])
+    log, complete = _texts(pair, prompts, wanted, deadline)
     greedy = compare(pair.target.model, prompts, log)
-    sampled = Judge(pair=pair, prompts=prompts, seed=0).verdicts(log)
+    sampled = Goodness(pair=pair, prompts=prompts, seed=0).verdicts(log)
     gaps = [found["gap"] for one in greedy for found in one["differing"]]
     exact = [one["exact"] for one in sampled if one["exact"] is not None]
     return {
@@ -79,14 +79,14 @@ def _path(node: int) -> list[int]:
     return [] if node < 0 else [*_path(PARENTS[node]), node]
 
 
-def _texts(pair: Pair, prompts: list[Prompt], asked: Plan, deadline: Deadline) -> tuple[Log, bool]:
+def _texts(pair: Pair, prompts: list[Prompt], wanted: Plan, deadline: Deadline) -> tuple[Log, bool]:
     """Texts of one setting of every method at temperature 0 and 1, in batches of every size, as far as the time lasts."""
     known = {s.method: s for s in plan("peers", None, has_draft=True) if s.method not in _LEFT_OUT}
-    chosen = [known[name] for name in asked.methods or known]
-    cases = [(replace(s, batch=size), t) for t in (0.0, 1.0) for size in asked.batches for s in chosen]
+    chosen = [known[name] for name in wanted.methods or known]
+    cases = [(replace(s, batch=size), t) for t in (0.0, 1.0) for size in wanted.batches for s in chosen]
     log = Log(cases=cases)
     bench = Bench(
-        pair=pair, cases=cases, prompts=prompts, repeats=1, max_new_tokens=asked.max_new_tokens, seed=0, hooks="none"
+        pair=pair, cases=cases, prompts=prompts, repeats=1, max_new_tokens=wanted.max_new_tokens, seed=0, hooks="none"
     )
     try:
         bench.run(log, deadline.check, lambda: None)

@@ -1,4 +1,4 @@
-"""How much is measured on an accelerator, and for how long."""
+"""The amount and the time of measurements on an accelerator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TimeIsUp(Exception):  # noqa: N818  # nothing went wrong
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is measured.
+    """The amount of measurements.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
@@ -75,11 +75,11 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; 0 where there are none."""
+        """The seconds that are left, at least 0."""
         return max(0.0, self._end - perf_counter())
 
     def share(self, parts: int) -> Deadline:
-        """The deadline of the first of so many parts that are still to come."""
+        """The deadline of the first of this many remaining parts."""
         return Deadline(self.left / max(1, parts))
 
     def check(self) -> None:

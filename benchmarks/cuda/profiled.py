@@ -19,16 +19,16 @@ MOST: Final = 15
 COUNTED: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpyAsync", "cudaLaunchKernel", "aten::item")
 
 
-def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
+def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
     """One text by the adaptive tree, of the first inflated target: counts per round, and operations by time."""
-    parameters = next((count for count in asked.shapes.values() if count is not None), None)
-    pair = shaped(asked.device, parameters)
+    parameters = next((count for count in plan.shapes.values() if count is not None), None)
+    pair = shaped(plan.device, parameters)
     decoder = Decoder(pair.target, *build(Method(method="adaptive"), pair.draft, greedy=True), eos=pair.eos)
-    limits = Limits(max_new_tokens=asked.max_new_tokens, ignore_eos=True)
+    limits = Limits(max_new_tokens=plan.max_new_tokens, ignore_eos=True)
     request = Request(prompt=pair.encode(built_in(1)[0]), seed=0, limits=limits)
     decoder.generate([request], Sampling(temperature=0.0))
     deadline.check()
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if asked.device != "cpu" else [])
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if plan.device != "cpu" else [])
     with profile(activities=activities) as recorded:
         [result] = decoder.generate([request], Sampling(temperature=0.0))
     rows = recorded.key_averages()
@@ -38,7 +38,7 @@ def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
         "rounds": rounds,
         "per_round": {name: counts.get(name, 0) / rounds for name in COUNTED},
         "host": _top(rows, "self_cpu_time_total", rounds),
-        "device": _top(rows, "self_device_time_total", rounds) if asked.device != "cpu" else [],
+        "device": _top(rows, "self_device_time_total", rounds) if plan.device != "cpu" else [],
     }
 
 

@@ -49,7 +49,7 @@ class StaticCache:
         self._pair = pair
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
-        """What continues prompts."""
+        """A function that continues prompts."""
         model, config = self._pair.target.model, generation_config(self._pair, temperature, max_new_tokens)
         config.cache_implementation = STATIC
 
@@ -63,28 +63,28 @@ class StaticCache:
         return make
 
 
-def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
+def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
     """Every shape of the target, each with an equal share of the time that is left."""
     found: dict[str, Any] = {"left_out": LEFT_OUT, "shapes": {}}
-    for number, (name, parameters) in enumerate(asked.shapes.items()):
+    for number, (name, parameters) in enumerate(plan.shapes.items()):
         try:
-            share = deadline.share(len(asked.shapes) - number)
-            found["shapes"][name] = _shape(shaped(asked.device, parameters), asked, share)
+            share = deadline.share(len(plan.shapes) - number)
+            found["shapes"][name] = _shape(shaped(plan.device, parameters), plan, share)
         except Exception as error:  # a shape that does not fit leaves the others alone
             found["shapes"][name] = {"error": f"{type(error).__name__}: {error}"}
-        free(asked.device)
+        free(plan.device)
     return found
 
 
-def _shape(pair: Pair, asked: Plan, deadline: Deadline) -> dict[str, Any]:
+def _shape(pair: Pair, plan: Plan, deadline: Deadline) -> dict[str, Any]:
     model, device = pair.target.model, pair.target.device
     speed = bandwidth(device)
     limit = bytes_of(model) / speed
     results = []
-    for number, size in enumerate(asked.batches):
-        share = deadline.share(2 * len(asked.batches) - number)
-        results += _batch(pair, asked, size, limit, share)
-    costs = CostConfig(tokens=asked.nodes, context=(64,), repeats=min(5, asked.repeats), device=asked.device)
+    for number, size in enumerate(plan.batches):
+        share = deadline.share(2 * len(plan.batches) - number)
+        results += _batch(pair, plan, size, limit, share)
+    costs = CostConfig(tokens=plan.nodes, context=(64,), repeats=min(5, plan.repeats), device=plan.device)
     return {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -96,12 +96,12 @@ def _shape(pair: Pair, asked: Plan, deadline: Deadline) -> dict[str, Any]:
     }
 
 
-def _batch(pair: Pair, asked: Plan, size: int, limit: float, deadline: Deadline) -> list[dict[str, Any]]:
+def _batch(pair: Pair, plan: Plan, size: int, limit: float, deadline: Deadline) -> list[dict[str, Any]]:
     """All settings at one batch size and both temperatures: whole calls first, then one repeat with awaited forwards."""
     chosen = [s for s in SETTINGS if size == 1 or s.method not in ALONE]
     cases = [(replace(s, batch=size), t) for t in (0.0, 1.0) for s in chosen]
-    whole = _run(pair, asked, cases, "none", asked.repeats, deadline)
-    split = _run(pair, asked, [case for case in cases if case[0].method != STATIC], "awaited", 1, deadline)
+    whole = _run(pair, plan, cases, "none", plan.repeats, deadline)
+    split = _run(pair, plan, [case for case in cases if case[0].method != STATIC], "awaited", 1, deadline)
     awaited = dict(zip(split.cases, split.samples, strict=True))
     raw = {case: [columns(r) for r in repeats] for case, repeats in zip(whole.cases, whole.samples, strict=True) if repeats}
     generate, results = cases[0][0], []
@@ -127,16 +127,16 @@ def _batch(pair: Pair, asked: Plan, size: int, limit: float, deadline: Deadline)
     return results
 
 
-def _run(pair: Pair, asked: Plan, cases: list[Case], hooks: Any, repeats: int, deadline: Deadline) -> Log:
+def _run(pair: Pair, plan: Plan, cases: list[Case], hooks: Any, repeats: int, deadline: Deadline) -> Log:
     """What was measured in the time, warming up excepted; of a repeat that was cut short only what all settings did."""
-    prompts = prompts_for(pair, asked.batches[-1])
+    prompts = prompts_for(pair, plan.batches[-1])
     engines = {STATIC: StaticCache(pair)}
     bench = Bench(
         pair=pair,
         cases=cases,
         prompts=prompts,
         repeats=repeats,
-        max_new_tokens=asked.max_new_tokens,
+        max_new_tokens=plan.max_new_tokens,
         seed=0,
         engines=engines,
         hooks=hooks,
@@ -174,7 +174,7 @@ def _efficiency(repeats: Sequence[Sequence[Sample]]) -> float | None:
 
 
 def _split(repeats: Sequence[Sequence[Sample]]) -> dict[str, float] | None:
-    """Milliseconds per round by stage, every forward awaited."""
+    """Milliseconds per round by stage, from the run that waits for every forward."""
     samples = [sample for repeat in repeats for sample in repeat]
     if not samples:
         return None

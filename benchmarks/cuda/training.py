@@ -23,14 +23,14 @@ _ROOT: Final = Path(__file__).parents[2]
 _LINES: Final = 20  # of what a run says last
 
 
-def run(asked: Plan, deadline: Deadline) -> dict[str, Any]:
+def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
     """Every run of ``draftwood train``, each with an equal share of the time that is left; a stopped one can be resumed."""
     runs = []
-    for number, arguments in enumerate(asked.train):
-        folder = (asked.out / f"train-{number + 1}").absolute()
-        found = _train(shlex.split(arguments), folder, deadline.share(len(asked.train) - number))
+    for number, arguments in enumerate(plan.train):
+        folder = (plan.out / f"train-{number + 1}").absolute()
+        found = _train(shlex.split(arguments), folder, deadline.share(len(plan.train) - number))
         if found["status"] == 0 and arguments.split()[0] == "draft":
-            found["tokens_per_pass"] = _compared(asked, folder)
+            found["tokens_per_pass"] = _compared(plan, folder)
         runs.append({"arguments": arguments, "folder": str(folder), **found})
     return {"runs": runs}
 
@@ -53,14 +53,14 @@ def _train(arguments: list[str], folder: Path, deadline: Deadline) -> dict[str, 
     return {"status": done.returncode, "output": done.stdout.splitlines()[-_LINES:]}
 
 
-def _compared(asked: Plan, folder: Path) -> dict[str, dict[str, float]]:
+def _compared(plan: Plan, folder: Path) -> dict[str, dict[str, float]]:
     """Expected tokens per pass with the bundled drafter and with the new one, on the same texts of the bundled target."""
-    pair = bundled(asked.device, "float32")
-    new = load(_target(), folder, options=LoadOptions(device=asked.device, dtype="float32", backend="torch", profile="none"))
-    prompts, found = prompts_for(pair, asked.batches[-1]), {}
+    pair = bundled(plan.device, "float32")
+    new = load(_target(), folder, options=LoadOptions(device=plan.device, dtype="float32", backend="torch", profile="none"))
+    prompts, found = prompts_for(pair, plan.batches[-1]), {}
     for temperature in TEMPERATURES:
         sampling = Sampling(temperature=temperature)
-        texts = acceptance.write(pair, prompts, sampling, asked.max_new_tokens, 0)
+        texts = acceptance.write(pair, prompts, sampling, plan.max_new_tokens, 0)
         found[f"{temperature:g}"] = {name: _mean(one, texts, sampling) for name, one in (("bundled", pair), ("new", new))}
     return found
 

@@ -32,12 +32,12 @@ def memory() -> dict[str, int | None]:
     return {"peak": peak if sys.platform == "darwin" else 1024 * peak, "held": None}
 
 
-def started(asked: Mapping[str, Any]) -> dict[str, Any]:
+def started(job: Mapping[str, Any]) -> dict[str, Any]:
     """Load, and write a few tokens at temperature 0.
 
     Args:
-        asked: ``system``, ``target``, ``draft``, ``dtype``, ``prompt``, ``max_new_tokens``, and ``begun``, the time of
-            ``perf_counter`` (one clock for all processes) at which this process was asked for.
+        job: ``system``, ``target``, ``draft``, ``dtype``, ``prompt``, ``max_new_tokens``, and ``begun``, the time of
+            ``perf_counter`` (one clock for all processes) at which this process was requested.
 
     Returns:
         Seconds since then to ``imported``, ``loaded``, ``first_token`` and ``done``; bytes of memory, ``peak_loaded``,
@@ -46,12 +46,12 @@ def started(asked: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def mark(point: str) -> None:
-        found[point] = perf_counter() - asked["begun"]
+        found[point] = perf_counter() - job["begun"]
         if point == "loaded":
             found["peak_loaded"] = memory()["peak"]
 
-    run = _transformers if asked["system"] == "transformers" else _draftwood
-    tokens, model = run(asked, mark)
+    run = _transformers if job["system"] == "transformers" else _draftwood
+    tokens, model = run(job, mark)
     mark("done")
     return found | memory() | {"tokens": tokens, "parameters": sum(weight.numel() for weight in model.parameters())}
 
@@ -72,37 +72,37 @@ class _FirstToken:
         pass
 
 
-def _transformers(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+def _transformers(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     mark("imported")
-    tokenizer = AutoTokenizer.from_pretrained(asked["target"])
-    dtype = getattr(torch, asked["dtype"])
-    model = AutoModelForCausalLM.from_pretrained(asked["target"], dtype=dtype, use_safetensors=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(job["target"])
+    dtype = getattr(torch, job["dtype"])
+    model = AutoModelForCausalLM.from_pretrained(job["target"], dtype=dtype, use_safetensors=True).eval()
     mark("loaded")
-    ids = torch.tensor([tokenizer(asked["prompt"])["input_ids"]])
+    ids = torch.tensor([tokenizer(job["prompt"])["input_ids"]])
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
-        max_new_tokens=asked["max_new_tokens"],
+        max_new_tokens=job["max_new_tokens"],
         streamer=_FirstToken(mark),
     )
     return out.shape[1] - ids.shape[1], model
 
 
-def _draftwood(asked: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+def _draftwood(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
     from draftwood.core.limits import Limits
     from draftwood.core.settings import LoadOptions, Sampling
     from draftwood.engine.requests import Request
 
     mark("imported")
-    options = LoadOptions(dtype=asked["dtype"], device="cpu", backend=asked["system"], profile="none")
-    pair = load(asked["target"], asked["draft"], options=options)
+    options = LoadOptions(dtype=job["dtype"], device="cpu", backend=job["system"], profile="none")
+    pair = load(job["target"], job["draft"], options=options)
     mark("loaded")
-    request = Request(prompt=pair.encode(asked["prompt"]), limits=Limits(max_new_tokens=asked["max_new_tokens"]))
+    request = Request(prompt=pair.encode(job["prompt"]), limits=Limits(max_new_tokens=job["max_new_tokens"]))
     tokens = 0
     for [piece] in pair.decoder(temperature=0.0).stream([request], Sampling(temperature=0.0)):
         if not tokens:

@@ -1,4 +1,4 @@
-"""Starts in turn, each in a fresh process, and what they took."""
+"""Starts in turn, each in a new process, with their times and memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECONDS: Final = {"imported": "packages", "loaded": "models ready", "first_token
 MEMORY: Final = {"peak_loaded": "peak while loading", "peak": "peak in all", "held": "held at the end"}
 NOTES: Final = """\
 * Every start is a process of its own, one after another, the systems in shuffled order in every repeat. **Seconds** run from
-  the moment the process is asked for: until the packages are imported, the models are ready, the first token is there (for
+  the request for the process: until the packages are imported, the models are ready, the first token is there (for
   methods that draft: the first round) and all of them are. transformers imports parts of itself only with a model.
 * **transformers** loads the target alone and calls `generate`; the others load target and draft here and take what is the
   default without a profile. All write at temperature 0.
@@ -60,7 +60,7 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
     for name in filter(None, (target, draft)):
         check_path(name)
     dtype = str(choose_dtype(config.dtype, torch.device("cpu"))).removeprefix("torch.")
-    asked = {"target": target, "draft": draft, "dtype": dtype, "prompt": PROMPT, "max_new_tokens": config.max_new_tokens}
+    job = {"target": target, "draft": draft, "dtype": dtype, "prompt": PROMPT, "max_new_tokens": config.max_new_tokens}
     load_before = machine.load_average()
     found: dict[str, list[dict[str, Any]]] = {}
     skipped: dict[str, str] = {}
@@ -70,7 +70,7 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         for system in order:
             if system not in skipped:
                 try:
-                    for name, taken in _starts(system, asked):
+                    for name, taken in _starts(system, job):
                         found.setdefault(name, []).append(taken)
                 except ConfigError as error:
                     skipped[system] = str(error)
@@ -96,28 +96,28 @@ def _label(target: str | None) -> str | None:
     return None if found is None else str(found)
 
 
-def _starts(system: str, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _starts(system: str, job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """One start, or of OpenVINO the first one and the next, with a store of their own."""
     with TemporaryDirectory(prefix="draftwood-bench-") as store:
         if system != "openvino":
-            return [(system, start(asked | {"system": system}, Path(store)))]
-        first = start(asked | {"system": system}, Path(store))
+            return [(system, start(job | {"system": system}, Path(store)))]
+        first = start(job | {"system": system}, Path(store))
         first["stored"] = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())
-        return [(system + FIRST, first), (system + NEXT, start(asked | {"system": system}, Path(store)))]
+        return [(system + FIRST, first), (system + NEXT, start(job | {"system": system}, Path(store)))]
 
 
-def start(asked: dict[str, Any], store: Path) -> dict[str, Any]:
-    """What :func:`benchmarks.start.process.started` finds in a process of its own.
+def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
+    """The figures of :func:`benchmarks.start.process.started` from a new process.
 
     Args:
-        asked: all that it wants to know, but the time.
+        job: its argument, without the time.
         store: folder for converted models.
 
     Raises:
         ConfigError: the process failed; says why.
     """
     environment = {**os.environ, "DRAFTWOOD_CACHE": str(store)}
-    command = [sys.executable, "-P", str(PROGRAM), json.dumps(asked | {"begun": perf_counter()})]
+    command = [sys.executable, "-P", str(PROGRAM), json.dumps(job | {"begun": perf_counter()})]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -127,7 +127,7 @@ def start(asked: dict[str, Any], store: Path) -> dict[str, Any]:
 
 
 def figures(repeats: list[dict[str, Any]], base: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Median and extremes of all that was measured; None for what the system does not tell."""
+    """Median and extremes of all figures; None for those that the system does not report."""
     names = [*SECONDS, *MEMORY, "stored"]
     known = {name: [r[name] for r in repeats if r.get(name) is not None] for name in names}
     over = (

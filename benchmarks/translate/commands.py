@@ -66,7 +66,7 @@ def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
 
 
 def _speed(config: TranslateConfig, translator: Translator, systems: list[System], sentences: list[Sentence]) -> None:
-    """Run, and write what there is however it ends."""
+    """Run, and write the results so far even after an error."""
     from benchmarks.translate.document import Writer
     from benchmarks.translate.run import Bench, Log, batched
     from draftwood.core.machine import load_average

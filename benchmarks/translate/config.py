@@ -138,7 +138,7 @@ class TranslateConfig:
         names = _chosen_or_none("methods", self.methods, METHODS)
         for name in names:
             if name in self.left_out():
-                raise ConfigError(f"method {name!r} was asked for without its drafter: give --{NEEDS[name]}")
+                raise ConfigError(f"method {name!r} needs a drafter: give --{NEEDS[name]}")
         return names
 
     def peer_names(self) -> tuple[str, ...]:
@@ -176,8 +176,8 @@ class TranslateConfig:
         return (1 if self.ablation else REPEATS) if self.repeats is None else self.repeats
 
     def kept_layers(self) -> tuple[int, ...] | None:
-        """Decoder layers that layer skip keeps; None where nothing was said."""
-        return None if self.layers is None else whole_numbers("layers", self.layers, least=0, example="0,4")
+        """Decoder layers that layer skip keeps; None without the option."""
+        return None if self.layers is None else whole_numbers("layers", self.layers, minimum=0, example="0,4")
 
 
 def _chosen_or_none(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:

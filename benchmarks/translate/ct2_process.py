@@ -1,8 +1,8 @@
 """CTranslate2 in a process of its own, as it would be used.
 
-Beside PyTorch it would share PyTorch's OpenMP runtime (GNU's), and with the threads of both there would be more threads than
-cores. That runtime then lets threads sleep where they would wait actively for the next piece of work, and every small
-operation of PyTorch has to wake them, from then on and whoever's turn it is.
+In the process of PyTorch it would share PyTorch's OpenMP runtime (GNU's), with more threads than cores. That runtime then
+lets threads sleep instead of waiting actively for the next operation. Every small operation of PyTorch has to wake them, for
+as long as the process lives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CT2Process:
         return found
 
     def _answer(self, question: Any = None) -> Any:
-        """What comes next from the process, after a question if there is one; it may have ended before or after that."""
+        """The next answer of the process, after a request if there is one; the process may have ended."""
         try:
             if question is not None:
                 self._pipe.send(question)
@@ -68,7 +68,7 @@ class CT2Process:
 
 
 def _serve(pipe: Connection[Any, Any], folder: str, settings: dict[str, Any]) -> None:
-    """Answer until the other end of the pipe is closed."""
+    """Answer requests until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes, and the other one ends this one
     import ctranslate2
 
@@ -83,5 +83,5 @@ def _serve(pipe: Connection[Any, Any], folder: str, settings: dict[str, Any]) ->
             start = perf_counter()
             found = translator.translate_batch(sources, **options)
             pipe.send(Found([result.hypotheses[0] for result in found], perf_counter() - start))
-        except Exception as error:  # whatever it was, it belongs to the one who asked
+        except Exception as error:  # sent to the caller
             pipe.send(error)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.translate.config import TranslateConfig
-from benchmarks.translate.figures import Columns, columns, pace, part, quality, translations
+from benchmarks.translate.figures import Columns, columns, part, quality, speeds, translations
 from benchmarks.translate.ours import kept_layers
 from benchmarks.translate.report import markdown
 from benchmarks.translate.run import Batch, Log
@@ -23,7 +23,7 @@ BASE = "generate"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Writes ``translate.json`` and ``translate.md``, as often as wanted, from what the log holds by then.
+    """Writes ``translate.json`` and ``translate.md``, at any time, from the log so far.
 
     Attributes:
         batches: per batch size, as they were translated.
@@ -39,7 +39,7 @@ class Writer:
     load_before: float | None
 
     def write(self, *, partial: bool) -> dict[str, Any]:
-        """Both files; returns the document."""
+        """Write both files; returns the document."""
         found = self.document(partial=partial)
         save(self.config.output, "translate", found, markdown(found))
         return found
@@ -76,7 +76,7 @@ class Writer:
                             "sentences": len(numbers),
                             "equal": len(set(numbers) - {entry["sentence"] for entry in apart}),
                             **self._quality(numbers, texts, greedy),
-                            **self._pace(numbers, size, repeats, bases.get(size)),
+                            **self._speeds(numbers, size, repeats, bases.get(size)),
                         }
                         for name, numbers in self.groups.items()
                     },
@@ -91,13 +91,13 @@ class Writer:
         references = [self.sentences[n].reference for n in numbers]
         return quality([texts[n] for n in numbers], references, [greedy[n] for n in numbers])
 
-    def _pace(
+    def _speeds(
         self, numbers: Sequence[int], size: int, repeats: Sequence[Columns], base: Sequence[Columns] | None
     ) -> dict[str, Any]:
         inside = set(numbers)
         chosen = [i for i, batch in enumerate(self.batches[size]) if inside.issuperset(batch)]
         over = None if base is None else [part(repeat, chosen) for repeat in base]
-        return pace([part(repeat, chosen) for repeat in repeats], over, len(numbers))
+        return speeds([part(repeat, chosen) for repeat in repeats], over, len(numbers))
 
     def _decoded(self, rows: Sequence[list[int]]) -> list[str]:
         found: list[str] = self.translator.tokenizer.batch_decode(list(rows), skip_special_tokens=True)
@@ -105,7 +105,7 @@ class Writer:
 
 
 def setting(config: TranslateConfig, translator: Translator, load_before: float | None) -> dict[str, Any]:
-    """What figures belong to: configuration, versions, machine and models."""
+    """The setup: configuration, versions, machine and models."""
     models = {"target": translator.model, "draft": getattr(translator.draft, "model", None)}
     packages = {"sacrebleu": not config.exact, "ctranslate2": any("ctranslate2" in name for name in config.peer_names())}
     return {

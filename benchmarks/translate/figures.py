@@ -38,8 +38,8 @@ def part(repeat: Columns, chosen: Sequence[int]) -> Columns:
     return {name: [values[batch] for batch in chosen] for name, values in repeat.items()}
 
 
-def pace(repeats: Sequence[Columns], base: Sequence[Columns] | None, sentences: int) -> dict[str, Any]:
-    """Speed on some sentences, and what it is made of.
+def speeds(repeats: Sequence[Columns], base: Sequence[Columns] | None, sentences: int) -> dict[str, Any]:
+    """Speed on some sentences, and its parts.
 
     Args:
         repeats: of the system.
@@ -55,14 +55,14 @@ def pace(repeats: Sequence[Columns], base: Sequence[Columns] | None, sentences: 
     tokens = [sum(r["new_tokens"]) for r in repeats]
     passes = sum(sum(r["passes"]) for r in repeats)
     stages = {stage: sum(sum(r[f"{stage}_seconds"]) for r in repeats) for stage in STAGES}
-    told, whole = sum(stages.values()), sum(seconds)
-    share = {**{s: t / whole for s, t in stages.items()}, "other": max(0.0, 1 - told / whole)}
+    known, whole = sum(stages.values()), sum(seconds)
+    share = {**{s: t / whole for s, t in stages.items()}, "other": max(0.0, 1 - known / whole)}
     return {
         "sentences_per_second": spread([sentences / s for s in seconds]),
         "tokens_per_second": spread([t / s for t, s in zip(tokens, seconds, strict=True)]),
         "ratio": None if base is None else spread([sum(b["seconds"]) / s for b, s in zip(base, seconds, strict=True)]),
         "block_efficiency": sum(tokens) / passes if passes else None,
-        "share": share if told else None,
+        "share": share if known else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""Draftwood's methods as systems: one target model for all of them, a runner and a memory of its own for each drafter."""
+"""Draftwood's methods as systems: one target model for all of them, a separate runner and cache for each drafter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from draftwood.translation import Translator
 
 @final
 class Ours:
-    """One method, from token ids to token ids: the others make no text either.
+    """One method, from token ids to token ids, like the other systems.
 
     Args:
         translator: the target and, if the method needs one, its drafter.

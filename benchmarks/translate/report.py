@@ -72,14 +72,14 @@ def _head(document: dict[str, Any]) -> str:
             for name, m in document["models"].items()
         ),
         f"* {document['groups']['all']} held-out sentences, {languages}{amount}",
-        *_told("drafts by layer skip: the target's decoder layers", document["kept_layers"]),
-        *_told("not measured, as no drafter was given:", document["left_out"]),
+        *_named("drafts by layer skip: the target's decoder layers", document["kept_layers"]),
+        *_named("not measured, as no drafter was given:", document["left_out"]),
         *machine_lines(document),
     ]
     return "\n".join(lines)
 
 
-def _told(what: str, names: list[Any]) -> list[str]:
+def _named(what: str, names: list[Any]) -> list[str]:
     return [f"* {what} {', '.join(map(str, names))}"] if names else []
 
 
@@ -106,9 +106,9 @@ def _speeds(here: list[Result], group: str) -> str:
 
 def _stages(here: list[Result], group: str) -> str:
     """Where Draftwood's time goes; nothing if no such system was measured."""
-    told = [(r["system"], r["groups"][group]["share"]) for r in here if r["groups"][group]["share"] is not None]
+    shares = [(r["system"], r["groups"][group]["share"]) for r in here if r["groups"][group]["share"] is not None]
     names = [*STAGES, "other"]
-    rows = [[system, *(f"{100 * share[name]:.1f}" for name in names)] for system, share in told]
+    rows = [[system, *(f"{100 * share[name]:.1f}" for name in names)] for system, share in shares]
     return table(["of the time", *(f"{name} %" for name in names)], rows) if rows else ""
 
 

@@ -1,4 +1,4 @@
-"""The run: in every repeat every block of sentences goes round all systems, in an order that is shuffled anew each time."""
+"""The run. In every repeat all systems translate a block of sentences, in a new random order, before the next block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeAlias, final
 from benchmarks.translate.systems import Output, System
 
 BLOCK = 32
-"""Sentences that a system translates before the next one's turn comes."""
+"""Sentences that a system translates in one turn."""
 
 PAUSE = 0.05
 """Seconds before a block: the last system's threads wait actively for more work for some 10 ms, then they sleep."""
@@ -35,7 +35,7 @@ class Sample:
 @final
 @dataclass(kw_only=True)
 class Log:
-    """What was measured: per case and complete repeat one sample for each batch, in their order."""
+    """The results: per case and complete repeat one sample for each batch, in order."""
 
     cases: list[Case]
     samples: list[list[list[Sample]]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Log:
 
     @property
     def repeats(self) -> int:
-        """Complete ones."""
+        """The number of complete repeats."""
         return min(map(len, self.samples))
 
 

@@ -1,4 +1,4 @@
-"""What is translated: held-out sentence pairs, and what the target itself makes of them."""
+"""Held-out sentence pairs, and the target's own translations of them."""
 
 from __future__ import annotations
 

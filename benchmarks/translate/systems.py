@@ -1,4 +1,4 @@
-"""What is measured: a system turns token ids of sentences into token ids of their translations."""
+"""Systems, which turn token ids of sentences into token ids of their translations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = ("draft", "target", "verify")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Translations of one batch and, where the system tells, what they cost.
+    """Translations of one batch and, where the system reports it, their cost.
 
     Attributes:
         tokens: per sentence, token ids up to and with the end of sentence, without what the decoder began with.
@@ -55,6 +55,6 @@ class System:
 
 
 def closed(row: Sequence[int], eos: Sequence[int]) -> list[int]:
-    """A translation up to and with its first end of sentence: what follows there is padding."""
+    """A translation up to its first end of sentence, inclusive; the rest is padding."""
     ends = (at for at, token in enumerate(row) if token in eos)
     return list(row[: next(ends, len(row)) + 1])

@@ -31,9 +31,9 @@ def measured(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> SimpleName
     """A small complete run: its log, its writer and its document; not to be changed."""
     settings = [
         Setting(method="ar"),
-        Setting(method="chain", shape="2", nodes=2, places=(("length", 2),)),
-        Setting(method="rsd-s", shape="2x2", nodes=4, places=(("length", 2),)),
-        Setting(method="rsd-s", shape="3x2", nodes=6, places=(("length", 2),)),
+        Setting(method="chain", shape="2", nodes=2, comparisons=(("length", 2),)),
+        Setting(method="rsd-s", shape="2x2", nodes=4, comparisons=(("length", 2),)),
+        Setting(method="rsd-s", shape="3x2", nodes=6, comparisons=(("length", 2),)),
         Setting(method="generate"),
         Setting(method="assisted", shape="2", nodes=2),
     ]

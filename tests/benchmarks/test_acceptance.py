@@ -25,7 +25,7 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
-SHARED = Setting(method="shared-noise", nodes=6, places=(("budget", 6),))
+SHARED = Setting(method="shared-noise", nodes=6, comparisons=(("budget", 6),))
 
 
 def figures(pair: Pair, setting: Setting, sampling: Sampling, tokens: int = 9, prompts: list = PROMPTS) -> list[float]:
@@ -102,7 +102,7 @@ def test_every_setting_of_every_budget_stands_beside_rsd_s(pair: Pair) -> None:
     assert len(steps) == 2 * len(settings)
     assert set(found) == {f"Temperature {t}, {n} nodes" for t in ("0.6", "1") for n in (6, 10)}
     for heading, rows in found.items():
-        here = {s.name for s in settings if ("budget", int(heading.split()[-2])) in s.places}
+        here = {s.name for s in settings if ("budget", int(heading.split()[-2])) in s.comparisons}
         assert set(rows) == here
         same = [name for name, cells in rows.items() if cells[2] == "+0.0 % ± 0.0"]
         assert any(name.startswith("rsd-s ") for name in same)  # RSD-S against itself
@@ -137,7 +137,7 @@ def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("asked", "told"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
-    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts cannot be asked for their distributions): "
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions): "
      "leave it out"),
 ])  # fmt: skip
 def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:

@@ -79,5 +79,5 @@ def test_the_command_writes_both_tables(tmp_path: Path) -> None:
     assert [r["tokens"] for r in document["overlap"]] == [1]
     report = (tmp_path / "cost.md").read_text()
     assert "## By torch" in report
-    assert "## Drafting beside the target" in report
+    assert "## Drafting during the target's forward" in report
     assert report.strip() in run.output

@@ -39,8 +39,8 @@ def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name: str, p
     for setting in drafting(name):
         tree = first_tree(setting, pair, 1.0)
         assert int(tree.valid.sum()) - 1 == setting.nodes, setting.name
-        assert all(setting.nodes == value for kind, value in setting.places if kind == "budget")
-        lengths = [value for kind, value in setting.places if kind == "length"]
+        assert all(setting.nodes == value for kind, value in setting.comparisons if kind == "budget")
+        lengths = [value for kind, value in setting.comparisons if kind == "length"]
         if setting.method == "shared-noise":  # a best-first tree may end above its depth budget
             assert all(int(tree.depths.max()) <= length for length in lengths)
         else:
@@ -50,7 +50,7 @@ def test_the_trees_that_are_drafted_have_exactly_the_promised_nodes(name: str, p
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_at_temperature_0_independent_chains_fall_together_and_the_others_do_not(budget: int, pair: Pair) -> None:
     for setting in drafting("paper"):
-        if ("budget", budget) in setting.places:
+        if ("budget", budget) in setting.comparisons:
             nodes = setting.nodes if setting.method != "iid" else int((setting.shape or "").split("x")[1])
             assert int(first_tree(setting, pair, 0.0).valid.sum()) - 1 == nodes, setting.name
 
@@ -61,7 +61,7 @@ def test_nodes_of_shapes(shape: str, nodes: int) -> None:
 
 
 def test_every_method_competes_in_every_place_of_the_paper() -> None:
-    places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.places}
+    places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.comparisons}
               for place in [("length", n) for n in LENGTHS] + [("budget", n) for n in BUDGETS]}  # fmt: skip
     traversed = {"chain+traversal", "rsd-c+traversal", "rsd-s+traversal", "hybrid+traversal"}
     drawn = {"chain", "iid", "rsd-c", "rsd-s", "hybrid"}
@@ -74,10 +74,10 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
     found = plan(name, None, has_draft=True)
     assert len({s.name for s in found}) == len(found)
     assert name == "acceptance" or {"ar", "generate"} <= {s.method for s in found}  # acceptance times nothing
-    assert all(s.places for s in found) or name != "acceptance"  # and reports budgets only
+    assert all(s.comparisons for s in found) or name != "acceptance"  # and reports budgets only
     if name == "paper":
         both = next(s for s in found if s.name == "rsd-c 2-2")
-        assert both.places == (("length", 2), ("budget", 6))
+        assert both.comparisons == (("length", 2), ("budget", 6))
 
 
 def test_no_side_has_more_tries_than_the_other() -> None:

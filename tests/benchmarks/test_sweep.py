@@ -23,7 +23,7 @@ from draftwood.core.settings import Method
 from draftwood.loading.profile import Profile
 from tests.benchmarks.tiny import VOCAB
 
-FREE_NAMES = {"adaptive", "shared-noise paced"}
+FREE_NAMES = {"adaptive", "shared-noise as it pays"}
 
 
 def test_the_grid_holds_plain_decoding_and_every_kind_of_draft(pair: Pair) -> None:

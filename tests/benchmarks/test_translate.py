@@ -27,7 +27,7 @@ from benchmarks.translate import commands, ct2, ours, run
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.ct2 import CT2
 from benchmarks.translate.ct2_process import CT2Process
-from benchmarks.translate.figures import pace
+from benchmarks.translate.figures import speeds
 from benchmarks.translate.peers import Generate
 from benchmarks.translate.run import Bench, Log, batched
 from benchmarks.translate.sentences import chosen_pairs
@@ -364,14 +364,14 @@ def test_pace_of_known_seconds() -> None:
     stages = {"draft_seconds": [0.1, 0.1], "target_seconds": [0.2, 0.0], "verify_seconds": [0.0, 0.0]}
     fast = {"new_tokens": [6, 4], "passes": [2, 2], "seconds": [0.5, 0.5], **stages}
     slow = {"new_tokens": [6, 4], "passes": [2, 2], "seconds": [2.0, 2.0], **stages}
-    found = pace([fast, slow], [slow, slow], 4)
+    found = speeds([fast, slow], [slow, slow], 4)
     assert found["ratio"] == {"median": 2.5, "min": 1.0, "max": 4.0}
     assert found["sentences_per_second"] == {"median": 2.5, "min": 1.0, "max": 4.0}
     assert found["tokens_per_second"]["max"] == 10
     assert found["block_efficiency"] == 2.5
     assert found["share"] == pytest.approx({"draft": 0.08, "target": 0.08, "verify": 0.0, "other": 0.84})
     silent = {name: values if name in ("new_tokens", "seconds") else [0, 0] for name, values in fast.items()}
-    assert (pace([silent], None, 4)["share"], pace([silent], None, 4)["ratio"]) == (None, None)
+    assert (speeds([silent], None, 4)["share"], speeds([silent], None, 4)["ratio"]) == (None, None)
 
 
 def test_chosen_sentences_are_spread_over_the_files(folders: Folders) -> None:

@@ -49,8 +49,8 @@ def test_enumeration_tries_every_choice(run, pair, options):
     (("--samples", "2"), "say nothing: give 640 tokens or more"),
     (("--samples", "0"), "samples is 0: give 1 or more"),
     (("--enumerate", "0"), "enumerate is 0: give 1 or more"),
-    (("--enumerate", "2", "--samples", "9"), "enumerate draws no samples, but samples came too"),
-    (("--enumerate", "2", "--method", "chain"), "give --top-k 16 or less, or leave --enumerate out: check then samples"),
+    (("--enumerate", "2", "--samples", "9"), "enumerate draws no samples, but samples also came"),
+    (("--enumerate", "2", "--method", "chain"), "give --top-k 16 or less, or leave --enumerate out, so that check samples"),
     (("--method", "shared-noise", "--verifier", "traversal"), "verifier 'traversal' is not exact"),
 ])  # fmt: skip
 def test_what_cannot_be_checked_is_told(run, pair, options, message):

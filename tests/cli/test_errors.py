@@ -101,7 +101,7 @@ def test_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tm
         ([*pair, "--input", good, "--compare"], USAGE, "--compare is for a single prompt"),
         ([*pair, "--input", good, "--batch-size", 0], USAGE, "batch_size is 0"),
         ([*pair, "--input", good, "--output", tmp_path / "no" / "out.jsonl"], USAGE, "does not exist: create it first"),
-        ([*pair, "--input", good, "--output", folder], USAGE, "is no regular file"),
+        ([*pair, "--input", good, "--output", folder], USAGE, "is not a regular file"),
         ([*pair, "--input", good, "--output", good], USAGE, "are the same file"),
     ]
     for options, code, said in cases:

@@ -87,7 +87,7 @@ def test_a_stopped_run_goes_on_with_the_same_texts(
     stop_after(3)
     stopped = run(*command)
     assert stopped.exit_code == 130
-    assert f"3 of 7 prompts are answered in {out}; the same command goes on" in stopped.stderr
+    assert f"3 of 7 prompts are answered in {out}; the same command resumes" in stopped.stderr
     assert len(objects(out)) == 3
     with out.open("ab") as half:
         half.write(b'{"index": 5, "prompt": "the fo')
@@ -214,7 +214,7 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str
         finger.join()
     assert result.exit_code == 130
     count = len(objects(out))
-    assert result.stderr == f"Stopped: {count} of 5000 prompts are answered in {out}; the same command goes on from there.\n"
+    assert result.stderr == f"Stopped: {count} of 5000 prompts are answered in {out}; the same command resumes there.\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")

@@ -213,7 +213,7 @@ def test_a_stopped_run_goes_on_to_the_same_file(
     stop_after(3)
     stopped = run(*command)
     assert stopped.exit_code == 130
-    assert f"Stopped: 4 of 8 lines are translated in {partial}; the same command goes on from there." in stopped.stderr
+    assert f"Stopped: 4 of 8 lines are translated in {partial}; the same command resumes there." in stopped.stderr
     assert not out.exists()
     head, *rest = objects(partial.read_text(encoding="utf-8"))
     assert head["settings"]["method"] == "block"
@@ -279,9 +279,9 @@ def test_another_run_is_not_taken_up(
     before = partial.read_bytes()
     other = ["--target", translation / "other", "--draft", translation / "its-block"]
     for options, said in (
-        ([*pair, *LOOSE], f"{partial} was begun with verifier 'greedy', which is now 'tolerance'; beta None, which"),
-        ([*pair, "--k", "3"], "was begun with shape None, which is now '3'"),
-        ([*pair, "--max-new-tokens", "5"], "was begun with max_new_tokens 39, which is now 5"),
+        ([*pair, *LOOSE], f"{partial} was started with verifier 'greedy', which is now 'tolerance'; beta None, which"),
+        ([*pair, "--k", "3"], "was started with shape None, which is now '3'"),
+        ([*pair, "--max-new-tokens", "5"], "was started with max_new_tokens 39, which is now 5"),
         (other, "; draft "),
     ):
         result = run(*command, *options)
@@ -316,7 +316,7 @@ def test_a_file_that_is_there_is_never_overwritten(
     command = ["translate", *pair, "--input", german, "--output", out]
     result = run(*command)
     assert result.exit_code == 2
-    assert f"output {out} is there already and is left alone" in result.stderr
+    assert f"output {out} exists and is left unchanged" in result.stderr
     assert out.read_text(encoding="utf-8") == "my diary\n"
     out.unlink()
 
@@ -328,7 +328,7 @@ def test_a_file_that_is_there_is_never_overwritten(
     monkeypatch.setattr(job, "results", meanwhile)
     late = run(*command)
     assert late.exit_code == 2
-    assert f"output {out} has come into being meanwhile" in late.stderr
+    assert f"output {out} was created by another process" in late.stderr
     assert out.read_text(encoding="utf-8") == "my diary\n"
 
 
@@ -381,7 +381,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
         (["-", "--compare"], 2, "--compare is for a single text"),
         (["Haus", "--show", "--json"], 2, "--show and --json exclude each other"),
         (["Haus", "--method", "ar", "--compare"], 2, "--method ar is plain decoding itself"),
-        (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both say how far is drafted"),
+        (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both set the length of a block"),
         (["Haus", "--k", "0"], 2, "k is 0: give a number of tokens"),
         (["Haus", "--k", "90"], 2, "a block of 90 masked positions was asked for; the model takes 1 to 79"),
         (["Haus", "--beta", "0"], 2, "beta is 0"),
@@ -407,7 +407,7 @@ def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, ge
     cases: list[tuple[list[object], int, str]] = [
         ([*pair, "--input", german, "--output", german], 2, "are the same file"),
         ([*pair, "--input", german, "--output", tmp_path / "no" / "x"], 2, "does not exist: create it first"),
-        ([*pair, "--input", german, "--output", tmp_path], 2, "is no regular file"),
+        ([*pair, "--input", german, "--output", tmp_path], 2, "is not a regular file"),
         ([*target, "--draft", translation / "its-block", "Haus"], 2, "was trained for the target with digest"),
         ([*target, "--draft", translation / "stranger", "Haus"], 2, "cannot draft for"),
         ([*target, "--draft", "target:9", "Haus"], 2, "layers [9]"),

@@ -127,11 +127,11 @@ def test_an_output_of_an_earlier_version_is_not_completed(run: Run, pair: list[s
     out.write_text("".join(old), encoding="utf-8")
     whole = run(*command)
     assert whole.exit_code == 0
-    assert f"All 4 prompts are answered in {out} already; with which settings, the file does not say." in whole.stderr
+    assert f"All 4 prompts are answered in {out} already; the file does not say with which settings." in whole.stderr
     out.write_text("".join(old[:2]), encoding="utf-8")
     refused = run(*command)
     assert refused.exit_code == 2
-    assert f"{out}, line 1: this does not say with which settings it was made" in refused.stderr
+    assert f"{out}, line 1: this answer of an earlier version of Draftwood holds no settings" in refused.stderr
     assert "name another --output, or remove the file" in refused.stderr
     assert out.read_text(encoding="utf-8") == "".join(old[:2])
 
@@ -169,7 +169,7 @@ def test_a_stopped_translation_of_an_earlier_version_is_refused_in_a_sentence(
     partial.write_text('{"settings": {"target": "0123", "draft": null, "max_new_tokens": 39}}\n', encoding="utf-8")
     result = run("translate", "--target", translation / "target", "--input", path, "--output", out)
     assert result.exit_code == 2
-    assert "settings that it does not name (tokenizer, dtype, engine" in result.stderr
+    assert "settings that it does not hold (tokenizer, dtype, engine" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -30,7 +30,7 @@ BAD: list[tuple[str | bytes, str]] = [
     ('{"prompt": "\\ud83d"}', "half of a surrogate pair"),
     ('{"prompt": "a", "temperature": 0}', "'temperature' is set for the whole run, with --temperature"),
     ('{"prompt": "a", "id": ' + "[" * 200 + "]" * 200 + "}", "the id is nested 100 levels deep or more"),
-    ('{"prompt": "a", "id": NaN}', "this is not JSON (NaN is no JSON)"),
+    ('{"prompt": "a", "id": NaN}', "this is not JSON (NaN is not JSON)"),
     (b"\xff", "this is not UTF-8"),
     (b'{"prompt": "\xff"}', "this is not UTF-8"),
     (LONG, "tokens, but the models' context is 96"),
@@ -131,7 +131,7 @@ def test_a_line_that_was_mended_is_answered_once_its_error_is_removed(run: Run, 
     written(path, '{"prompt": "good"}', '{"prompt": "the"}')
     result = run(*command)
     assert result.exit_code == 2
-    assert f"{out}, line 1: this is the error of another line than line 1 of the input is now; remove it" in result.stderr
+    assert f"{out}, line 1: this is the error of another text than line 1 of the input now holds" in result.stderr
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[1:]))
     mended = run(*command)
     assert mended.exit_code == 0, mended.output

@@ -135,7 +135,7 @@ def test_a_name_that_the_hub_does_not_know_is_said(online: Any) -> None:
 
 
 def test_offline_mode_is_named() -> None:
-    with pytest.raises(ModelError, match="it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the hub"):
+    with pytest.raises(ModelError, match="it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub"):
         load("nobody/no-model", options=ON_CPU)
 
 

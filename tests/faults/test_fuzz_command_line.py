@@ -198,7 +198,7 @@ def check(result: Result, args: list[str]) -> None:
     assert result.exception is None or isinstance(result.exception, SystemExit), (args, result.exc_info)
     assert result.exit_code in (0, 1, 2), (args, result.exit_code, told)
     assert "Traceback" not in result.output, args
-    assert "This is a fault in Draftwood" not in result.output, (args, told)
+    assert "This is a bug in Draftwood" not in result.output, (args, told)
     if result.exit_code == 2:
         assert told.count("Error: ") == 1, (args, told)
     if result.exit_code == 1:
@@ -253,5 +253,5 @@ def test_control_an_unexpected_error_is_seen(
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     monkeypatch.setattr("draftwood.api.load", fail)
     call = Call(args=["generate", *BEGIN["generate"], "the fox"], lines=b"", before=None, stdin=b"")
-    with pytest.raises(AssertionError, match="fault in Draftwood"):
+    with pytest.raises(AssertionError, match="bug in Draftwood"):
         check(run_in(tmp_path, call, folders), call.args)

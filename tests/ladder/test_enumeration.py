@@ -99,11 +99,11 @@ def test_float32_is_allowed_its_rounding_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(("vocab", "sampling", "dtype", "method", "said"), [
-    (40, Sampling(), torch.float64, "chain", r"40 tokens are possible .* --top-k 16 or less, .*: check then samples"),
+    (40, Sampling(), torch.float64, "chain", r"40 tokens are possible .* --top-k 16 or less, .*, so that check samples"),
     (40, Sampling(top_k=20), torch.float64, "chain", "20 tokens are possible"),
     (40, Sampling(), torch.float64, "ngram", "40 tokens are possible"),
     (VOCAB, Sampling(temperature=0.0), torch.float64, "chain", "temperature 0 leaves nothing to enumerate"),
-    (VOCAB, Sampling(), torch.bfloat16, "chain", "bfloat16 are too coarse .* check then samples"),
+    (VOCAB, Sampling(), torch.bfloat16, "chain", "bfloat16 are too coarse .* so that check samples"),
 ])  # fmt: skip
 def test_what_cannot_be_enumerated_is_refused_by_name(vocab, sampling, dtype, method, said) -> None:
     pair = pair_of(vocab, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-import draftwood.core.cores  # noqa: F401  # it measures from here on
+import draftwood.core.cores  # noqa: F401  # starts its measurement of busy cores
 from draftwood import __version__
 from draftwood.cli.group import Commands
 
@@ -16,8 +16,8 @@ from draftwood.cli.group import Commands
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
-        "tune": ("draftwood.cli.tune:command", "Measure what is fastest for a pair on this machine, and remember it."),
-        "check": ("draftwood.exactness.commands:command", "Judge whether the output follows the target's distribution."),
+        "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
+        "check": ("draftwood.exactness.commands:command", "Test whether the output follows the target's distribution."),
         "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -25,7 +25,7 @@ from draftwood.cli.group import Commands
 @click.version_option(__version__, prog_name="draftwood")
 @click.option("--debug", is_flag=True, envvar="DRAFTWOOD_DEBUG", show_envvar=True, help="Show where an error came from.")
 def main(debug: bool) -> None:
-    """Faster text from Hugging Face language models, by exactly the model's own distribution.
+    """Faster text from Hugging Face language models, with exactly the model's own distribution.
 
     \b
     draftwood generate "Once upon a time"

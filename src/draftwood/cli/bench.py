@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from draftwood.api import Pair
     from draftwood.tune.compare import System
 
-_OTHER_SEEDS: Final = 1_000_000  # of the texts that choose the tree: it is not compared on the texts that chose it
+_OTHER_SEEDS: Final = 1_000_000  # the tree is chosen on other texts than those of the comparison
 
 
 @final
@@ -35,17 +35,17 @@ class Amount:
     """
 
     input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; some stories and sums without it"}
+        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; default: built-in stories and sums"}
     )
-    prompts: int = field(default=6, metadata={"help": "prompts that are continued, at most"})
+    prompts: int = field(default=6, metadata={"help": "most prompts to continue"})
     temperature: tuple[float, ...] = field(
-        default=(0.0, 1.0), metadata={"help": "measure at this temperature; may be given several times"}
+        default=(0.0, 1.0), metadata={"help": "a temperature to measure at; may be given several times"}
     )
-    max_new_tokens: int = field(default=32, metadata={"help": "tokens by which a prompt is continued, at most"})
+    max_new_tokens: int = field(default=32, metadata={"help": "most new tokens of a prompt"})
     repeats: int = field(default=3, metadata={"help": "repeats of every system on every prompt"})
     transformers: bool = field(default=False, metadata={"help": "measure model.generate of transformers too"})
-    seed: int = field(default=0, metadata={"help": "of texts and orders"})
-    json: Path | None = field(default=None, metadata={"help": "write every figure into this file too"})
+    seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
+    json: Path | None = field(default=None, metadata={"help": "file for every figure"})
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens", "repeats"):
@@ -64,9 +64,9 @@ class Amount:
 def command(**options: Any) -> None:
     """Measure plain decoding, --method auto, the best of a few fixed trees and, with --transformers, model.generate.
 
-    All continue the same prompts in turn, in shuffled order. Figures are medians over repeats with their extremes; ratios
-    are taken inside each repeat. The tree is chosen on texts of its own. Time is that of the whole call, tokens per pass are
-    new tokens per forward of the target.
+    All systems continue the same prompts in turn, in shuffled order. Figures are medians over repeats, with extremes. Ratios
+    are taken inside each repeat. The tree is chosen on other texts. Times are those of whole calls; tokens per pass are new
+    tokens per forward of the target.
     """
     models, loading, amount = pick(Models, options), pick(LoadOptions, options), pick(Amount, options)
     texts = _texts(amount)
@@ -88,9 +88,9 @@ def command(**options: Any) -> None:
     results = [found for temperature in temperatures for found in _at(pair, prompts, temperature, amount)]
     click.echo(_table(results))
     if amount.json is not None:
-        place = machine(pair.target.device) | {"load_before": before, "load_after": load_average()}
+        host = machine(pair.target.device) | {"load_before": before, "load_after": load_average()}
         options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(amount).items()}
-        document = {"format": 1, "options": options, "versions": versions(), "machine": place, "models": repr(pair)}
+        document = {"format": 1, "options": options, "versions": versions(), "machine": host, "models": repr(pair)}
         replace_file(amount.json, text_of(document | {"results": results}))
 
 
@@ -105,7 +105,7 @@ def _texts(amount: Amount) -> list[str]:
 
 
 def _at(pair: Pair, prompts: Sequence[Sequence[int]], temperature: float, amount: Amount) -> list[dict[str, Any]]:
-    """What was measured at one temperature, plain decoding first."""
+    """The figures at one temperature, plain decoding first."""
     from draftwood.tune.compare import PLAIN, fastest, figures, fixed, ours, repeats, transformers_system
 
     def system(name: str, method: Method) -> System:
@@ -117,7 +117,7 @@ def _at(pair: Pair, prompts: Sequence[Sequence[int]], temperature: float, amount
     if amount.transformers:
         systems.append(transformers_system(pair, temperature, amount.max_new_tokens))
     for one in systems:
-        one.timed(prompts[0], amount.seed)  # a text to warm up
+        one.timed(prompts[0], amount.seed)  # warm-up
     with steps(f"temperature {temperature:g}", len(systems) * len(prompts) * amount.repeats) as advance:
         found = repeats(systems, prompts, amount.repeats, amount.seed, advance)
     return [

@@ -12,7 +12,7 @@ from draftwood.core.errors import named
 
 
 def typed(text: str) -> str:
-    """A text from the command line. Under a locale that cannot decode its bytes they are read as UTF-8, if they are that."""
+    """A text from the command line. Bytes that the locale cannot decode are read as UTF-8 if they are valid."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError:
@@ -21,16 +21,16 @@ def typed(text: str) -> str:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output; where that fails, what it still holds is dropped, so that nothing fails again at the end.
+    """Write to standard output. After a failure its buffer is dropped, so that Python does not fail again at exit.
 
     Raises:
-        OSError: what came; it names standard output.
+        OSError: the error that came; it names standard output.
     """
     try:
         with named("standard output"):
             yield
     except OSError as error:
-        if error.errno != errno.EPIPE:  # click sees to a reader that went away
+        if error.errno != errno.EPIPE:  # click handles a closed pipe
             with suppress(OSError), open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
         raise

@@ -1,4 +1,4 @@
-"""What is installed and what fits together; no model is loaded."""
+"""The facts that ``draftwood info`` prints. No model is loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
 
 
 def gather() -> dict[str, Any]:
-    """Everything that ``info`` knows, as plain values."""
+    """Everything that ``info`` shows, as plain values."""
     device = choose_device("auto")
     return {
         "version": __version__,
@@ -48,7 +48,7 @@ def gather() -> dict[str, Any]:
         "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
         "pairs": {name: _pair(parts) for name, parts in bundled_pairs().items()},
-        "profiles": _profiles(),
+        "profiles": profiles(),
         "methods": methods(),
         "auto": {
             "with_draft": _chosen(has_draft=True, greedy=False),
@@ -59,7 +59,7 @@ def gather() -> dict[str, Any]:
 
 
 def _auto_backend(device: torch.device) -> dict[str, Any]:
-    """What backend ``auto`` tries here, in this order, and why it does not begin with OpenVINO, if it does not."""
+    """The backends that ``auto`` tries here, in order, and the reason if OpenVINO is not the first."""
     named = requested_backend("auto")
     if named != "auto":
         return {"auto": [named], "reason": f"{VARIABLE} is set"}
@@ -68,7 +68,7 @@ def _auto_backend(device: torch.device) -> dict[str, Any]:
 
 
 def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
-    """What is known of a target and a draft from their folders; ``languages`` has the source first, if there is one."""
+    """Facts about a pair from its folders; ``languages`` starts with the source language, if there is one."""
     configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
     has_block = configs["draft"]["model_type"] in _FILL_BLOCKS
     method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
@@ -83,7 +83,7 @@ def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _languages(card: Path) -> list[str]:
-    """What a model card says in its head."""
+    """The languages in the header of a model card."""
     from huggingface_hub.repocard import metadata_load
 
     found = (metadata_load(card) if card.is_file() else None) or {}
@@ -92,36 +92,29 @@ def _languages(card: Path) -> list[str]:
 
 
 def profiles() -> list[dict[str, Any]]:
-    """The profiles in the user's cache, and whether they apply when their pair is loaded here."""
-    found = []
-    for path in sorted((cache_folder() / "profiles").glob("*.json")):
-        try:
-            one = profile.read(path)
-        except ConfigError as error:
-            found.append({"file": str(path), "applies": False, "reason": str(error)})
-            continue
-        reason, key = profile.why_not(one), one.profile_key
-        found.append(
-            {
-                "file": str(path),
-                "applies": reason is None,
-                "reason": reason,
-                **{part: key[part] and key[part]["name"] for part in ("target", "draft")},
-                **{part: key[part] for part in ("dtype", "device", "engine")},
-                "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
-            }
-        )
-    return found
-
-
-def _profiles() -> list[dict[str, Any]]:
+    """The profiles in the user's cache, and whether they apply here."""
     with torch_threads(free_threads()):
-        return profiles()
+        return [_profile(path) for path in sorted((cache_folder() / "profiles").glob("*.json"))]
+
+
+def _profile(path: Path) -> dict[str, Any]:
+    try:
+        one = profile.read(path)
+    except ConfigError as error:
+        return {"file": str(path), "applies": False, "reason": str(error)}
+    reason, key = profile.why_not(one), one.profile_key
+    return {
+        "file": str(path),
+        "applies": reason is None,
+        "reason": reason,
+        **{part: key[part] and key[part]["name"] for part in ("target", "draft")},
+        **{part: key[part] for part in ("dtype", "device", "engine")},
+        "choices": [{"temperature": t, "method": asdict(method)} for t, method in sorted(one.choices.items())],
+    }
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """Per method: what it does, whether it needs a draft model, its default shape or the most nodes that it drafts by
-    default, and the verifiers that are exact for it."""
+    """Per method: its summary, need of a draft model, default shape or node limit, and exact verifiers."""
     return {
         spec.name: {
             "summary": spec.summary,
@@ -150,11 +143,11 @@ def parameter_count(path: Path) -> int:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
     except (OSError, OverflowError, MemoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path} is no safetensors file: install Draftwood again") from error
+        raise ModelError(f"{path} is not a safetensors file: install Draftwood again") from error
 
 
-def _told_threads(facts: dict[str, Any]) -> str:
-    """How many threads are used here, and why not one for every core."""
+def _thread_line(facts: dict[str, Any]) -> str:
+    """The number of threads, and why it is not the number of cores."""
     cores, threads = facts["cores"], facts["threads"]
     if os.environ.get("OMP_NUM_THREADS"):
         why = "as OMP_NUM_THREADS says"
@@ -165,11 +158,11 @@ def _told_threads(facts: dict[str, Any]) -> str:
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
-    threads = f", {_told_threads(facts)}" if facts["device"] == "cpu" else ""
+    threads = f", {_thread_line(facts)}" if facts["device"] == "cpu" else ""
     lines = [
         ", ".join([f"draftwood {facts['version']}", *(f"{k} {facts[k]}" for k in ("python", "torch", "transformers"))]),
         f"device    {facts['device']} ({facts['device_name']}{threads}), dtype {facts['dtype']}",
-        f"backend   {_told_backends(facts)}",
+        f"backend   {_backend_line(facts)}",
         "",
         "Bundled pairs",
     ]
@@ -179,7 +172,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         lines += [f"    {part:<8}{_size(pair['parameters'][part]):>8}  {pair[part]}" for part in ("target", "draft")]
     if not facts["pairs"]:
         lines.append("  none: name models with --target and --draft")
-    lines += ["", "Profiles of 'draftwood tune'", *_told_profiles(facts["profiles"], facts["backends"]["auto"][0])]
+    lines += ["", "Profiles of 'draftwood tune'", *_profile_lines(facts["profiles"], facts["backends"]["auto"][0])]
     lines += ["", "Methods"]
     lines += [f"  {name:<14}{method['summary']}" for name, method in facts["methods"].items()]
     lines += ["", "Methods         draft model   default    exact verifiers"]
@@ -192,7 +185,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return [*lines, "  (greedy is exact at temperature 0 only)"]
 
 
-def _told_backends(facts: dict[str, Any]) -> str:
+def _backend_line(facts: dict[str, Any]) -> str:
     found = facts["backends"]
     auto = f"auto is {', else '.join(found['auto'])}" + (f": {found['reason']}" if found["reason"] else "")
     if found["openvino"] is None:
@@ -203,7 +196,7 @@ def _told_backends(facts: dict[str, Any]) -> str:
     )
 
 
-def _told_profiles(found: list[dict[str, Any]], auto: str) -> list[str]:
+def _profile_lines(found: list[dict[str, Any]], auto: str) -> list[str]:
     lines = []
     for one in found:
         lines.append(f"  {one['file']}")

@@ -21,15 +21,14 @@ from draftwood.core.errors import ConfigError
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT, or standard input if PROMPT is -, or every prompt of a file (--input).
 
-    Without further options the bundled pair of models is used, and the sampling that a model's generation config asks for
-    (temperature 0.6 for the bundled one). The text goes to standard output as it comes, and a closing
-    line with the speed to standard error (on a terminal, below the text).
+    The default is the bundled pair of models, with the sampling of the target's generation config (temperature 0.6 for the
+    bundled one). The text goes to standard output as it is generated. A last line with the speed goes to standard error (on
+    a terminal, below the text).
 
-    With --input, each line of the file is a JSON object, {"prompt": "Once", "seed": 7, "id": "a"}, of which seed and id may
-    be left out; other keys are not read. A line without a seed has --seed plus its line number, counted from 0. The
-    answers are JSON lines in --output or on standard output. A line that is no prompt, or too long a one, is named on
-    standard error, its answer says why ("error"), and the exit status is 1. If a run is stopped, the same command goes on
-    where it was; with other settings it is refused.
+    With --input, each line of the file is a JSON object: {"prompt": "Once", "seed": 7, "id": "a"}. The seed and the id are
+    optional; other keys are ignored. A line without a seed gets --seed plus its line number, counted from 0. The answers
+    are JSON lines in --output or on standard output. A line without a valid prompt is reported on standard error, its
+    answer holds an "error", and the exit status is 1. The same command resumes a stopped run; other settings are refused.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     options["stop"] = tuple(map(typed, options["stop"]))
@@ -49,7 +48,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
 
 
 def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) -> None:
-    """Refuse by name what would have no effect."""
+    """Refuse options that would have no effect."""
     files, display = settings.files, settings.display
     if prompt is None and files.input is None:
         raise ConfigError(
@@ -68,7 +67,7 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
 
 
 def _text(prompt: str) -> str:
-    """The prompt; ``-`` is standard input without its last line break."""
+    """The prompt; ``-`` reads standard input and drops its last line break."""
     if prompt == "-" and sys.stdin is None:
         raise ConfigError("the prompt is -, but standard input is closed: give a text, or --input FILE")
     where, text = "given", typed(prompt)

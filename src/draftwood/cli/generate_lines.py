@@ -1,4 +1,4 @@
-"""``draftwood generate --input``: what is particular to a file of prompts."""
+"""``draftwood generate --input``: a file of prompts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from draftwood.cli.job.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.job.run import Job, run
 from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
+from draftwood.core.seeds import drawn
 from draftwood.loading.models import named_or_bundled
 
 
@@ -23,10 +24,10 @@ def run_file(settings: Settings) -> int:
     """Answer every prompt of the input file that the output file does not answer yet.
 
     Returns:
-        How many lines could not be answered.
+        The number of lines that could not be answered.
 
     Raises:
-        ConfigError: files that cannot be read, written or taken up again.
+        ConfigError: files that cannot be read, written or resumed.
     """
     files = settings.files
     assert files.input is not None
@@ -39,9 +40,9 @@ def _complete(settings: Settings, source: Path, answers: Answers) -> int:
     lines = read_prompts(source)
     done = answers.done(lines)
     todo = [line for line in lines if line.index not in done]
-    if not todo and (not answers.settled or answers.made_with(_known(settings))):  # then no model is needed
-        answers.write([])  # half a line of a killed run may still stand at the end
-        unknown = "" if answers.settled else "; with which settings, the file does not say"
+    if not todo and (not answers.settled or answers.made_with(_known(settings))):  # no model is needed
+        answers.write([])  # drops half a line of a killed run
+        unknown = "" if answers.settled else "; the file does not say with which settings"
         click.echo(f"All {len(lines)} prompts are answered in {answers.path} already{unknown}.", err=True)
     else:
         _answer_all(settings, answers, lines, todo)
@@ -51,7 +52,7 @@ def _complete(settings: Settings, source: Path, answers: Answers) -> int:
 
 
 def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], todo: Sequence[Line]) -> None:
-    """Answer what is left, under the settings of the run that is being completed."""
+    """Answer the remaining lines with the settings of the resumed run."""
     first_seed = _first_seed(settings, answers)
     pair, decoder, sampling = settings.open()
     method = pair.method(settings.method, temperature=sampling.temperature)
@@ -79,7 +80,7 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
 
 
 def _known(settings: Settings) -> dict[str, Any]:
-    """What is known of the settings before models are loaded: their files, and the options that were given."""
+    """The settings that are known before models are loaded: model files and given options."""
     parts = (settings.loading, settings.method, settings.sampling, settings.limits)
     values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}
     given = {name: values[name] for name in sorted(settings.given & values.keys())}
@@ -89,6 +90,6 @@ def _known(settings: Settings) -> dict[str, Any]:
 
 
 def _first_seed(settings: Settings, answers: Answers) -> int:
-    """The seed of line 0: given, or that of the run which is being completed, or drawn."""
+    """The seed of line 0: the given one, that of the resumed run, or a drawn one."""
     before = answers.first_seed if settings.seed is None else None
-    return settings.drawn_seed if before is None else before
+    return drawn(settings.seed) if before is None else before

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called, and errors that are told in one sentence."""
+"""Commands that are imported on use, and errors that are reported in one sentence."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class Failure(click.ClickException):
 
 @final
 class Misuse(Failure):
-    """An error that other options would mend."""
+    """An error that other options would avoid."""
 
     exit_code = 2
 
 
 @final
 class Interrupted(click.ClickException):
-    """Ctrl-C, and what was done by then."""
+    """Ctrl-C, with a message about the finished work."""
 
     exit_code = 130
 
     def show(self, file: Any = None) -> None:
         if sys.stderr.isatty():
-            click.echo(err=True)  # behind the terminal's ^C
+            click.echo(err=True)  # ends the line with the terminal's ^C
         click.echo(f"Stopped: {self.message}." if self.message else "Stopped.", err=True)
 
 
 @final
 class Commands(click.Group):
-    """A group that knows its commands by name and imports one when it is asked for.
+    """A group that imports a command only when it is used.
 
     Args:
         homes: name -> (``module:attribute``, one line of help).
@@ -83,11 +83,11 @@ class Commands(click.Group):
                 f"that package, or a Draftwood that has the command ('draftwood --help' lists all)"
             ) from error
         if not isinstance(found, click.Command):
-            raise TypeError(f"{self.homes[cmd_name][0]} is no command")
+            raise TypeError(f"{self.homes[cmd_name][0]} is not a command")
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.homes.items()])
 
@@ -104,7 +104,7 @@ class Commands(click.Group):
 
 
 def as_failure(error: Exception) -> Failure | None:
-    """The sentence for an error; None for click's own ways of ending and for a reader that went away."""
+    """The message for an error; None for click's own exceptions and for a closed pipe."""
     if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
         return None
     if isinstance(error, DraftwoodError):
@@ -116,6 +116,6 @@ def as_failure(error: Exception) -> Failure | None:
             return None
         return Failure(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     return Failure(
-        f"unexpected {type(error).__name__}: {error}. This is a fault in Draftwood or in a library it uses; "
+        f"unexpected {type(error).__name__}: {error}. This is a bug in Draftwood or in a library that it uses; "
         "DRAFTWOOD_DEBUG=1 shows where"
     )

@@ -1,4 +1,4 @@
-"""``draftwood info``: what is installed and what fits together; no model is loaded."""
+"""``draftwood info``. No model is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a file or a measurement is."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Advance(Protocol):
-    """Called with the statistics of everything so far whenever a text is finished."""
+    """Called after each finished text with the statistics of all texts so far."""
 
     def __call__(self, stats: Stats) -> None: ...
 
 
 @contextmanager
 def note(text: str) -> Iterator[None]:
-    """A passing note on standard error while something takes its time, if that is a terminal."""
+    """Show a note on standard error during a slow step, if that is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -30,11 +30,11 @@ def note(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int, done: int, *, to_file: bool) -> Iterator[Advance]:
-    """A progress bar on standard error, if that is a terminal and the texts do not go there too.
+    """A progress bar on standard error, if that is a terminal that does not show the texts too.
 
     Args:
-        what: the texts are called this.
-        total, done: how many there are, and how many were finished before.
+        what: the noun for the texts.
+        total, done: the number of texts, and of those that are finished already.
         to_file: the texts go to a file, not to standard output.
     """
     from rich.console import Console
@@ -54,12 +54,12 @@ def progress(what: str, total: int, done: int, *, to_file: bool) -> Iterator[Adv
 
 @contextmanager
 def steps(what: str, total: int) -> Iterator[Callable[[], object]]:
-    """A bar on standard error, if that is a terminal; gives a function to call after every step."""
+    """A progress bar on standard error, if that is a terminal; yields a function to call after every step."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
     shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    # Drawn between two steps: a thread that redraws on its own would compete with the models.
+    # Redrawn between two steps only: a drawing thread would compete with the models.
     console = Console(stderr=True)
     with Progress(*shown, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
         yield partial(progress.update, progress.add_task(what, total=total), advance=1, refresh=True)

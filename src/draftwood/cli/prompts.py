@@ -1,4 +1,4 @@
-"""A file of prompts: JSON lines. A line of which nothing can be made says why, and the others are answered."""
+"""A file of prompts: JSON lines. An invalid line gets an error; the others are answered."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from draftwood.core.seeds import counted
 from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
 from draftwood.engine.decode import Decoder
 
-_LEVELS = 100  # of an id, at most
+_LEVELS = 100  # the deepest nesting of an id
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(ONLY_PYTHON)
 
 
 def read_prompts(path: Path) -> list[Line]:
-    """All lines of a file, or of standard input if the path is ``-``; blank lines count but are skipped.
+    """All lines of a file, or of standard input if the path is ``-``. Blank lines are skipped but numbered.
 
     Raises:
-        ConfigError: a file that cannot be read, or holds nothing.
+        ConfigError: a file that cannot be read or is empty.
     """
     lines = [line for i, data in enumerate(read_lines(path)) if (line := _line(i, data)) is not None]
     if not lines:
         raise ConfigError(
-            f'{name_of_input(path)} holds no prompts: give one JSON object a line, such as {{"prompt": "Once upon a time"}}'
+            f'{name_of_input(path)} holds no prompts: give a JSON object per line, such as {{"prompt": "Once upon a time"}}'
         )
     return lines
 
 
 def read_texts(path: Path) -> list[str]:
-    """All prompts of a file of which every line is one.
+    """All prompts of a file, in which every line must be valid.
 
     Raises:
-        ConfigError: a file that cannot be read, or a line that is no prompt; names file and line.
+        ConfigError: a file that cannot be read, or an invalid line; names file and line.
     """
     lines = read_prompts(path)
     for line in lines:
@@ -67,7 +67,7 @@ def _line(index: int, data: bytes) -> Line | None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _carried(found: Any) -> dict[str, Any]:
@@ -77,13 +77,13 @@ def _carried(found: Any) -> dict[str, Any]:
     inside = [found["id"]]
     for _ in range(_LEVELS):
         inside = [e for v in inside if isinstance(v, list | dict) for e in (v.values() if isinstance(v, dict) else v)]
-    if inside:  # what can just be read could not be written
+    if inside:  # JSON that nests this deep can be read but not written
         raise ConfigError(f"the id is nested {_LEVELS} levels deep or more; give a number or a text")
     return {"id": found["id"]}
 
 
 def _prompt(found: Any, source: str) -> str:
-    """The prompt in a line, which has no key that is set for the whole run."""
+    """The prompt in a line. Keys of settings for the whole run are refused."""
     if not isinstance(found, dict):
         raise ConfigError(f'this is not a JSON object but {source.strip()[:40]}; write {{"prompt": "..."}}')
     prompt = found.get("prompt")
@@ -91,7 +91,7 @@ def _prompt(found: Any, source: str) -> str:
         came = f"prompt is {json.dumps(prompt)[:40]}, not text" if "prompt" in found else "there is no prompt"
         raise ConfigError(f'{came}; write {{"prompt": "..."}}')
     if not is_unicode(prompt):
-        raise ConfigError("the prompt holds half of a surrogate pair, no character; write \\ud83d\\ude00 or 😀 in full")
+        raise ConfigError("the prompt holds half of a surrogate pair; write \\ud83d\\ude00 or 😀 in full")
     if refused := sorted(_PER_RUN & found.keys()):
         option = "--" + refused[0].replace("_", "-")
         raise ConfigError(f"{refused[0]!r} is set for the whole run, with {option}, not line by line")
@@ -108,7 +108,7 @@ def _seed(found: Mapping[str, Any]) -> int | None:
 def tasks_of(
     lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, first_seed: int, facts: Mapping[str, Any]
 ) -> list[Task]:
-    """What is to be decoded for each line. Lines with errors are named on standard error.
+    """A task for each line. Lines with errors are reported on standard error.
 
     A line without a seed has the first seed plus its index.
 
@@ -143,7 +143,7 @@ def _task(line: Line, pair: Pair, decoder: Decoder, limits: Limits, first_seed: 
 
 
 def seed_of(line: Line, first_seed: int) -> int:
-    """The line's own seed, else one that depends on its place only.
+    """The line's own seed, else the first seed plus the line's index.
 
     Raises:
         ConfigError: the sum is out of range.

@@ -16,7 +16,7 @@ from draftwood.engine.requests import Piece, Request, Result
 def results(
     decoder: Decoder, requests: Sequence[Request], sampling: Sampling, watch: Callable[[Piece], Any] = lambda piece: None
 ) -> Iterator[tuple[int, Result]]:
-    """Row and result of every request as soon as it is finished; ``watch`` sees every piece.
+    """Yield row and result of each request when it is finished; ``watch`` is called with every piece.
 
     Raises:
         DraftwoodError: what :meth:`Decoder.stream` raises.
@@ -43,7 +43,7 @@ def results(
 
 
 def json_of(result: Result, sampling: Sampling) -> dict[str, Any]:
-    """What JSON tells of a text; at temperature 0 nothing is drawn, and no seed is named."""
+    """The JSON fields of a text; without the seed at temperature 0, where nothing is drawn."""
     found = result.to_json()
     if sampling.greedy:
         del found["seed"]
@@ -51,7 +51,7 @@ def json_of(result: Result, sampling: Sampling) -> dict[str, Any]:
 
 
 def summary(stats: Stats, decoder: Decoder) -> str:
-    """What a user wants to know about a run, in one line."""
+    """A run's speed, block efficiency and method in one line."""
     method = decoder.drafter.name
     if method != "ar":
         method += f" + {decoder.verifier.name}"
@@ -64,7 +64,7 @@ def summary(stats: Stats, decoder: Decoder) -> str:
 
 
 def name_of(method: Method) -> str:
-    """A method in short."""
+    """A short name of a method with its settings."""
     spec = METHODS.get(method.method)
     grows = spec is not None and spec.grows and "nodes" in spec.options and method.nodes is None
     parts = [method.method, method.shape or ("as it pays" if grows else "")]

@@ -1,4 +1,4 @@
-"""The options of ``draftwood generate`` as dataclasses: defaults and help stand here or in the package, and only once."""
+"""The options of ``draftwood generate`` as dataclasses, which hold the defaults and the help texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.seeds import drawn
 from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
 from draftwood.core.shapes import MAX_NODES
 
@@ -27,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AnyModels(Protocol):
-    """Which models, of any command."""
+    """The models of any command."""
 
     @property
     def target(self) -> str | None: ...
@@ -39,22 +38,22 @@ class AnyModels(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Which models: hub names or folders."""
+    """The models: hub names or folders."""
 
-    target: str | None = field(default=None, metadata={"help": "model whose text is wanted; the bundled one without it"})
-    draft: str | None = field(default=None, metadata={"help": "small model that drafts; it has the target's tokenizer"})
+    target: str | None = field(default=None, metadata={"help": "model whose text is generated; default: the bundled one"})
+    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """Where the random numbers start.
+    """The seed of the random numbers.
 
     Raises:
         ConfigError: a seed out of range.
     """
 
-    seed: int | None = field(default=None, metadata={"help": "same seed, same text; drawn and shown without it"})
+    seed: int | None = field(default=None, metadata={"help": "the same seed gives the same text; default: drawn and shown"})
 
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
@@ -71,12 +70,12 @@ class Files:
     """
 
     input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt each, and a seed and an id if wanted; - is standard input"}
+        default=None, metadata={"help": "JSON lines with a prompt and optionally a seed and an id; - is standard input"}
     )
     output: Path | None = field(
-        default=None, metadata={"help": "JSON lines with the texts; lines answered there already are kept and skipped"}
+        default=None, metadata={"help": "JSON lines with the texts; existing answers are kept and their prompts skipped"}
     )
-    batch_size: int = field(default=8, metadata={"help": "prompts of the input file that are continued together"})
+    batch_size: int = field(default=8, metadata={"help": "prompts of the input file per batch"})
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -86,10 +85,10 @@ class Files:
 @final
 @dataclass(frozen=True, kw_only=True)
 class DisplayOptions:
-    """What is shown."""
+    """Options of the display."""
 
     show: bool = field(
-        default=False, metadata={"help": "tell drafted tokens (cyan, or in ⟦ ⟧) from the target's own (yellow)"}
+        default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
     )
     compare: bool = field(default=False, metadata={"help": "decode without a draft too, and show the speed-up"})
     json: bool = field(default=False, metadata={"help": "print one JSON object and nothing else"})
@@ -111,7 +110,7 @@ class Settings:
     """All settings of ``draftwood generate``, checked as far as possible without the models.
 
     Raises:
-        ConfigError: options out of range, or that do not fit together.
+        ConfigError: options out of range, or in conflict.
         PairingError: a verifier that is not exact for the method.
     """
 
@@ -132,8 +131,7 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
-        """From the options by name, and the names of those that were given."""
-
+        """The settings from all options by name, and the names of the given ones."""
         return Settings(
             models=pick(Models, options),
             loading=pick(LoadOptions, options),
@@ -146,16 +144,8 @@ class Settings:
             given=given,
         )
 
-    @property
-    def drawn_seed(self) -> int:
-        """The seed, or a new one, short enough to be typed again."""
-        return drawn(self.seed)
-
     def open(self) -> tuple[Pair, Decoder, Sampling]:
-        """Load the models and build the decoder; what was not given of the sampling is the target's own setting.
-
-        A terminal shows a passing note, nothing else is said.
-        """
+        """Load the models and build the decoder. Sampling settings that were not given are the target's own."""
         from draftwood.api import load
         from draftwood.core.machine import set_threads
         from draftwood.loading.models import quiet_loading
@@ -168,18 +158,18 @@ class Settings:
             {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
         )
         decoder = pair.decoder(self.method, temperature=sampling.temperature)
-        list(decoder.stream([], sampling))  # refuses a verifier that is for another temperature
+        list(decoder.stream([], sampling))  # refuses a verifier for another temperature
         return pair, decoder, sampling
 
 
 def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
-    """Refuse a wrong shape or pairing before models are loaded. How long its blocks are, only the draft knows.
+    """Refuse a wrong shape or pairing before models are loaded. Block lengths are checked later: only the draft has them.
 
     Args:
-        samplings: what the sampling may turn out to be; the method has to fit one of them.
+        samplings: the possible samplings; the method has to fit one of them.
 
     Raises:
-        ConfigError: options that do not fit together; where nothing fits, what the last sampling refuses.
+        ConfigError: options in conflict; if no sampling fits, the error of the last one.
         PairingError: a verifier that is not exact for the method.
     """
     with note("Loading PyTorch"):
@@ -201,21 +191,25 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
 
 
 def check_display(display: DisplayOptions, method: Method) -> None:
-    """Refuse what cannot be shown.
+    """Refuse options of the display that exclude each other or have no effect.
 
     Raises:
-        ConfigError: options of the display that exclude each other, or have no effect.
+        ConfigError: names the options.
     """
     if display.show and display.json:
-        raise ConfigError("--show and --json exclude each other: colours have no place in JSON")
+        raise ConfigError("--show and --json exclude each other: JSON has no colours")
     if display.compare and method == Method(method="ar", verifier=method.verifier):
-        raise ConfigError("--compare sets a method beside plain decoding, but --method ar is plain decoding itself")
+        raise ConfigError("--compare compares a method with plain decoding, but --method ar is plain decoding itself")
 
 
 def generate_options(function: F) -> F:
     """All options of ``draftwood generate``."""
     bias = click.option(
-        "--logit-bias", multiple=True, metavar="TOKEN=VALUE", callback=_bias, help="add to this token's score; several times"
+        "--logit-bias",
+        multiple=True,
+        metavar="TOKEN=VALUE",
+        callback=_bias,
+        help="add to a token's score; repeatable",
     )
     function = bias(function)
     for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
@@ -230,7 +224,7 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         try:
             bias[int(token)] = float(value)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is not TOKEN=VALUE, a token's number and what to add: 42=-5") from None
+            raise click.BadParameter(f"{text!r} is not TOKEN=VALUE, such as 42=-5 to add -5 to token 42") from None
         if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
             raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
     return bias or None
@@ -238,7 +232,7 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 @final
 class Sectioned(click.Command):
-    """A command whose help shows its options by subject.
+    """A command whose help shows its options in sections.
 
     Args:
         sections: title -> the dataclasses whose fields are its options.

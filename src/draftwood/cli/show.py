@@ -1,4 +1,4 @@
-"""Text on its way to the screen or into a pipe."""
+"""Output of text to a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSAFE = {c: None for c in [*range(32), *range(127, 160)] if chr(c) not in "\n\
 
 @final
 class Screen:
-    """Standard output: bare text into a pipe; on a terminal the prompt comes first, and control characters are dropped."""
+    """Standard output. A pipe gets bare text; a terminal gets the prompt first, and no control characters."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -40,18 +40,18 @@ class Screen:
             click.echo(click.style(text, **style) if self.coloured and style else text, nl=False, color=True)
 
     def remark(self, text: str) -> None:
-        """A line beside the text: on the terminal if that is where the text goes, else on standard error."""
+        """A line about the text: on the same terminal, else on standard error."""
         click.echo(click.style(text, dim=True) if self.coloured else text, err=not self.terminal, color=self.coloured)
 
 
 @final
 class Painter:
-    """Tells drafted tokens from the target's own: by colour, or with drafted ones in brackets."""
+    """Marks drafted tokens by colour, or by brackets where there are no colours."""
 
     def __init__(self, screen: Screen, tokenizer: Any) -> None:
         self._screen = screen
         self._words = Detokenizer(tokenizer)
-        self._kinds: deque[bool] = deque()  # per character that is not out yet: was it drafted?
+        self._kinds: deque[bool] = deque()  # per pending character: was it drafted?
 
     @property
     def legend(self) -> str:

@@ -1,4 +1,4 @@
-"""One prompt: text as it comes, or one JSON object."""
+"""One prompt: streamed text, or one JSON object."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from draftwood.cli.results import json_of, results, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
+from draftwood.core.seeds import drawn
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
@@ -25,7 +26,7 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
     pair, decoder, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [settings.drawn_seed])
+    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)])
     method = pair.method(settings.method, temperature=sampling.temperature)
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
     write_one(
@@ -46,16 +47,13 @@ def run_single(settings: Settings, prompt: str) -> None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class OneText:
-    """One text to be written.
+    """One text and how it is decoded and shown.
 
     Attributes:
-        decoder: writes it.
-        plain: writes it without a draft too, to compare; None if that is not wanted.
-        request, sampling: what to write, and how tokens are drawn.
-        display: what is shown.
-        shown_before: what a terminal shows in front of the text.
-        head: what JSON says in front of the text.
-        method: what is drafted and how it is verified.
+        plain: the decoder without a draft, for ``--compare``; None without that option.
+        shown_before: the text that a terminal shows first.
+        head: the first fields of the JSON object.
+        method: the drafting method and the verifier.
         dtype: number format of the target.
     """
 
@@ -71,12 +69,12 @@ class OneText:
 
     @property
     def seed(self) -> str:
-        """The seed, where it matters."""
+        """The seed as a note; empty where nothing is drawn."""
         return "" if self.sampling.greedy else f"seed {self.request.seed}"
 
 
 def write_one(one: OneText) -> None:
-    """Write one text, and what is wanted with it."""
+    """Decode and print one text, with the comparison and the remarks of its display."""
     if one.plain is not None:
         _warm_up([one.decoder, one.plain], one)
     if one.display.json:
@@ -98,7 +96,7 @@ def write_one(one: OneText) -> None:
 
 
 def _warm_up(decoders: list[Decoder], one: OneText) -> None:
-    """A few tokens in turn, so that no decoder pays alone for what only the first run costs."""
+    """Decode a few tokens with each decoder in turn, so that first-run costs do not count for one alone."""
     short = replace(one.request, limits=_WARM_UP)
     for decoder in decoders * 2:
         list(results(decoder, [short], one.sampling))
@@ -144,23 +142,23 @@ def _verdict(result: Result, plain: Result, one: OneText) -> str:
     text = (
         f"Plain decoding: {plain.stats.new_tokens} tokens in {plain.stats.total_seconds:.2f} s: "
         f"{found['tokens_per_second']:.1f} tokens/s. Speed-up {found['speed_up']:.2f} (one run of each; 'draftwood bench' "
-        "takes more). "
+        "repeats). "
     )
     if found["identical"]:
         return text + "The two texts are identical."
     if not verifier.lossless:
         return text + (
-            f"The two texts differ, as verifier {verifier.name} also keeps tokens that the target likes nearly as well as "
-            f"its best one. Plain decoding writes: {plain.text}"
+            f"The two texts differ, because verifier {verifier.name} also keeps tokens whose scores are close to "
+            f"the target's best. Plain decoding writes: {plain.text}"
         )
     if verifier.reads == "argmax":
         pairs = enumerate(zip(result.token_ids, plain.token_ids, strict=False))
         at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(result.token_ids), len(plain.token_ids)))
         return text + (
-            f"The two texts differ from token {at} on: there two tokens were so close that rounding in "
+            f"The two texts differ from token {at} on: two scores were so close there that rounding in "
             f"{one.dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
         )
     return (
         text
-        + f"The two texts differ, as verifier {verifier.name} uses other random numbers; their distribution is the same."
+        + f"The two texts differ because verifier {verifier.name} uses other random numbers; their distribution is the same."
     )

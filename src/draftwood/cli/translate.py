@@ -21,13 +21,13 @@ from draftwood.core.settings import Method
 def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     """Translate TEXT, or every line of standard input if TEXT is -, or every line of a file (--input).
 
-    Without further options the bundled pair of models is used, which translates German to English. Decoding is greedy:
-    the translation is the one that the target writes alone, unless --beta or --tau allow others that it likes nearly as
-    well. A text is translated in one piece; single sentences work best.
+    The default is the bundled pair of models, which translates German to English. Decoding is greedy: the translation is
+    the target's own, unless --beta or --tau accept tokens whose scores are close to its best. A text is translated in one
+    piece; single sentences work best.
 
-    With --input, line n of --output (or of standard output) translates line n. Lines that are too long or no UTF-8 are
-    named on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
-    file appears when all is done; if a run is stopped, the same command goes on where it was.
+    With --input, line n of --output (or of standard output) translates line n. Lines that are too long or not UTF-8 are
+    reported on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
+    file appears when all lines are done. The same command resumes a stopped run.
     """
     settings = Settings.of(options)
     text = None if text is None else typed(text)
@@ -63,7 +63,7 @@ def run_one(settings: Settings, text: str) -> None:
 
 
 def _check_together(ctx: click.Context, settings: Settings, text: str | None) -> None:
-    """Refuse by name what would have no effect."""
+    """Refuse options that would have no effect."""
     files, display = settings.files, settings.display
     if text is None and files.input is None:
         raise ConfigError('there is no text: give a sentence such as "Guten Tag.", - for standard input, or --input FILE')

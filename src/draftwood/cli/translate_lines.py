@@ -1,4 +1,4 @@
-"""``draftwood translate --input``: what is particular to a file of sentences."""
+"""``draftwood translate --input``: a file of sentences."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from draftwood.core.errors import CacheError, ConfigError
 
 
 def run_lines(settings: Settings) -> int:
-    """Translate every line of the input that is not translated yet; returns how many lines could not be.
+    """Translate the input lines that are not translated yet; returns the number of failed lines.
 
     Raises:
-        ConfigError: files that cannot be read, written or taken up again.
+        ConfigError: files that cannot be read, written or resumed.
     """
     files = settings.files
     source = Path("-") if files.input is None else files.input
@@ -69,7 +69,7 @@ def _complete(settings: Settings, lines: Sequence[Line]) -> int:
 
 
 def _task(line: Line, opened: Opened, settings: Settings) -> Task:
-    """What is to be decoded for a line. A line that cannot be translated is named on standard error."""
+    """The task of a line. An invalid line is reported on standard error."""
     head = {"index": line.index, "source": line.source}
     if not line.text.strip():
         return Task(index=line.index, request=None, record={**head, "text": "", "token_ids": []})

@@ -1,4 +1,4 @@
-"""The options of ``draftwood translate`` as dataclasses: defaults and help stand here or in the package, and only once."""
+"""The options of ``draftwood translate`` as dataclasses, which hold the defaults and the help texts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 @final
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Which models: hub names or folders."""
+    """The models: hub names or folders."""
 
     target: str | None = field(
-        default=None, metadata={"help": "encoder-decoder model that translates; the bundled one without it"}
+        default=None, metadata={"help": "encoder-decoder model that translates; default: the bundled one"}
     )
     draft: str | None = field(
         default=None,
@@ -44,9 +44,9 @@ class Models:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """How far is drafted."""
+    """The length of a drafted block."""
 
-    k: int | None = field(default=None, metadata={"help": "tokens drafted in one pass, as --shape; the draft's own number"})
+    k: int | None = field(default=None, metadata={"help": "tokens drafted in one pass; default: the draft's own number"})
 
     def __post_init__(self) -> None:
         if self.k is not None and not 1 <= self.k <= MAX_NODES:
@@ -56,10 +56,10 @@ class Block:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long a translation may become."""
+    """The most tokens of a translation."""
 
     max_new_tokens: int | None = field(
-        default=None, metadata={"help": "the most tokens of a translation; without it, what the model's own settings allow"}
+        default=None, metadata={"help": "most tokens of a translation; default: the model's own limit"}
     )
 
 
@@ -72,12 +72,12 @@ class Files:
         ConfigError: a batch size below 1.
     """
 
-    input: Path | None = field(default=None, metadata={"help": "text with a sentence a line; - is standard input"})
+    input: Path | None = field(default=None, metadata={"help": "text with one sentence per line; - is standard input"})
     output: Path | None = field(
         default=None,
-        metadata={"help": "text with the translations, line by line; a stopped run goes on from OUTPUT.partial"},
+        metadata={"help": "text with the translations, line by line; a stopped run resumes from OUTPUT.partial"},
     )
-    batch_size: int = field(default=8, metadata={"help": "sentences that are translated together"})
+    batch_size: int = field(default=8, metadata={"help": "sentences per batch"})
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -91,25 +91,25 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Files": (Files,),
     "Display": (DisplayOptions,),
 }
-_LEFT_OUT = ("profile", "weights")  # those are for language models
+_LEFT_OUT = ("profile", "weights")  # for language models only
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """Models that are ready, and how they are used."""
+    """Loaded models with their decoder and method."""
 
     translator: Translator
     decoder: Decoder
     method: Method
 
     def limits(self, settings: Settings) -> Limits:
-        """How long a translation may become."""
+        """The most tokens of a translation."""
         most = settings.length.max_new_tokens
         return self.translator.limits if most is None else Limits(max_new_tokens=most)
 
     def facts(self, settings: Settings) -> dict[str, Any]:
-        """What the translations depend on, as plain values."""
+        """The settings that the translations depend on, as plain values."""
         from draftwood.cli.job.resume import end_facts, model_facts, text_facts
         from draftwood.loading.models import named_or_bundled
 
@@ -130,7 +130,7 @@ class Settings:
     """All settings of ``draftwood translate``, checked as far as possible without the models.
 
     Raises:
-        ConfigError: options out of range, or that do not fit together.
+        ConfigError: options out of range, or in conflict.
         PairingError: a verifier that is not exact for the method.
     """
 
@@ -148,14 +148,14 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> Settings:
-        """From the options by name.
+        """The settings from all options by name.
 
         Raises:
             ConfigError: both ``k`` and a shape.
         """
         method, k = pick(Method, options), pick(Block, options).k
         if k is not None and method.shape is not None:
-            raise ConfigError(f"--k {k} and --shape {method.shape} both say how far is drafted: leave one of them out")
+            raise ConfigError(f"--k {k} and --shape {method.shape} both set the length of a block: leave one of them out")
         return Settings(
             models=pick(Models, options),
             loading=pick(LoadOptions, options),
@@ -166,7 +166,7 @@ class Settings:
         )
 
     def open(self) -> Opened:
-        """Load the models and build the decoder; says on standard error what the target asks for and does not get."""
+        """Load the models and build the decoder. Ignored settings of the target are reported on standard error."""
         from draftwood.core.machine import set_threads
         from draftwood.loading.models import quiet_loading
         from draftwood.translation import load_translator
@@ -180,7 +180,7 @@ class Settings:
         opened = Opened(
             translator=translator, decoder=translator.decoder(self.method), method=translator.method(self.method)
         )
-        translator.request((), opened.limits(self), 0)  # limits that leave no room are refused before anything is written
+        translator.request((), opened.limits(self), 0)  # refuses impossible limits before anything is written
         return opened
 
 

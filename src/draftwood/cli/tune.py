@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where prompts come from and where the profile goes."""
+    """The file of prompts and the file of the profile."""
 
     input: Path | None = field(
-        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; some stories and sums without it"}
+        default=None, metadata={"help": "JSON lines with a prompt each, as for generate; default: built-in stories and sums"}
     )
     out: Path | None = field(
-        default=None, metadata={"help": "the profile; without it a file in the user's cache, which is then found by itself"}
+        default=None, metadata={"help": "the profile; default: a file in the user's cache, which is used automatically"}
     )
 
 
-@click.command(name="tune", short_help="Measure what is fastest for a pair on this machine, and remember it.")
+@click.command(name="tune", short_help="Find the fastest method of a pair on this machine, and store it.")
 @dataclass_options(Models)
 @dataclass_options(LoadOptions, leave_out=("profile",))
 @dataclass_options(Files)
 @dataclass_options(Sizes)
 def command(**options: Any) -> None:
-    """Measure what is fastest for a pair of models on this machine, and write it into a profile.
+    """Find the fastest methods of a pair of models on this machine, and write them into a profile.
 
     Methods that draft small, middling and large trees, prompt lookup and plain decoding continue the same prompts in turn.
-    The faster half goes on to the next rung, until two are left at each temperature; the fastest becomes the choice.
+    The faster half advances to the next rung, until two are left at each temperature. The fastest one is chosen.
 
-    From then on --method auto takes the choice for the nearest temperature when this pair is loaded here.
+    Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
     from draftwood.api import load
     from draftwood.core.machine import set_threads
@@ -65,19 +65,21 @@ def command(**options: Any) -> None:
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))
     profile_key = pair.profile_key
     if profile_key is None:
-        raise ConfigError(f"a profile belongs to files, but those of {models.target} or its draft are nowhere: give folders")
+        raise ConfigError(
+            f"a profile belongs to model files, and those of {models.target} or its draft were not found: give folders"
+        )
     path = default_path(profile_key) if files.out is None else files.out
     path.parent.mkdir(parents=True, exist_ok=True)
     with _progress() as on_progress:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     _write(path, profile_key, found, sizes)
-    click.echo(_told(found))
+    click.echo(_table(found))
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
 
 
 def _prompts(path: Path | None, most: int) -> list[str]:
-    """The first prompts of the file, or the built-in ones, the sources in turn."""
+    """The first prompts of the file, or of the built-in ones with alternating sources."""
     if path is not None:
         from draftwood.cli.prompts import read_texts
 
@@ -87,7 +89,7 @@ def _prompts(path: Path | None, most: int) -> list[str]:
 
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
-    """A bar on stderr, drawn between two texts: a thread that redraws on its own would compete with the models."""
+    """A bar on standard error, redrawn between two texts: a drawing thread would compete with the models."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -105,7 +107,7 @@ def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -
     replace_file(path, text_of(document(profile_key, found.choices, rest)))
 
 
-def _told(found: Findings) -> str:
+def _table(found: Findings) -> str:
     from draftwood.cli.results import name_of
 
     lines = ["temperature  method                      texts  tokens/round  tokens/s"]

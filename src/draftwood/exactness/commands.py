@@ -25,10 +25,10 @@ class CheckConfig:
     """Settings of a check: models, prompts and number of samples."""
 
     target: str | None = field(
-        default=None, metadata={"help": "model whose distribution is wanted; the bundled one by default"}
+        default=None, metadata={"help": "model whose distribution is tested; default: the bundled one"}
     )
     draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
-    prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text, repeatable; built-in by default"})
+    prompt: tuple[str, ...] = field(default=(), metadata={"help": "beginning of a text, repeatable; default: built-in ones"})
     samples: int = field(default=128, metadata={"help": "number of texts"})
     new_tokens: int = field(default=32, metadata={"help": "new tokens in each text"})
     enumerate: int | None = field(
@@ -46,7 +46,7 @@ class CheckConfig:
         if self.enumerate < 1:
             raise ConfigError(f"enumerate is {self.enumerate}: give 1 or more, or leave it out")
         if given := [name for name in ("samples", "new_tokens") if getattr(self, name) != getattr(type(self), name)]:
-            raise ConfigError(f"enumerate draws no samples, but {' and '.join(given)} came too: leave one of them out")
+            raise ConfigError(f"enumerate draws no samples, but {' and '.join(given)} also came: leave one of them out")
 
 
 @click.command(name="check")
@@ -58,10 +58,9 @@ def command(**options: Any) -> None:
     """Test whether the output of a pair and a method follows the target's distribution.
 
     The target alone scores the texts. With --enumerate 2 no text is drawn: every random choice up to the second token is
-    tried, and the resulting distribution is compared with the target's. That takes a tiny vocabulary, or few possible
+    tried, and the resulting distribution is compared with the target's. This needs a tiny vocabulary, or few possible
     tokens: --top-k 4.
     """
-
     config = pick(CheckConfig, options)
     report, facts = _check(config, pick(LoadOptions, options), pick(Method, options), pick(Sampling, options))
     text = f"{facts['method']} by {facts['engine']}: {report.summary()}"
@@ -73,7 +72,7 @@ def command(**options: Any) -> None:
 def _check(
     config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
-    """The report, and what it is about: method, engine and fallback."""
+    """The report, and the method, engine and fallback of the tested pair."""
     from draftwood.api import load
     from draftwood.core.machine import set_threads
     from draftwood.exactness.enumeration import enumerated

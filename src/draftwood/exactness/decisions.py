@@ -59,6 +59,7 @@ class Decision:
 Rule: TypeAlias = Callable[
     [DraftTree, Float[Tensor, "row node n"], Sequence[list[int]]], tuple[list[list[Trial]], list[Tensor]]
 ]
+"""From a tree, the target and the paths: each row's trials, and the residual at the end of its path."""
 
 
 def _recursive(
@@ -115,9 +116,10 @@ def _last(residuals: Mapping[tuple[int, int], Tensor], target_logp: Tensor, row:
 
 
 RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
-
+"""Draws that choose siblings at random from recorded distributions."""
 
 RULES: Final[Mapping[str, Rule]] = {"recursive": _recursive, "traversal": _traversal}
+"""Rules by the verifier's name. A matching verifier has none: it decides nothing at random."""
 
 
 def decisions(this_round: Round, rule: Rule) -> list[Decision]:

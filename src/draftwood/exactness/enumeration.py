@@ -3,7 +3,7 @@
 Every random choice of the engine is tried with each of its outcomes (:mod:`draftwood.exactness.tape`). The result is the
 joint distribution of the first tokens, without any sampling error. It is compared with the target's own distribution: one
 plain forward per prefix, without trees or caches. Under the coupled verifier the text is a function of the noise. There a
-few noises of each text position are taken as equally likely, and the target alone picks its tokens with the same noises.
+few noises of each text position are equally likely, and the target alone picks its tokens with the same noises.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import scores_of, single_sampler
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
 
-MOST_TOKENS: Final = 16  # tokens that may be possible where one is drawn
+MOST_TOKENS: Final = 16  # most tokens that may be possible at a draw
 NOISES: Final = 16  # noises of a text position, under the coupled verifier
-_ROWS, _NUMBERS = 512, 1 << 21  # most branches run together, and most scores of theirs after one token
+_ROWS, _NUMBERS = 512, 1 << 21  # most branches in one batch, and most scores of the batch after one token
 
 
 @final
@@ -63,7 +63,7 @@ class Enumerated:
         return asdict(self)
 
     def summary(self) -> str:
-        """The verdict and its reasons, as one sentence or two."""
+        """The verdict and its reasons, as one line."""
         prompts = f"{self.prompts} prompts" if self.prompts > 1 else "a prompt"
         own = "own distribution" if self.noises is None else f"own picks with the same {self.noises} noises of each position"
         return (
@@ -108,12 +108,12 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
         ConfigError: the combination cannot be enumerated.
     """
     if sampling.greedy:
-        raise ConfigError("temperature 0 leaves nothing to enumerate, there is one text only: leave --enumerate out")
+        raise ConfigError("temperature 0 leaves nothing to enumerate, since there is one text only: leave --enumerate out")
     dtype = pair.target.model.dtype
     if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
         raise ConfigError(
             f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give "
-            "--dtype float32 or float64, or leave it out: check then samples"
+            "--dtype float32 or float64, or leave it out, so that check samples"
         )
     certain = decoder.verifier.reads == "argmax" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
     possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)
@@ -121,7 +121,7 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
         raise ConfigError(
             f"{possible} tokens are possible at every position (of a vocabulary of {pair.target.vocab_size}), and "
             f"--enumerate tries each of them wherever one is drawn: give --top-k {MOST_TOKENS} or less, or leave "
-            "--enumerate out: check then samples"
+            "--enumerate out, so that check samples"
         )
     return max(1e-9, 1024 * torch.finfo(dtype).eps)
 

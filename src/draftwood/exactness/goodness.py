@@ -1,4 +1,4 @@
-"""Goodness of fit: whether texts of any origin follow the target's distribution, by the target alone.
+"""Goodness of fit: a test of texts of any origin against the target's distribution, by the target alone.
 
 Each new token becomes a PIT value: its position, from 0 to 1, in the target's distribution at its own prefix. This is a
 randomised probability integral transform (Brockwell 2007). If the texts follow the target, PIT values are uniform and

@@ -18,24 +18,9 @@ from torch import Tensor
 from draftwood.core.draws import Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.exactness.decisions import (
-    RANDOM_DRAWS,
-    RULES,
-    Decision,
-    Trial,
-    decisions,
-    drafted,
-)
+from draftwood.exactness.decisions import RANDOM_DRAWS, RULES, Decision, Trial, decisions, drafted
 from draftwood.exactness.evidence import STAKES, of_events, of_mean, of_pairs, of_wealth, wealth
 from draftwood.exactness.reuse import LIKELY, ratios
-
-"""From a tree, the target and the paths: each row's trials, and the residual at the end of its path."""
-
-
-"""Ways of choosing siblings at random from recorded distributions."""
-
-"""Rules by the verifier's name. A matching verifier has none: it decides nothing at random."""
-
 
 DEEPEST: Final = 8  # deeper trials share one test
 LAST: Final = 4  # later siblings share one test

@@ -2,8 +2,8 @@
 
 Each row of a batch plays one tape, a record of random choices. Where its script ends, a row takes the first outcome and adds
 the others as new scripts. Together the tapes enumerate the exact joint distribution of whole texts, through the real engine.
-A row's choices must not depend on its neighbours, or scripts would be read out of step. The probabilities of all branches
-would then not add up to one, which is checked.
+A row's choices must not depend on its neighbours. Otherwise scripts are read out of step, and the probabilities of all
+branches do not add up to one, which is checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests across tokens and texts: whether tokens depend on others that they should not depend on.
+"""Tests of independence between tokens of one text and of different texts.
 
 Given its own prefix, a freshly drawn token is independent of how earlier tokens, or tokens of other texts, were picked. Two
 tests check pairs of tokens. *Noise*: is the later token likelier to be the pick of the earlier one's Gumbel noise

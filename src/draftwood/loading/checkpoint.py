@@ -1,4 +1,4 @@
-"""What can be wrong with a model's files, told by the name of the file, the tensor or the option."""
+"""Errors of a model's files, with the name of the file, the tensor or the option."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
+from draftwood.loading.profile import folder_of
 
 CONFIG: Final = "config.json"
-_SHOWN = 3  # tensors that are named
+_SHOWN = 3  # tensors that a message names
 _ADVICE = (
     f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json) or the name of a hub model with "
     "safetensors weights"
@@ -19,12 +20,12 @@ _ADVICE = (
 
 
 def check_path(name: object) -> None:
-    """Refuse what is neither a folder with a model nor the name of a hub model that can be read.
+    """Refuse a name that is neither a folder with a model nor a readable hub model.
 
-    The hub is asked once, and only about models that are not in its local cache.
+    Only models that are not in the local cache are looked up on the hub, once.
 
     Raises:
-        ModelError: says what is missing.
+        ModelError: names what is missing.
     """
     if not isinstance(name, str | Path) or not str(name):
         raise ModelError(
@@ -43,11 +44,11 @@ def check_path(name: object) -> None:
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
     else:
-        _ask_the_hub(text)
+        _check_hub(text)
 
 
 def _check_generation_config(path: Path) -> None:
-    """Transformers passes over one that cannot be read, and the texts would follow another distribution."""
+    """Refuse an unreadable file. Transformers ignores it, and texts would follow another distribution."""
     try:
         if path.is_file() and not isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
             raise ValueError("it holds no object")
@@ -55,8 +56,8 @@ def _check_generation_config(path: Path) -> None:
         raise ModelError(f"{path} cannot be read as JSON ({error}): correct it, or remove it") from error
 
 
-def _ask_the_hub(name: str) -> None:
-    """One question, without the minute of repeated attempts that loading would make."""
+def _check_hub(name: str) -> None:
+    """Request the config once. Loading would repeat failed requests for a minute."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -64,18 +65,18 @@ def _ask_the_hub(name: str) -> None:
         if isinstance(try_to_load_from_cache(name, CONFIG), str):
             return
         if constants.HF_HUB_OFFLINE:
-            why = "it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the hub; check the name, or unset that"
+            why = "it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub; check the name, or unset that"
         else:
             get_hf_file_metadata(hf_hub_url(name, CONFIG))
             return
     except HFValidationError:
         why = "that is neither a folder nor a possible name on the hub"
     except GatedRepoError:
-        why = "its owner grants access on its hub page; ask there, then log in with 'hf auth login'"
+        why = "its owner grants access on its hub page; request it there, then log in with 'hf auth login'"
     except RepositoryNotFoundError:
         why = "the hub knows no such model; check the name, or log in with 'hf auth login' if it is private"
     except EntryNotFoundError:
-        why = f"it holds no {CONFIG}, so it is no model for transformers"
+        why = f"it holds no {CONFIG}, so transformers cannot load it"
     except Exception as error:
         said = _first_line(error)
         why = f"it is not in the local cache, and the hub could not be reached ({said}); check the name and the network"
@@ -83,12 +84,12 @@ def _ask_the_hub(name: str) -> None:
 
 
 def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
-    """Refuse a model whose files do not hold exactly its tensors: what is missing would be random.
+    """Refuse a model whose files do not hold exactly its tensors, since missing ones would be random.
 
     Args:
         name: the model's folder or hub name.
-        found: what ``from_pretrained(..., output_loading_info=True)`` of ``transformers`` says about the files. Tied tensors
-            and those that the model's class may lack or ignore are not in there.
+        found: the loading info of ``from_pretrained(..., output_loading_info=True)`` in ``transformers``. It leaves out tied
+            tensors and those that the model's class may lack or ignore.
 
     Raises:
         ModelError: names the first few tensors of each kind.
@@ -108,13 +109,13 @@ def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
 
 
 def cannot_load(what: str, name: str | Path, error: Exception) -> str:
-    """A sentence for an error of ``transformers``; ``what`` is the part of the model that was loaded."""
+    """A message for an error of ``transformers``; ``what`` is the part that was being loaded."""
     begin = f"the {what} of {str(name)!r} cannot be loaded: "
     if is_out_of_memory(error):
         return f"{begin}it needs more memory than there is; take a smaller model, or a shorter number format (bfloat16)"
     if "trust_remote_code" in str(error):
         return (
-            f"{begin}it brings Python code of its own, which runs only where it is trusted; read that code, then give "
+            f"{begin}it needs Python code of its own, which does not run unless you trust it; read that code, then give "
             "--trust-remote-code, in Python LoadOptions(trust_remote_code=True)"
         )
     if broken := _unreadable(name):
@@ -123,10 +124,11 @@ def cannot_load(what: str, name: str | Path, error: Exception) -> str:
 
 
 def _unreadable(name: str | Path) -> str | None:
-    """Which file of a model is damaged, and how; None if none is."""
+    """The first damaged file of a model, with the error; None if there is none."""
     from safetensors import safe_open
 
-    for path in sorted(_folder(name).glob("*")):
+    folder = folder_of(name)
+    for path in sorted(folder.glob("*")) if folder is not None else ():
         try:
             if path.suffix == ".json":
                 json.loads(path.read_text(encoding="utf-8"))
@@ -136,16 +138,6 @@ def _unreadable(name: str | Path) -> str | None:
         except Exception as error:
             return f"its file {str(path)!r} cannot be read ({_first_line(error).rstrip('.')})"
     return None
-
-
-def _folder(name: str | Path) -> Path:
-    """Where the files are: the folder itself, or the hub's local cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if Path(name).is_dir():
-        return Path(name)
-    found = try_to_load_from_cache(str(name), CONFIG)
-    return Path(found).parent if isinstance(found, str) else Path(name)
 
 
 def _first_line(error: Exception) -> str:
@@ -167,10 +159,10 @@ def _shape(sizes: Any) -> str:
 
 @contextmanager
 def naming_the_config() -> Iterator[None]:
-    """Name the generation config in errors of values that are none, which come from deep inside ``transformers``.
+    """Name the generation config in errors that invalid values of it cause deep inside ``transformers``.
 
     Raises:
-        ModelError: in their place.
+        ModelError: replaces such an error.
     """
     try:
         yield
@@ -178,6 +170,6 @@ def naming_the_config() -> Iterator[None]:
         if isinstance(error, DraftwoodError):
             raise
         raise ModelError(
-            f"the target's generation config holds a value that generate does not take either ({error}): correct "
+            f"the target's generation config holds a value that generate refuses too ({error}): correct "
             "generation_config.json, or give a Sampling of your own"
         ) from error

@@ -1,7 +1,7 @@
 """The generation config of a model, honoured as ``model.generate`` of ``transformers`` does.
 
-For an encoder-decoder model that is the text of ``num_beams=1, do_sample=False``; settings that draft trees do not honour
-become remarks. For a causal language model it is the distribution of ``generate``, and such settings are refused by name.
+An encoder-decoder model gives the text of ``num_beams=1, do_sample=False``; settings that draft trees do not honour become
+remarks. A causal language model gives the distribution of ``generate``; such settings are refused by name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from draftwood.core.settings import Sampling
 from draftwood.loading.checkpoint import naming_the_config
 from draftwood.loading.unsupported import found_in
 
-_START = 1  # tokens that the decoder reads before anything is written
+_START = 1  # the start token, which the decoder reads first
 _SAYS = "the model's generation config says"
-_TOP_K = 50  # of a config that samples and names none
+_TOP_K = 50  # default of generate for a config that samples
 _DRAWN = ("temperature", "top_k", "top_p", "min_p")
-_WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``generate``; neutral outside of 0 to 1
+_WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``generate``; neutral outside (0, 1)
     "typical_p": lambda value, _: hf.TypicalLogitsWarper(mass=value),
     "epsilon_cutoff": lambda value, _: hf.EpsilonLogitsWarper(epsilon=value),
     "eta_cutoff": lambda value, device: hf.EtaLogitsWarper(epsilon=value, device=device),
@@ -35,14 +35,14 @@ _WARPERS: Mapping[str, Callable[[float, Any], Any]] = {  # in the order of ``gen
 @final
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a generation config says of an encoder-decoder model's texts.
+    """Defaults of an encoder-decoder model's texts from its generation config.
 
     Attributes:
-        prompt: what the decoder begins with: the start token, and the one that is forced to come first (a language).
-        sampling: greedy decoding under everything that changes the scores.
-        limits: how long a text may become, counted as ``max_new_tokens`` of ``generate``: all tokens after the start token.
-        final: the token that a text ends with where the limits end it.
-        remarks: what the config says and is not honoured, in sentences.
+        prompt: the decoder's first tokens: the start token, and a forced first one (such as a language) if there is one.
+        sampling: greedy decoding with all changes of the scores.
+        limits: the most tokens after the start token, like ``max_new_tokens`` of ``generate``.
+        final: the last token of a text that the limits end.
+        remarks: settings that are not honoured, one sentence each.
     """
 
     prompt: tuple[int, ...]
@@ -60,7 +60,7 @@ def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
         longest: most tokens that its decoder can read, None if unlimited.
 
     Raises:
-        ModelError: nothing says what the decoder begins with.
+        ModelError: the config names no start token.
     """
     settings = _settings(model)
     forced = settings.pop("forced_bos_token_id", None)
@@ -81,16 +81,16 @@ def defaults_of(model: Any, eos: list[int], longest: int | None) -> Defaults:
 
 
 def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = None) -> Sampling:
-    """How a causal language model draws its tokens in ``model.generate``: greedily unless ``do_sample`` says otherwise.
+    """The sampling of a causal language model in ``model.generate``: greedy without ``do_sample``.
 
     Args:
         eos: its end-of-text tokens.
-        given: settings of a :class:`Sampling` that take the place of the model's own, by name; biases and processors join
-            them. A temperature also decides whether anything is drawn. If so, what the config says of truncation counts, and
-            the ``top_k`` of 50 that ``generate`` has by default only where the config says ``do_sample``.
+        given: settings of a :class:`Sampling` by name. They replace the model's own; biases and processors are added to
+            them. A temperature also decides whether tokens are drawn. If so, the config's truncation applies. The default
+            ``top_k`` of 50 in ``generate`` applies only where the config says ``do_sample``.
 
     Raises:
-        ConfigError: a setting that cannot be honoured, or a given truncation of the most likely text; it is named.
+        ConfigError: a setting that cannot be honoured, or truncation without drawing; names it.
     """
     check_settings("given", given or {}, Sampling)
     own, given = _settings(model), dict(given or {})
@@ -104,7 +104,7 @@ def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, An
     settings = {"top_k": _TOP_K, **own} if own.get("do_sample") is True else own
     settings = {**settings, **{name: given.pop(name) for name in (*_DRAWN, "repetition_penalty") if name in given}}
     vocab = int(model.get_output_embeddings().weight.shape[0])
-    forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate passes over others too
+    forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate ignores others too
     bias = {**(given.pop("logit_bias", None) or {}), **dict.fromkeys(forbidden, -float("inf"))}
     processors = [*_behind_prompts(settings, eos, model.device), *(given.pop("processors", None) or ())]
     warpers = [make(settings[n], model.device) for n, make in _WARPERS.items() if drawn and 0 < settings.get(n, 0) < 1]
@@ -139,11 +139,11 @@ def _refuse(own: Mapping[str, Any], given: Mapping[str, Any], *, drawn: bool) ->
 
 
 def refuse_idle(given: Mapping[str, Any], why: str) -> None:
-    """Refuse settings that only change what is drawn, where nothing is.
+    """Refuse settings that only matter for drawing where nothing is drawn.
 
     Args:
-        given: settings by name; a temperature makes all of them count, or is 0 on purpose.
-        why: nothing is drawn.
+        given: settings by name. With a temperature among them nothing is refused.
+        why: the reason why nothing is drawn.
 
     Raises:
         ConfigError: names the setting.
@@ -153,16 +153,16 @@ def refuse_idle(given: Mapping[str, Any], why: str) -> None:
 
 
 def remarks(model: Any) -> tuple[str, ...]:
-    """What the config of a causal language model says and no :class:`Sampling` can say, in sentences."""
+    """Settings of a causal language model's config that no :class:`Sampling` can express, one sentence each."""
     found = found_in(_settings(model))
     return tuple(f"{_SAYS} {setting}: {why}" for setting, why, row in found if row.pair == "remark")
 
 
 def final_token(model: Any) -> int | None:
-    """The token that a text ends with where its limits end it (``forced_eos_token_id``), None if any may.
+    """The last token of a text that its limits end (``forced_eos_token_id``), None if it may be any.
 
     Raises:
-        ModelError: no number of a token that the model knows.
+        ModelError: not a token of the model.
     """
     forced = _settings(model).get("forced_eos_token_id")
     several: list[Any] = forced if isinstance(forced, list) else [forced]
@@ -174,12 +174,12 @@ def final_token(model: Any) -> int | None:
             f"the target's generation config says forced_eos_token_id={forced!r}, but the target knows tokens 0 to "
             f"{vocab - 1}: correct it"
         )
-    found: int = min(several)  # of equal scores the first is taken
+    found: int = min(several)  # generate takes the first of equal scores
     return found
 
 
 def _settings(model: Any) -> dict[str, Any]:
-    """What the generation config says, without what it leaves open."""
+    """The settings in the generation config, without unset ones."""
     config = getattr(model, "generation_config", None)
     return {} if config is None else {name: value for name, value in config.to_diff_dict().items() if value is not None}
 
@@ -190,13 +190,13 @@ def _start_token(model: Any) -> int:
         if isinstance(found, int):
             return found
     raise ModelError(
-        "the target's generation config has no decoder_start_token_id, so nothing says what its texts begin with: add it to "
+        "the target's generation config has no decoder_start_token_id, the first token of its texts: add it to "
         "generation_config.json"
     )
 
 
 def _most(settings: Mapping[str, Any], longest: int | None) -> int:
-    """The longest text in tokens: what the generation config says, else the model's positions, else the usual limit."""
+    """The most tokens of a text: from the generation config, else the model's positions, else the default limit."""
     if settings.get("max_new_tokens") is not None:
         return int(settings["max_new_tokens"])
     length = settings.get("max_length") or longest
@@ -204,25 +204,25 @@ def _most(settings: Mapping[str, Any], longest: int | None) -> int:
 
 
 def _forbidden(settings: Mapping[str, Any], eos: list[int]) -> list[int]:
-    """Tokens that must never come."""
+    """Tokens that must not occur."""
     words = [word[0] for word in settings.get("bad_words_ids") or () if not _by_processor(word, settings)]
     return [*(token for token in words if token not in eos), *(settings.get("suppress_tokens") or ())]
 
 
 def _by_processor(word: list[int], settings: Mapping[str, Any]) -> bool:
-    """Whether a bad word is a processor's affair: several tokens, or the forced first token, which comes all the same."""
+    """Whether a bad word needs a processor: several tokens, or the forced first token, which is not suppressed there."""
     return len(word) > 1 or word[0] == settings.get("forced_bos_token_id")
 
 
 def _penalty(settings: Mapping[str, Any]) -> float:
-    """A repetition penalty comes behind a bias of sequences; then it is a processor too."""
+    """The repetition penalty; 1 with a sequence bias, after which a processor applies it."""
     return 1.0 if settings.get("sequence_bias") else float(settings.get("repetition_penalty", 1.0))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Text:
-    """Where processors count from: ``start`` tokens before anything is written, ``begin`` before anything is chosen."""
+    """Offsets of processors: ``start`` tokens come before the generated text, ``begin`` before the first free choice."""
 
     eos: list[int]
     start: int
@@ -251,7 +251,7 @@ _COUNTING = ("min_new_tokens", "exponential_decay_length_penalty", "begin_suppre
 
 
 def _processed(settings: Mapping[str, Any], eos: list[int]) -> dict[str, Any]:
-    """What takes a processor, in the order of ``generate``; single tokens that never come are a bias of the sampling."""
+    """Settings that need a processor, in the order of ``generate``. Single suppressed tokens are a bias of the sampling."""
     words = [word for word in settings.get("bad_words_ids", ()) if _by_processor(word, settings)]
     wanted = {**settings, "bad_words_ids": words}
     if not settings.get("sequence_bias"):
@@ -260,7 +260,7 @@ def _processed(settings: Mapping[str, Any], eos: list[int]) -> dict[str, Any]:
         wanted["min_length"] = None
     if not eos:
         wanted.update(dict.fromkeys(_OF_ENDS))
-    forced = wanted.get("forced_bos_token_id") is not None  # a token that may be number 0
+    forced = wanted.get("forced_bos_token_id") is not None  # its id may be 0
     return {name: wanted[name] for name in _PROCESSORS if wanted.get(name) or (name == "forced_bos_token_id" and forced)}
 
 

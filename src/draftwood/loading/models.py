@@ -14,7 +14,7 @@ from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import cannot_load, refuse_gaps
 
-_PLACE = "openvino:"
+_OPENVINO = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
 
 
@@ -47,7 +47,7 @@ def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | N
 
 def openvino_place(device: str) -> str | None:
     """OpenVINO's device in a name such as ``openvino:GPU``; None for other names."""
-    return device.removeprefix(_PLACE) if device.startswith(_PLACE) else None
+    return device.removeprefix(_OPENVINO) if device.startswith(_OPENVINO) else None
 
 
 def choose_device(name: str) -> torch.device:
@@ -56,7 +56,7 @@ def choose_device(name: str) -> torch.device:
     Raises:
         ConfigError: a device that cannot be used.
     """
-    if name.startswith(_PLACE):
+    if name.startswith(_OPENVINO):
         return torch.device("cpu")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -107,7 +107,7 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=options.trust_remote_code,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are named and refused below
+            ignore_mismatched_sizes=True,  # refused below, by name
         )
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error

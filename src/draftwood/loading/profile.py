@@ -201,7 +201,7 @@ def difference(measured: ProfileKey, wanted: ProfileKey | None) -> str | None:
 
 
 def _comparable(profile_key: ProfileKey) -> dict[str, Any]:
-    """The values that must be equal: models count by their digests, not by their names."""
+    """The values that must be equal. Models are compared by their digests, not by their names."""
     models = {n: None if profile_key[n] is None else str(profile_key[n]["fingerprint"]) for n in ("target", "draft")}
     machine = {n: profile_key["machine"][n] for n in ("cpu", "threads", "accelerator")}
     return {**models, **{n: profile_key[n] for n in ("dtype", "device", "engine")}, **machine}
@@ -226,16 +226,13 @@ def identity(name: str | Path) -> dict[str, str] | None:
 
 def folder_of(name: str | Path) -> Path | None:
     """The folder with a model's files: ``name`` itself, or that of a downloaded hub model; None if there is none."""
-    return Path(name) if Path(name).is_dir() else _downloaded(str(name))
-
-
-def _downloaded(name: str) -> Path | None:
-    """The folder of a downloaded hub model; None if it is not in the cache."""
+    if Path(name).is_dir():
+        return Path(name)
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        config = try_to_load_from_cache(name, "config.json")
+        config = try_to_load_from_cache(str(name), "config.json")
     except HFValidationError:
         return None
     return Path(config).parent if isinstance(config, str) else None

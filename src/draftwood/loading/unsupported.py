@@ -12,16 +12,15 @@ ByPair: TypeAlias = Literal["refused", "refused without a temperature", "remark"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Unsupported:
-    """What becomes of one setting where it is not neutral.
+    """The treatment of one setting that is not neutral.
 
     Attributes:
-        neutral: the value that changes nothing; None never does.
+        neutral: the value that changes nothing; None is neutral too.
         why: the reason, for every message.
-        pair: what :class:`draftwood.Pair` does: refuses it, refuses it unless a temperature is given, or names it in
-            ``remarks``. None where it is honoured or has no effect.
+        pair: the treatment by :class:`draftwood.Pair`: refused, refused without a temperature, or named in ``remarks``. None
+            where the setting is honoured or has no effect.
         translator: whether :class:`draftwood.Translator` names it in ``remarks``.
-        recipe: what to do instead, where :func:`draftwood.hf.recipe` refuses it; None where ``transformers`` itself or a
-            processor sees to it.
+        recipe: the advice where :func:`draftwood.hf.recipe` refuses it; None where transformers or a processor applies it.
     """
 
     neutral: Any = None
@@ -79,7 +78,7 @@ _SHOWN: Final = 60  # characters of a value in a message
 
 
 def found_in(settings: Mapping[str, Any], *, ignored: Container[str] = ()) -> Iterator[tuple[str, str, Unsupported]]:
-    """Settings that are not neutral: ``name=value``, the reason, and what becomes of them."""
+    """Settings that are not neutral: ``name=value``, the reason, and the treatment."""
     for name, row in UNSUPPORTED.items():
         value = settings.get(name)
         if value is not None and value != row.neutral and name not in ignored:

@@ -169,9 +169,9 @@ def block_agreement(
 ) -> dict[str, dict[str, Any]]:
     """How well drafted blocks predict the target, for each kind of held-out blocks int64 [block, length].
 
-    ``places`` is the acceptance at temperature 1 at each position of a drafted block, given the true text before it.
-    ``places_greedy`` is the share where both prefer the same token. ``tokens_per_round`` is the mean of
-    ``1 + sum_{i<=k} a_1 ... a_i``, where ``a_i`` is the acceptance at position ``i``: an estimate on given texts, as
+    Two lists have a figure for each position of a drafted block, given the true text before it: the acceptance at
+    temperature 1, and the share of tokens that both prefer. ``tokens_per_round`` is the mean of
+    ``1 + sum_{i<=k} a_1 ... a_i``, where ``a_i`` is the acceptance at position ``i``: an estimate on given texts, as in
     :func:`draftwood.train.losses.chain_efficiency`.
     """
     figures = {}

@@ -1,4 +1,4 @@
-"""The file of answers: grown batch by batch, safe against being stopped, and completed by the next run."""
+"""The file of answers. It grows batch by batch, and the next run resumes a stopped one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ _GIVEN = "given"
 
 @final
 class Answers:
-    """JSON lines in a file, or on standard output. Each says with which settings it was written.
+    """A sink of JSON lines in a file, or on standard output. Each line holds the settings that it was made with.
 
     Args:
         path: the file, which may hold answers of an earlier run; None for standard output.
 
     Attributes:
-        path: the file.
-        found: answers of the earlier run, and lines that it could not answer.
+        found: answers and errors of the earlier run.
 
     Raises:
-        ConfigError: a file that cannot be written, or holds something else.
+        ConfigError: the file cannot be written, or holds something else.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -46,36 +45,33 @@ class Answers:
 
     @property
     def where(self) -> str:
-        """Where a stopped run's answers are."""
         return "" if self.path is None else str(self.path)
 
     @property
     def count(self) -> int:
-        """Lines that are answered or cannot be, in all runs."""
         return len(self.found) + (self._printed if self._journal is None else self._journal.written)
 
     @property
     def errors(self) -> int:
-        """Lines that could not be answered, in all runs."""
         return self._errors + sum("error" in answer for answer in self.found)
 
     @property
     def first_seed(self) -> int | None:
-        """The seed of line 0 in the run that wrote the file, if the file says so."""
+        """The seed of line 0 in the earlier run, if the file holds it."""
         return next((answer["settings"]["seed"] for answer in self.found if "settings" in answer), None)
 
     @property
     def settled(self) -> bool:
-        """The file says with which settings it was written."""
+        """Whether every answer in the file holds its settings."""
         return all("settings" in answer for answer in self.found)
 
     def made_with(self, known: Facts) -> bool:
-        """Whether these settings are among those of every answer, written alike."""
+        """Whether every answer holds these settings."""
         settings = [answer["settings"] for answer in self.found] if self.settled else [{}]
         return all(found.get(name) == value for found in settings for name, value in known.items())
 
     def done(self, lines: Sequence[Line]) -> set[int]:
-        """Indices that are answered already, or cannot be answered.
+        """Indices of the lines with an answer or an error.
 
         Raises:
             ConfigError: the file answers other prompts, or was made with other seeds.
@@ -86,8 +82,8 @@ class Answers:
             if "error" in answer and line is not None and line.source != answer["source"]:
                 raise self._wrong(
                     i,
-                    f"this is the error of another line than line {line.index + 1} of the input is now; remove it, and "
-                    "the line is answered",
+                    f"this is the error of another text than line {line.index + 1} of the input now holds; remove this "
+                    "line, and the prompt is answered",
                 )
             if line is None or answer.get("prompt", line.text) != line.text:
                 raise self._wrong(
@@ -103,25 +99,24 @@ class Answers:
         return {answer["index"] for answer in self.found}
 
     def begin(self, settings: Facts) -> None:
-        """Compare what the answers depend on with what the earlier run noted.
+        """Compare the settings with those of the earlier run.
 
         Raises:
-            ConfigError: something has changed, or nothing was noted.
+            ConfigError: they differ, or the file does not hold them.
         """
         now = {name: value for name, value in settings.items() if name != _GIVEN}
         for i, answer in enumerate(self.found):
             if "settings" not in answer:
                 raise self._wrong(
                     i,
-                    "this does not say with which settings it was made, as an earlier version of Draftwood wrote it, so the "
-                    f"rest cannot be made alike; {_ADVICE}",
+                    "this answer of an earlier version of Draftwood holds no settings, so the rest cannot be made "
+                    f"alike; {_ADVICE}",
                 )
             before = {name: value for name, value in answer["settings"].items() if name != _GIVEN}
             if before != now and (unlike := difference(before, now)):
                 raise self._wrong(i, f"this was made with {unlike}: give the same options as before, or {_ADVICE}")
 
     def write(self, answers: Iterable[Mapping[str, Any]]) -> None:
-        """Append answers; those in a file are on the disk when this returns."""
         new = list(answers)
         if self._journal is not None:
             self._journal.append(new)
@@ -133,7 +128,7 @@ class Answers:
         self._errors += sum("error" in answer for answer in new)
 
     def finish(self) -> None:
-        """Nothing is left to do: the file grew answer by answer."""
+        """Nothing to do: all answers are written."""
 
     def _wrong(self, index: int, what: str) -> ConfigError:
         return ConfigError(f"{self.path}, line {index + 1}: {what}")

@@ -1,4 +1,4 @@
-"""A file of JSON lines: grown batch by batch, safe against being stopped, and completed by the next run."""
+"""A file of JSON lines. It grows batch by batch, and the next run resumes a stopped one."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from draftwood.core.errors import ConfigError, named
 
 @final
 class Journal:
-    """Objects in a file, one a line, on the disk as soon as they are written.
+    """Objects in a file, one per line. They are on disk as soon as they are written.
 
     Args:
         path: the file, which may hold lines of an earlier run.
-        good: whether the object in a line, numbered from 0, is of the kind that is written here.
-        kind: what a line is, for the error about another one.
-        beginnings: how lines begin, to know half a line that a killed run left.
+        good: whether the object in a line, numbered from 0, is valid.
+        kind: the noun for a line in errors.
+        beginnings: the possible first characters of a line, to recognise half a line of a killed run.
 
     Attributes:
         found: the objects of the earlier run.
-        written: how many this one has added.
+        written: the number of objects that this run has added.
 
     Raises:
-        ConfigError: a file that cannot be written, or holds something else.
+        ConfigError: the file cannot be written, or holds something else.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Journal:
         if not rest:
             return
         begins = (text.encode() for text in self._beginnings)
-        if not any(text.startswith(rest[: len(text)]) for text in begins):  # else a killed run left it, and it is done again
+        if not any(text.startswith(rest[: len(text)]) for text in begins):  # a killed run may leave half a line
             raise self._foreign(len(whole))
         self._cut_at = sum(len(line) + 1 for line in whole)
 
@@ -66,12 +66,12 @@ class Journal:
 
     def _foreign(self, index: int) -> ConfigError:
         return ConfigError(
-            f"{self.path}, line {index + 1}: this is not {self._kind}, so the file is left alone; name another --output, or "
-            "remove the file"
+            f"{self.path}, line {index + 1}: this is not {self._kind}, so the file is left unchanged; name another "
+            "--output, or remove the file"
         )
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines; they are on the disk when this returns, and Ctrl-C waits for that."""
+        """Append lines. They are on disk when this returns; Ctrl-C waits until then."""
         lines = [line_of(found) for found in objects]
         with _uninterrupted(), named(self.path):
             self._append("".join(lines).encode("utf-8"))
@@ -88,30 +88,29 @@ class Journal:
 
 
 def line_of(found: Mapping[str, Any]) -> str:
-    """An object as a line; half a surrogate pair, which UTF-8 cannot say, is escaped."""
+    """An object as a line. Half a surrogate pair, which UTF-8 cannot encode, is escaped."""
     text = json.dumps(dict(found), ensure_ascii=False)
     return (text if is_unicode(text) else json.dumps(dict(found))) + "\n"
 
 
 def check_output(path: Path) -> None:
-    """Check that a file can be written, before there is anything to write.
+    """Check beforehand that a file can be written.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot be written.
     """
     if not path.parent.is_dir():
         raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another --output")
     if path.exists() and not path.is_file():
-        raise ConfigError(f"output {path} is no regular file: name one, or leave --output out for standard output")
-    place = path if path.exists() else path.parent
-    if not os.access(place, os.W_OK):
+        raise ConfigError(f"output {path} is not a regular file: name one, or leave --output out for standard output")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"output {path} cannot be written: permission denied; name another --output")
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for a short piece of work."""
-    if threading.current_thread() is not threading.main_thread():  # only there do signals arrive
+    """Delay Ctrl-C until a short block is done."""
+    if threading.current_thread() is not threading.main_thread():  # signals arrive only there
         yield
         return
     came: list[int] = []

@@ -13,7 +13,7 @@ import click
 from draftwood.core.errors import ConfigError
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
-_MARK = b"\xef\xbb\xbf"  # what some editors put in front of UTF-8
+_MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write
 
 
 @final
@@ -23,11 +23,11 @@ class Line:
 
     Attributes:
         index: line number, from 0.
-        source: the line as it stands, without its end; U+FFFD stands for what is no UTF-8.
-        text: what is continued or translated.
-        seed: a seed that the line gives.
+        source: the whole line without its end; U+FFFD replaces invalid UTF-8.
+        text: the text to continue or to translate.
+        seed: the line's own seed.
         carried: keys of the line that are copied to its record.
-        error: why there is no text for it.
+        error: why the line cannot be used.
     """
 
     index: int
@@ -39,14 +39,14 @@ class Line:
 
 
 def name_of_input(path: Path) -> str:
-    """What an input is called in errors."""
+    """The name of an input in messages."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def read_lines(path: Path) -> list[bytes]:
     """All lines of a file without their line feeds, or of standard input if the path is ``-``.
 
-    Not ``splitlines()``: JSON and sentences may hold U+2028 and its like.
+    Not ``splitlines()``: JSON and sentences may hold separators such as U+2028.
 
     Raises:
         ConfigError: a file that cannot be read.
@@ -62,15 +62,15 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def report_error(index: int, error: str) -> None:
-    """Name a line, numbered from 0, of which nothing can be made."""
+    """Report an invalid line; its index counts from 0."""
     click.echo(f"Line {index + 1}: {error}.", err=True)
 
 
 def check_two_files(source: Path, output: Path | None) -> None:
-    """Refuse to read and to write the same file.
+    """Refuse to read and write the same file.
 
     Raises:
-        ConfigError: they are the same.
+        ConfigError: both are the same file.
     """
     if output is not None and output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(f"--input and --output are the same file, {source}: name another --output")

@@ -14,66 +14,66 @@ from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError, named
 
 _OURS = "draftwood, process "
-_PATIENCE = 0.3  # seconds for another process that is just about to end
+_PATIENCE = 0.3  # seconds to wait for another process that is ending
 
 
 @contextmanager
 def locked(output: Path | None) -> Iterator[None]:
-    """Keep other processes from writing an output, under whatever name they know it; nothing to do without one.
+    """Keep other processes from writing an output, also through links to it. Without an output there is no lock.
 
-    The lock is one of the operating system on OUTPUT.lock, so it ends with the process, however that ends. The file is
-    removed while the lock is still held: another process that has just opened it notices and takes a new one.
+    The operating system locks OUTPUT.lock and releases it when the process ends. The file is removed while the lock is
+    held: another process that has just opened it notices and takes a new one.
 
     Raises:
-        ConfigError: another process holds the lock, or an output that cannot be written.
+        ConfigError: another process holds the lock, or the output cannot be written.
     """
     if output is None:
         yield
         return
     check_output(output)
-    place = Path(os.path.realpath(output))  # not resolve(), which raises another error for links in a circle
-    place = place.with_name(place.name + ".lock")
-    lock = FileLock(place, thread_local=False, fallback_to_soft=False)
+    lock_path = Path(os.path.realpath(output))  # not resolve(), which raises RuntimeError for cyclic links
+    lock_path = lock_path.with_name(lock_path.name + ".lock")
+    lock = FileLock(lock_path, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=_PATIENCE, poll_interval=0.05)
     except Timeout:
-        owner = _owner_of(place) or "it has left no name"
+        owner = _owner_of(lock_path) or "unknown"
         raise ConfigError(
-            f"output {output} is being written by another run ({owner}): wait for its end, stop it, or name another --output"
+            f"output {output} is being written by another run ({owner}): wait for it, stop it, or name another --output"
         ) from None
     except (OSError, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"output {output} cannot be locked, with {place}: {why}; name another --output") from error
+        raise ConfigError(f"output {output} cannot be locked, with {lock_path}: {why}; name another --output") from error
     try:
-        _sign(place)
+        _sign(lock_path)
         yield
     finally:
-        _remove(place)
+        _remove(lock_path)
         lock.release()
 
 
-def _sign(place: Path) -> None:
-    """Say who holds the lock.
+def _sign(lock_path: Path) -> None:
+    """Write the holder of the lock into the file.
 
     Raises:
-        ConfigError: the file was there and is something else.
+        ConfigError: the file exists and is not a lock.
     """
-    if (owner := _owner_of(place)) and not owner.startswith(_OURS):
-        raise ConfigError(f"{place} is in the way, where the output's lock belongs: move it, or name another --output")
-    with named(place):
-        place.write_text(f"{_OURS}{os.getpid()} on {platform.node()}\n", encoding="utf-8")
+    if (owner := _owner_of(lock_path)) and not owner.startswith(_OURS):
+        raise ConfigError(f"{lock_path} is not a lock file: move it away, or name another --output")
+    with named(lock_path):
+        lock_path.write_text(f"{_OURS}{os.getpid()} on {platform.node()}\n", encoding="utf-8")
 
 
-def _owner_of(place: Path) -> str:
-    """What the lock file says; nothing where the system lets nobody read what is locked."""
+def _owner_of(lock_path: Path) -> str:
+    """The content of the lock file; empty where the system forbids reading a locked file."""
     try:
-        return place.read_text(encoding="utf-8", errors="replace").strip()
+        return lock_path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _remove(place: Path) -> None:
-    """Remove the lock file, unless it is something else."""
-    if _owner_of(place).startswith(_OURS):
-        with suppress(OSError):  # Windows removes no open file; there the library does it
-            place.unlink()
+def _remove(lock_path: Path) -> None:
+    """Remove the lock file if it is one."""
+    if _owner_of(lock_path).startswith(_OURS):
+        with suppress(OSError):  # Windows cannot remove an open file; the library does it there
+            lock_path.unlink()

@@ -1,4 +1,4 @@
-"""The settings of a run as plain values, and how they differ from those of another run."""
+"""The settings of a run as plain values, and their differences from those of another run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.loading.profile import folder_of, identity
 
 Facts: TypeAlias = Mapping[str, Any]
-"""Settings that the texts depend on, by name: values that JSON keeps as they are."""
+"""Settings that the texts depend on, by name, as values that JSON keeps unchanged."""
 _TOKENIZER = ("tokenizer*.json", "vocab.*", "merges.txt", "*.spm", "*.model")
-_DIGITS = 16  # of a digest_of
+_DIGITS = 16  # of a digest
 _LONG = 80  # characters of a processor's settings
 
 
 def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
-    """Both models and the target's tokenizer: what the user calls them, and a digest_of of their files where these can be
-    found.
+    """Names of both models and of the target's tokenizer, with a digest of their files if these can be found.
 
     Args:
         target, draft: folders, or names of hub models.
-        names: what stands on the command line; None for a bundled model.
+        names: the names on the command line; None for a bundled model.
     """
     models: dict[str, Any] = {
         role: None if model is None else {"name": name or "bundled", "fingerprint": _digest_of(model)}
@@ -38,12 +37,12 @@ def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str |
 
 
 def end_facts(eos: Iterable[int], final_token: int | None) -> dict[str, Any]:
-    """Which tokens a target ends its texts with: of its own accord, and where the limits end them."""
+    """The end-of-text tokens of a target, and the token that it writes where the limits end a text."""
     return {"eos": sorted(eos), "final_token": final_token}
 
 
 def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, Any]:
-    """How texts are drafted, drawn and limited."""
+    """The settings of method, sampling and limits."""
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     for name in ("processors", "warpers"):
@@ -52,7 +51,7 @@ def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, 
 
 
 def plain(facts: Facts) -> dict[str, Any]:
-    """As JSON gives them back."""
+    """The values as JSON reads them back."""
     return {name: _plain(value) for name, value in facts.items()}
 
 
@@ -60,7 +59,7 @@ def difference(before: Facts, now: Facts) -> str | None:
     """All settings that differ, such as ``max_new_tokens 48, which is now 64``; None where they agree."""
     found = [f"{name} {_shown(before[name], now.get(name))}" for name in before if _unlike(before[name], now.get(name))]
     if unnamed := [name for name in now if name not in before]:
-        found.append(f"settings that it does not name ({', '.join(unnamed)})")
+        found.append(f"settings that it does not hold ({', '.join(unnamed)})")
     return "; ".join(found) or None
 
 
@@ -83,7 +82,7 @@ def _tokenizer_digest(model: str | Path) -> str | None:
 
 
 def _described(processor: Any) -> str:
-    """Its class and its plain settings; long ones as a digest."""
+    """The class and the plain settings of a processor; long ones as a digest."""
     values = getattr(processor, "__dict__", {}).items()
     found = {name: _settled(value) for name, value in values}
     found = {name: value for name, value in found.items() if _is_plain(value)}
@@ -115,7 +114,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unlike(before: Any, now: Any) -> bool:
-    """A model is the same under another name."""
+    """Whether two values differ. Models are compared by their digests, not by their names."""
     if isinstance(before, Mapping) and isinstance(now, Mapping) and before.get("fingerprint") and now.get("fingerprint"):
         return bool(before["fingerprint"] != now["fingerprint"])
     return bool(before != now)

@@ -1,4 +1,4 @@
-"""One job: the lines that are left, in batches, with a progress bar; stopped and taken up again at any time."""
+"""One job: the remaining lines, in batches, with a progress bar. A stopped job can be resumed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from draftwood.engine.requests import Request, Result
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be done for one line.
+    """The work for one line.
 
     Attributes:
         index: line number, from 0.
-        request: the text to decode; None where ``record`` already says everything, such as an error.
-        record: what is written about the line, in front of what the result adds.
+        request: the text to decode; None where ``record`` is complete, as for an error.
+        record: the first fields of the line's record; the result adds the others.
     """
 
     index: int
@@ -34,12 +34,12 @@ class Task:
 
 
 class Sink(Protocol):
-    """Takes the records of a job, and keeps them where a stopped run can go on.
+    """Stores the records of a job so that a stopped run can be resumed.
 
     Attributes:
-        where: the file from which a stopped run goes on; empty for standard output.
-        count: lines that are finished, those of earlier runs included.
-        errors: how many of them have no text.
+        where: the file from which a stopped run is resumed; empty for standard output.
+        count: the number of finished lines, with those of earlier runs.
+        errors: the number of finished lines without a text.
     """
 
     @property
@@ -52,12 +52,10 @@ class Sink(Protocol):
     def errors(self) -> int: ...
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Take records; those of a file are on the disk when this returns."""
-        ...
+        """Append records. A file is on disk when this returns."""
 
     def finish(self) -> None:
-        """All lines are done."""
-        ...
+        """End a job whose lines are all done."""
 
 
 @final
@@ -66,12 +64,11 @@ class Job:
     """Texts for lines.
 
     Attributes:
-        noun, verb: what lines are called, and what becomes of them, as in "3 prompts are answered".
-        decoder, sampling: how texts are decoded.
-        lines: how many there are, those of earlier runs included.
-        tasks: what is left, in order.
-        record: what a record says about a result.
-        seed: the seed of the first line, where anything is drawn.
+        noun, verb: words for the lines and the work, as in "3 prompts are answered".
+        lines: the number of lines, with those of earlier runs.
+        tasks: the remaining work, in order.
+        record: the fields of a result.
+        seed: the seed of the first line; None where nothing is drawn.
     """
 
     noun: str
@@ -89,7 +86,7 @@ class Job:
 
 
 def run(job: Job, sink: Sink, batch_size: int) -> None:
-    """Do all tasks of a job; what is finished is written, whatever stops the rest.
+    """Do all tasks of a job. Finished texts are written even if an error or Ctrl-C stops the rest.
 
     Raises:
         Interrupted: Ctrl-C.
@@ -102,16 +99,16 @@ def run(job: Job, sink: Sink, batch_size: int) -> None:
             for batch in _batches(job.tasks, batch_size):
                 _decode(job, batch, sink, total, advance)
     except KeyboardInterrupt:
-        went_on = f" in {sink.where}; the same command goes on from there" if sink.where else ""
+        where = f" in {sink.where}; the same command resumes there" if sink.where else ""
         seed = f"; {job.seed_note}" if job.seed_note and not sink.where else ""
-        raise Interrupted(f"{sink.count} of {job.lines} {job.noun} are {job.verb}{went_on}{seed}") from None
+        raise Interrupted(f"{sink.count} of {job.lines} {job.noun} are {job.verb}{where}{seed}") from None
     sink.finish()
     parts = (f"{len(job.tasks)} {job.noun}", summary(total, job.decoder), job.seed_note)
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
 def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
-    """Tasks in order, so many requests at a time."""
+    """Tasks in order, in batches of ``size`` requests."""
     batch: list[Task] = []
     for task in tasks:
         batch.append(task)

@@ -1,4 +1,4 @@
-"""The file of translations: complete or not there, and safe against being stopped."""
+"""The file of translations. It exists only when complete, and the next run resumes a stopped one."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _PARTIAL = ".partial"
 
 @final
 class Translations:
-    """Where translations go: a file that is written when it is complete, or standard output, in the order of the lines.
+    """A sink of translations in the order of the lines: a file that is written when complete, or standard output.
 
-    Until then they are kept in FILE.partial, as JSON lines behind one with the settings, from which a stopped run goes on.
+    Until then FILE.partial holds a line with the settings and the translations as JSON lines. A stopped run resumes there.
 
     Args:
         path: the file; None for standard output.
         sentences: the input.
-        as_json: a JSON object a line, not the bare translation.
+        as_json: a JSON object per line instead of the bare translation.
 
     Attributes:
         done: indices that a stopped run has translated.
-        complete: the file is there and holds this very translation.
+        complete: whether the file exists and holds this translation.
 
     Raises:
-        ConfigError: a file that cannot be written, is there already, or holds something else.
+        ConfigError: the file cannot be written, or holds something else.
     """
 
     def __init__(self, path: Path | None, sentences: Sequence[Line], *, as_json: bool) -> None:
@@ -47,7 +47,7 @@ class Translations:
         self.complete = path is not None and path.exists()
         if self.complete and not self._is_written():
             raise ConfigError(
-                f"output {path} is there already and is left alone: it may hold this translation or something else; name "
+                f"output {path} exists and is left unchanged, because it may hold something else; name "
                 "another --output, or remove the file to translate again"
             )
 
@@ -67,30 +67,27 @@ class Translations:
         return journal
 
     def _is_written(self) -> bool:
-        """A run was killed after the file was written and before FILE.partial was removed."""
+        """Whether a run was killed after writing the file and before removing FILE.partial."""
         whole = len(self._records) == len(self._sentences) and self._journal is not None and self._journal.found
         return bool(whole) and self.path is not None and self.path.read_bytes() == self._text().encode("utf-8")
 
     @property
     def where(self) -> str:
-        """Where a stopped run's translations are."""
         return "" if self._journal is None else str(self._journal.path)
 
     @property
     def count(self) -> int:
-        """Lines that are done, empty ones and errors among them."""
         return self._printed if self._journal is None else len(self._records)
 
     @property
     def errors(self) -> int:
-        """Lines that could not be translated."""
         return sum("error" in record for record in self._records.values())
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Note the settings that the translations depend on, or compare them with those of the stopped run.
+        """Store the settings of the translations, or compare them with those of the stopped run.
 
         Raises:
-            ConfigError: they have changed.
+            ConfigError: they differ.
         """
         if self._journal is None:
             return
@@ -99,11 +96,10 @@ class Translations:
             return
         if unlike := difference(self._journal.found[0]["settings"], settings):
             raise ConfigError(
-                f"{self.where} was begun with {unlike}: give the same options as before, or {_advice(self._journal.path)}"
+                f"{self.where} was started with {unlike}: give the same options as before, or {_advice(self._journal.path)}"
             )
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Take what became of some sentences; in a file it is on the disk when this returns."""
         new = [dict(record) for record in records]
         self._records |= {record["index"]: record for record in new}
         if self._journal is not None:
@@ -116,17 +112,17 @@ class Translations:
             sys.stdout.flush()
 
     def finish(self) -> None:
-        """Write the file, now that all sentences are done, and remove FILE.partial.
+        """Write the file and remove FILE.partial. All sentences are done.
 
         Raises:
-            ConfigError: meanwhile somebody else has written the file.
+            ConfigError: another process has written the file in the meantime.
         """
         if self._journal is None or self.path is None:
             return
         if not self.complete:
             if self.path.exists():
                 raise ConfigError(
-                    f"output {self.path} has come into being meanwhile and is left alone; the translations are in "
+                    f"output {self.path} was created by another process and is left unchanged; the translations are in "
                     f"{self.where}: remove the output, and the same command writes it"
                 )
             replace_file(self.path, self._text())

@@ -1,4 +1,4 @@
-"""Do the sampled texts of a run follow the target's distribution? All are judged as ``draftwood check`` judges ours."""
+"""Goodness of fit of a run's sampled texts to the target's distribution, as in ``draftwood check``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from draftwood.api import Pair
 from draftwood.core.settings import Sampling
 from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values
 
-ENOUGH: Final = 20 * BINS  # tokens; fewer say nothing
+ENOUGH: Final = 20 * BINS  # tokens; fewer allow no conclusion
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Judges the texts of a log by plain forwards of the target, each once.
+class Goodness:
+    """Tests the texts of a log by plain forwards of the target, each text once.
 
     Attributes:
-        pair: the models as PyTorch runs them.
+        pair: the models, run by PyTorch.
         prompts: of the run.
-        seed: of the places of tokens within their own shares.
+        seed: seed of the random parts of the PIT values.
     """
 
     pair: Pair
@@ -36,19 +36,19 @@ class Judge:
     _known: dict[tuple[int, int, int], Tensor] = field(default_factory=dict, init=False)
 
     def verdicts(self, log: Log) -> list[dict[str, Any]]:
-        """One per setting and temperature above 0; without figures where there were too few tokens."""
+        """One verdict per setting and temperature above 0; without figures if there were too few tokens."""
         found = []
         for case, ((setting, temperature), repeats) in enumerate(zip(log.cases, log.samples, strict=True)):
             batches = batched(self.prompts, setting.batch)
             texts = [(case, r, p, new) for r, repeat in enumerate(repeats) for p, new in by_prompt(repeat, batches).items()]
             if temperature == 0 or not any(tokens for *_, tokens in texts):
                 continue
-            places = torch.cat([self._places(*text, temperature) for text in texts if text[-1]])
-            report = asdict(goodness_of_fit(places)) if len(places) >= ENOUGH else {"tokens": len(places), "exact": None}
+            pit = torch.cat([self._pit(*text, temperature) for text in texts if text[-1]])
+            report = asdict(goodness_of_fit(pit)) if len(pit) >= ENOUGH else {"tokens": len(pit), "exact": None}
             found.append({"setting": setting.name, "batch": setting.batch, "temperature": temperature, **report})
         return found
 
-    def _places(self, case: int, repeat: int, prompt: int, tokens: list[int], temperature: float) -> Tensor:
+    def _pit(self, case: int, repeat: int, prompt: int, tokens: list[int], temperature: float) -> Tensor:
         key = case, repeat, prompt
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
