@@ -19,7 +19,6 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REWRITTEN_ELSEWHERE = {"extending.md"}  # pages whose English pass is still to come
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = 'text title="Output"'
 
@@ -29,12 +28,8 @@ def name(page: Path) -> str:
 
 
 def pages(chosen: Callable[[Path], bool] = Path.exists) -> list[Any]:
-    """The chosen pages as parameters of a test; those whose rewriting is still to come may fail."""
-
-    def marks(page: Path) -> list[pytest.MarkDecorator]:
-        return [pytest.mark.xfail(strict=False)] if page.name in REWRITTEN_ELSEWHERE else []
-
-    return [pytest.param(page, marks=marks(page), id=name(page)) for page in PAGES if chosen(page)]
+    """The chosen pages as parameters of a test."""
+    return [pytest.param(page, id=name(page)) for page in PAGES if chosen(page)]
 
 
 def read(page: Path) -> str:
@@ -99,7 +94,7 @@ def test_control_pages_have_links_to_follow():
     assert sum(len(links(page)) for page in PAGES) > 80
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in REWRITTEN_ELSEWHERE], ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_module_that_a_page_names_exists(page):
     for path in re.findall(r"`((?:\w+/)+\w+\.py)\b", read(page)):
         assert (ROOT / "src" / "draftwood" / path).is_file() or (ROOT / path).is_file(), path
@@ -134,7 +129,7 @@ def snippets(page: Path) -> list[tuple[str, str | None]]:
 
 def run(page: Path) -> None:
     """Runs a page's blocks and compares what they print."""
-    namespace: dict[str, Any] = {"__name__": page.stem}
+    namespace: dict[str, Any] = {"__name__": __name__}
     for number, (source, shown) in enumerate(snippets(page)):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -383,7 +383,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
         (["Haus", "--method", "ar", "--compare"], 2, "--method ar is plain decoding itself"),
         (["Haus", "--k", "3", "--shape", "4"], 2, "--k 3 and --shape 4 both set the length of a block"),
         (["Haus", "--k", "0"], 2, "k is 0: give a number of tokens"),
-        (["Haus", "--k", "90"], 2, "a block of 90 masked positions was asked for; the model takes 1 to 79"),
+        (["Haus", "--k", "90"], 2, "the block has 90 masked positions, but the model takes 1 to 79"),
         (["Haus", "--beta", "0"], 2, "beta is 0"),
         (["Haus", "--beta", "3", "--verifier", "greedy"], 2, "beta and tau are for verifier 'tolerance'"),
         (["Haus", "--max-new-tokens", "0"], 2, "max_new_tokens is 0"),
