@@ -117,13 +117,13 @@ def test_streamed_pieces_make_the_text(translation: Path) -> None:
 
 def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = opened(translation, "block")
-    start = type(translator.target).start
+    add = type(translator.target).add
 
     def slow(self: Any, *args: Any) -> None:
-        start(self, *args)
+        add(self, *args)
         self.forward_seconds += 500.0
 
-    monkeypatch.setattr(type(translator.target), "start", slow)
+    monkeypatch.setattr(type(translator.target), "add", slow)
     results = translator.translate(SOURCES[:2])
     assert [result.stats.seconds["target"] >= 250 for result in results] == [True, True]
     assert sum(result.stats.seconds["target"] for result in results) < 750

@@ -114,7 +114,7 @@ def test_control_a_drafters_distribution_is_not_the_targets():
 def test_control_an_uncompacted_cache_is_seen():
     target, draft = pair()
     commit = target.commit
-    target.commit = lambda nodes, pending: commit([list(range(len(path))) for path in nodes], pending)
+    target.commit = lambda nodes, pending, hidden=None: commit([list(range(len(path))) for path in nodes], pending)
     distribution = engine_distribution(decoder(target, draft, "rsd-c", "2-1"), 3, Sampling())
     assert total_variation(distribution, reference_distribution(3)) > WRONG
 
