@@ -292,7 +292,7 @@ def test_another_run_is_not_taken_up(
     german.write_text("\n".join(["ein Boot", *LINES]), encoding="utf-8")
     changed = run(*command, *pair)
     assert changed.exit_code == 2
-    assert "line 2: this translates another sentence than line 3 of the input has" in changed.stderr
+    assert "line 2: this translates another sentence than line 1 of the input has" in changed.stderr
     assert partial.read_bytes() == before
 
 
