@@ -158,9 +158,9 @@ def test_processors_see_the_text_of_their_own_node(case):
 
 
 def test_control_processors_that_see_the_root_only(monkeypatch):
-    inner = Sampler._ask
-    blind = lambda self, asked, s, prefixes: inner(self, asked, s, [[[] for _ in row] for row in prefixes])  # noqa: E731
-    monkeypatch.setattr(Sampler, "_ask", blind)
+    inner = Sampler._process
+    blind = lambda self, used, s, prefixes: inner(self, used, s, [[[] for _ in row] for row in prefixes])  # noqa: E731
+    monkeypatch.setattr(Sampler, "_process", blind)
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))

@@ -155,7 +155,7 @@ def test_check_judges_openvinos_texts_by_the_model_itself(run: Run, pair):
     assert report["exact"]
     result = run(*asked[:-1], "--weights", "int8")
     assert result.exit_code == 2
-    assert "--weights int8" in result.stderr
+    assert "--weights is int8" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["torch", "openvino"])

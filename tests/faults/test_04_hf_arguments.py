@@ -102,7 +102,7 @@ def test_own_stop_string_criteria_come_before_stop_strings_as_in_generate():
 
 def test_stop_strings_without_a_bound_tokenizer_say_where_to_bind_it():
     with pytest.raises(
-        ConfigError, match=r"stop_strings=\['a'\] need a tokenizer, .*: bind it with recipe\(\.\.\., tokenizer="
+        ConfigError, match=r"stop_strings=\['a'\] need a tokenizer, .*: give it to recipe\(\.\.\., tokenizer="
     ):
         ours(target(), recipe(), stop_strings=["a"], tokenizer=tokenizer())
 

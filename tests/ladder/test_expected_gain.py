@@ -225,12 +225,12 @@ def test_shares_of_siblings():
     assert 0.625 < gain < 0.66
     left = expected.mask(below, 1)
     assert torch.equal(left, below)
-    expected._least = 0.625 + 1e-6
+    expected._min_gain = 0.625 + 1e-6
     left = expected.mask(below, 1)
     assert torch.equal(left[0], below[0])
     assert (left[1] == -torch.inf).all()
     assert expected.open
-    expected._least = gain + 1e-6
+    expected._min_gain = gain + 1e-6
     assert (expected.mask(below, 1) == -torch.inf).all()
     assert not expected.open
 

@@ -47,7 +47,7 @@ def test_what_cannot_be_averaged_is_named(
     mean = tmp_path / "mean"
     with pytest.raises(ConfigError, match="differ in size"):
         average(AverageConfig(models=(trained[0], other.out), data=corpus, out=mean))
-    with pytest.raises(ConfigError, match="1 model given"):
+    with pytest.raises(ConfigError, match="number of models to average is 1"):
         average(AverageConfig(models=(trained[0],), data=corpus, out=mean))
     with pytest.raises(ModelError, match="holds no config"):
         average(AverageConfig(models=(trained[0], tmp_path), data=corpus, out=mean))

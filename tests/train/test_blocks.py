@@ -81,7 +81,7 @@ def test_blocks_have_one_length_or_any_between_two() -> None:
     assert lengths(block=6) == {6}
     assert lengths(block=6, block_from=4) == {4, 5, 6}
     for changes in ({"block": 0}, {"block": 4, "block_from": 5}, {"block_from": 0}):
-        with pytest.raises(ConfigError, match="1 or more, and the shorter one first"):
+        with pytest.raises(ConfigError, match="give 1 or more, and --block-from at most --block"):
             lengths(**changes)
 
 

@@ -87,6 +87,10 @@ class Recipe:
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         if draft is not None and not isinstance(draft, nn.Module):
             raise ConfigError(f"the draft of a recipe is {shown(draft)}: give a model of transformers, or leave it out")
+        if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+            raise ConfigError(
+                f"the streamer is {shown(streamer)}: give an object with put and end, as TextStreamer, or leave it out"
+            )
         self.draft = draft
         self.method = method
         self.tokenizer = tokenizer
