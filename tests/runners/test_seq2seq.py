@@ -386,7 +386,7 @@ def test_control_padding_of_the_source_that_is_seen(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "broken"), [
-    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend_within"),
+    ("marian", "padding_bias"), ("mbart", "padding_bias"), ("bart", "feed"), ("m2m_100", "attend"),
 ])  # fmt: skip
 def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monkeypatch):
     module = bart_encoder_file if broken == "padding_bias" else bart_layers_file
@@ -394,7 +394,7 @@ def test_control_an_encoder_that_reads_otherwise_is_not_used(kind, broken, monke
     wrong = {
         "padding_bias": lambda mask, dtype: None,
         "feed": lambda layer, x: plain(layer, x) * 1.1,
-        "attend_within": lambda layer, x, mask: plain(layer, x, mask).flip(0),
+        "attend": lambda query, keys, values, bias, scale, out: plain(query, keys.flip(0), values, bias, scale, out),
     }
     model = tiny(kind)
     monkeypatch.setattr(module, broken, wrong[broken])
