@@ -51,17 +51,24 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(source: str) -> list[str]:
-    """Modules of the package that a source imports anywhere, without the package's own name."""
-    names = []
+def imported(source: str) -> list[str]:
+    """Dotted names of all that a file imports at any place: ``module.name``, or ``module`` alone."""
+    out = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            module = node.module or ""
-            names += [f"{module}.{a.name}" if known(f"{module}.{a.name}") else module for a in node.names]
+            out += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            names += [a.name for a in node.names]
-    return [n.removeprefix("draftwood.") for n in names if n.startswith("draftwood.")]
+            out += [alias.name for alias in node.names]
+    return out
+
+
+def imports(source: str) -> list[str]:
+    """Modules of the package that a source imports anywhere, without the package's own name."""
+    modules = [
+        name if known(name) else name.rpartition(".")[0] for name in imported(source) if name.startswith("draftwood.")
+    ]
+    return [name.removeprefix("draftwood.") for name in modules if name != "draftwood"]
 
 
 def known(name: str) -> bool:
@@ -115,17 +122,6 @@ def test_control_a_circle_is_seen():
 
 
 BENCHMARKS = sorted((ROOT.parents[1] / "benchmarks").rglob("*.py"))
-
-
-def imported(source: str) -> list[str]:
-    """Dotted names of all that a file imports at any place: ``module.name``, or ``module`` alone."""
-    out = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            out += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            out += [alias.name for alias in node.names]
-    return out
 
 
 def private(source: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Decoding on a simulated clock: made-up costs and texts, the production ``Controller``, and every fixed choice beside it.
+"""Decoding on a simulated clock: made-up costs and texts, the production ``Controller``, and every fixed choice next to it.
 
 A text is a row of positions. At each of them the draft gives its best children conditional probabilities, and the target's
 choice falls on one of them or on none. Trees, accepted tokens and seconds follow from that, for the controller and for every

@@ -1,4 +1,4 @@
-"""How far drafting pays: decisions from seconds and gains that are told, not timed. Each behaviour has a reason."""
+"""How far drafting pays: decisions from given seconds and gains. Each behaviour has a reason."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def lived(
     Args:
         share: conditional probability of one child per level, as the draft tells it.
         jump: seconds that any tree costs.
-        guess: probability of a guessed token beside which the draft is asked.
+        guess: probability of a guessed token that is shown anyway.
         first: seconds that a size costs when it comes first.
-        right: the true conditional probability; that which is told by default.
+        right: the true conditional probability; the estimated one by default.
         pause: seconds that the first level takes after a round without a draft: the draft model reads what it has missed.
     """
     controller, drafted, rng, sizes = controller or Controller(), [], random.Random(5), {0}
@@ -110,15 +110,15 @@ def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
 
 
 def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
-    def drafts_beside(chance: float) -> bool:
+    def drafts_with_guess(chance: float) -> bool:
         controller, _ = lived(0.9, levels=1, rounds=200, jump=0.4 * TARGET)
         controller.begin_round()
         controller.shows_guess([[chance] * 4])
         return controller.another_level(0, 1.0 - chance, 1)
 
-    assert drafts_beside(0.0)
-    assert drafts_beside(0.6)  # the larger forward is made for both
-    assert not drafts_beside(0.9)  # now a level alone costs more than it brings
+    assert drafts_with_guess(0.0)
+    assert drafts_with_guess(0.6)  # the larger forward is made for both
+    assert not drafts_with_guess(0.9)  # now a level alone costs more than it brings
 
 
 def test_the_whole_of_a_draft_must_pay_not_its_levels_alone(monkeypatch):

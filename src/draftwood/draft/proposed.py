@@ -15,6 +15,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
+from draftwood.runners.rows import remaining
 
 
 @runtime_checkable
@@ -80,4 +81,4 @@ class ProposedChains:
         """Nothing to keep: the sampler holds the text."""
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._proposers = [proposer for row, proposer in enumerate(self._proposers) if row not in rows]
+        self._proposers = remaining(self._proposers, rows)

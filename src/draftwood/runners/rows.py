@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+T = TypeVar("T")
+
+
+def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:
+    """The items, one per row, of the rows that are not in ``gone``."""
+    return [item for row, item in enumerate(items) if row not in gone]
+
 
 def remaining_rows(count: int, gone: Sequence[int]) -> list[int]:
     """The rows below ``count`` that are not in ``gone``."""
-    return [row for row in range(count) if row not in gone]
+    return remaining(range(count), gone)
 
 
 def padded_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:

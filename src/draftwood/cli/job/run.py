@@ -110,11 +110,13 @@ def run(job: Job, sink: Sink, batch_size: int) -> None:
 def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
     """Tasks in order, in batches of ``size`` requests."""
     batch: list[Task] = []
+    requests = 0
     for task in tasks:
         batch.append(task)
-        if sum(task.request is not None for task in batch) == size:
+        requests += task.request is not None
+        if requests == size:
             yield batch
-            batch = []
+            batch, requests = [], 0
     if batch:
         yield batch
 

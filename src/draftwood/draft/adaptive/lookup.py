@@ -8,6 +8,7 @@ from typing import NamedTuple, final
 from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
+from draftwood.runners.rows import remaining
 
 _SMALLEST = 1e-6  # no probability is closer to 0 or to 1
 
@@ -49,7 +50,7 @@ class PromptLookup:
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove rows; the others keep their order."""
-        self._indexes = [index for row, index in enumerate(self._indexes) if row not in rows]
+        self._indexes = remaining(self._indexes, rows)
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
         """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token."""

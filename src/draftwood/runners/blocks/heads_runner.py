@@ -14,7 +14,7 @@ from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.rows import remaining_rows
+from draftwood.runners.rows import remaining
 
 
 @final
@@ -63,7 +63,7 @@ class HeadsRunner:
         self._states += [None] * len(texts)
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._states = [self._states[row] for row in remaining_rows(len(self._states), rows)]
+        self._states = remaining(self._states, rows)
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)

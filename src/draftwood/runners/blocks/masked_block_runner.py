@@ -18,6 +18,7 @@ from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
+from draftwood.runners.rows import remaining
 
 
 @final
@@ -118,5 +119,5 @@ class MaskedBlockRunner:
             text.extend(new)
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._texts = [text for row, text in enumerate(self._texts) if row not in rows]
+        self._texts = remaining(self._texts, rows)
         self._network.drop(rows)

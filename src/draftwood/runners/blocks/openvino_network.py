@@ -36,7 +36,7 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.openvino.graph import converting, float32_copy, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision, padded_length
 from draftwood.runners.openvino.store import stored_graphs
-from draftwood.runners.rows import padded_rows, remaining_rows
+from draftwood.runners.rows import padded_rows, remaining, remaining_rows
 
 
 class _Read(NamedTuple):
@@ -84,7 +84,7 @@ class OpenVinoBlocks:
         self._sources += sources
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._sources = [source for row, source in enumerate(self._sources) if row not in rows]
+        self._sources = remaining(self._sources, rows)
         if self._read is not None:
             stay = torch.tensor(remaining_rows(len(self._read.mask), rows), dtype=torch.long)
             self._attach(_Read(*(part.index_select(0, stay) for part in self._read)))

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.rows import remaining
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import Encoded, SourceReader, check_encoder_decoder, longest_text, source_text_limits
 from draftwood.runners.seq2seq.tree_check import check_source_trees
@@ -93,7 +94,7 @@ class PathRunner:
     def drop(self, rows: Sequence[int]) -> None:
         assert self._source is not None
         self._source = self._source.without(rows)
-        self._texts = [text for row, text in enumerate(self._texts) if row not in rows]
+        self._texts = remaining(self._texts, rows)
         self._nodes = [[] for _ in self._texts]
 
     def extend(
