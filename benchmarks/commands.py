@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
-from benchmarks.opening import INTERRUPTED, block_of, on_backend, open_pair, quiet
+from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from draftwood.cli.progress import steps
 from draftwood.core.options import dataclass_options
@@ -34,7 +34,7 @@ def acceptance(**options: Any) -> None:
     check_methods(chosen)
     pair = open_pair(config, config.only_backend("acceptance"))
     settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, block=block_of(pair))
-    prompts = read_prompts(config, pair.encode, pair.target.max_length)
+    prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:
         report = compare(pair, settings, prompts, scale.temperatures, scale.max_new_tokens, config.seed, advance)
@@ -52,7 +52,7 @@ def sweep(**options: Any) -> None:
     config = BenchConfig(**options)
     pair = open_pair(config, config.only_backend("sweep"), profile="auto")
     blind = untrained(pair, config.seed)
-    prompts = read_prompts(config, pair.encode, pair.target.max_length)
+    prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     whole = Sweep(config=config, pair=pair, blind=blind, prompts=prompts)
     config.output.mkdir(parents=True, exist_ok=True)
     try:
@@ -91,6 +91,7 @@ def cost(**options: Any) -> None:
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("cost", len(config.context) + 1) as advance:
         pairs: dict[str, Pair] = {backend: pair, **{name: on_backend(pair, name) for name in others}}
+        pairs |= {f"openvino {name}": on_backend(pair, "openvino", name) for name in config.weights}
         overlap.check_room(pairs, min(config.context))
         document = measure(config, pairs, advance)
         both = overlap.measure(pairs, min(config.context), config.tokens, config.repeats)

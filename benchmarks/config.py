@@ -10,6 +10,7 @@ from typing import Literal, final
 from benchmarks.lists import chosen, listed, whole_numbers
 from benchmarks.settings import BUDGETS, METHODS
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Weights
 
 PresetName = Literal["paper", "peers", "all-peers"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -70,6 +71,7 @@ class BenchConfig:
     prompts: Path | None = field(
         default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
     )
+    chat: bool = field(default=False, metadata={"help": "prompts are messages, put into the target's chat template"})
     prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})
     contexts: str | None = field(
         default=None,
@@ -110,6 +112,8 @@ class BenchConfig:
             raise ConfigError(f"skip_prompts is {self.skip_prompts}: give 0 or more")
         if self.skip_prompts and (self.data is None or self.contexts is not None):
             raise ConfigError("skip_prompts passes over held-out documents: give --data, and leave --contexts out")
+        if self.chat and self.data is not None:
+            raise ConfigError("chat puts prompts into a chat template, but data gives beginnings of texts: give --prompts")
         if self.data is not None and self.prompts is not None:
             raise ConfigError("data and prompts were both given: take the prompts from one of them")
         if self.contexts is not None and self.data is None:
@@ -243,6 +247,9 @@ class CostConfig:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     device: str = field(default="auto", metadata={"help": "cpu, cuda or cuda:1; auto takes CUDA if there is one"})
     backend: BackendName = field(default="torch", metadata={"help": "what runs the model"})
+    weights: tuple[Weights, ...] = field(
+        default=(), metadata={"help": "also time quantized weights, int8 or int4, on OpenVINO; may be given several times"}
+    )
     tokens: tuple[int, ...] = field(
         default=(1, 2, 4, 8, 16, 32, 64), metadata={"help": "tokens of a forward; may be given several times"}
     )
@@ -255,6 +262,8 @@ class CostConfig:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ConfigError(f"repeats is {self.repeats}: give 1 or more")
+        if "same" in self.weights or len(set(self.weights)) < len(self.weights):
+            raise ConfigError(f"weights is {', '.join(self.weights)}: give int8, int4 or both, to be timed with the others")
         for name, values in (("tokens", self.tokens), ("context", self.context)):
             if not values or min(values) < 1 or len(set(values)) < len(values):
                 raise ConfigError(f"{name} is {', '.join(map(str, values))}: give different numbers of 1 or more")

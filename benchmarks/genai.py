@@ -13,9 +13,10 @@ from benchmarks.peers import padded
 from benchmarks.settings import Setting
 from benchmarks.translate.systems import closed
 from draftwood.api import Pair
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.openvino.graph import openvino
 from draftwood.runners.openvino.store import stored_graph
+from draftwood.runners.windows import sliding_window
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -136,8 +137,10 @@ def served(model: Any) -> Any:
     ``position_ids`` and ``beam_idx``; every new token is scored, and sees those before it.
 
     Raises:
-        ModelError: a model that cannot be converted.
+        ModelError: a model that cannot be converted, or has sliding attention.
     """
+    if (window := sliding_window(model.config)) is not None:
+        raise ModelError(f"GenAI cannot have the sliding window of {window.size} tokens of {model.config.model_type!r}")
     graph = stored_graph(model)
     for ours, theirs in (("tokens", "input_ids"), ("positions", "position_ids"), ("rows", "beam_idx")):
         _rename(graph.input(ours), theirs)

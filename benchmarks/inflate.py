@@ -24,8 +24,8 @@ from torch import Tensor
 from benchmarks.config import InflateConfig
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.checkpoint import check_path
 from draftwood.loading.models import load_model, load_tokenizer, named_or_bundled
+from draftwood.loading.names import locate
 
 LABEL: Final = "cost_inflated"
 """The entry of ``config.json`` that marks such a model."""
@@ -190,7 +190,7 @@ def write_pair(config: InflateConfig) -> Iterator[tuple[str, Path]]:
 
 
 def _write(source: str | Path, config: InflateConfig, parameters: int | None, folder: Path) -> str:
-    check_path(source)
+    source = locate(source)
     options = LoadOptions()
     model = load_model(source, options, torch.device("cpu"), torch.float32)
     check_kind(model.config)

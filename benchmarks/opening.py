@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from draftwood.core.settings import LoadOptions
+from draftwood.core.settings import LoadOptions, Weights
 
 if TYPE_CHECKING:
-    from benchmarks.config import DTypeName
+    from collections.abc import Callable
+
+    from benchmarks.config import BenchConfig, DTypeName
     from draftwood.api import Pair
 
 INTERRUPTED = 130
@@ -48,13 +50,22 @@ def open_pair(config: Named, backend: Literal["torch", "openvino"], *, profile: 
     return load(config.target, config.draft, options=options)
 
 
-def on_backend(pair: Pair, backend: Literal["torch", "openvino"]) -> Pair:
-    """The same models, run by another backend."""
+def on_backend(pair: Pair, backend: Literal["torch", "openvino"], weights: Weights = "same") -> Pair:
+    """The same models, run by another backend or with quantized weights."""
     from draftwood.api import Pair
     from draftwood.runners.factory import make_runners
 
     model, draft = pair.target.model, None if pair.draft is None else pair.draft.model
-    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend))
+    return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend, weights=weights))
+
+
+def encoder(config: BenchConfig, pair: Pair) -> Callable[[str], list[int]]:
+    """What makes token ids of a prompt: the tokenizer, or for messages the target's chat template."""
+
+    def encode_message(text: str) -> list[int]:
+        return list(pair.chat_request([{"role": "user", "content": text}]).prompt)
+
+    return encode_message if config.chat else pair.encode
 
 
 def block_of(pair: Pair) -> int | None:

@@ -120,14 +120,16 @@ def pieces(found: Sequence[str], count: int) -> list[str]:
 
 
 def _from_file(path: Path) -> dict[str, list[str]]:
+    """The texts of a file, by source. It may also have the fields of Spec-Bench or GSM8K."""
     if not path.is_file():
         raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
     texts: dict[str, list[str]] = {}
     for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
         try:
             entry = json.loads(line)
-            prompt, source = entry["prompt"], str(entry.get("source", path.stem))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            prompt = entry["turns"][0] if "turns" in entry else entry.get("question", entry.get("prompt"))
+            source = str(entry.get("source", entry.get("category", path.stem)))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             prompt, source = None, ""
         if not isinstance(prompt, str) or not prompt:
             raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')

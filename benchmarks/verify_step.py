@@ -52,7 +52,7 @@ class MadeUpDraft:
         self._falling = torch.arange(1, vocab + 1).float().log_().mul_(-_ZIPF)
         self._said: list[Float[Tensor, "row n vocab"]] = []
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._said = []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

@@ -61,3 +61,13 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translation")
     save_models(folder)
     return folder
+
+
+@pytest.fixture
+def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adaptive tree drafts in every round; else it drafts where that pays on the machine."""
+    from draftwood.draft.adaptive.controller import Controller
+
+    monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
+    monkeypatch.setattr(Controller, "another_level", lambda *_: True)
+    monkeypatch.setattr(Controller, "tree_size", lambda _self, values: len(values))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from draftwood.core.settings import Method
+from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import Expander
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.runners.factory import make_runners
+from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
+from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
+from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
 
@@ -39,6 +46,60 @@ def tiny_runner(vocab: int, seed: int, **settings) -> TorchRunner:
     return TorchRunner(tiny_gpt(vocab, seed, **settings))
 
 
+def tiny_hidden(model, *, block: int = 3, proposes: int | None = None, seed: int = 3) -> HiddenBlockDrafter:
+    """A random drafter of the hidden states of a model; it proposes the first tokens only, or all."""
+    torch.manual_seed(seed)
+    config, vocab = model.config, model.get_output_embeddings().weight.shape[0]
+    drafter = HiddenBlockDrafter(
+        HiddenBlockConfig(
+            target_layers=[1, config.num_hidden_layers], target_depth=config.num_hidden_layers, vocab_size=vocab,
+            vocabulary="", hidden_size=config.hidden_size, block=block, draft_vocab_size=proposes or vocab, markov_rank=4,
+            num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=24,
+            rms_norm_eps=1e-5, rope_theta=100.0,
+        )
+    )  # fmt: skip
+    for weight in drafter.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.5)
+    drafter.draft_tokens.copy_(torch.arange(proposes or vocab))
+    return drafter.to(model.dtype).eval()
+
+
+def hidden_pair(model, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
+    """Runners of a model and of a random drafter of its hidden states."""
+    target, draft, _ = make_runners(model, tiny_hidden(model, **settings), backend=backend)
+    return target, draft
+
+
+def tiny_published(model, kind: str, *, proposes: int | None = None, seed: int = 3, **flags):
+    """A random EAGLE-3, DFlash or DSpark drafter for a model; it proposes the first tokens only, or all."""
+    torch.manual_seed(seed)
+    config, vocab = model.config, model.get_output_embeddings().weight.shape[0]
+    common = dict(
+        target_layers=[0, 1], target_size=config.hidden_size, vocab_size=vocab, hidden_size=config.hidden_size,
+        draft_vocab_size=proposes or vocab, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, rms_norm_eps=1e-5, attention_bias=False, own_embedding=False,
+        rope_frequencies=[100.0 ** (-i / 8) for i in range(0, 8, 2)], rope_scale=1.0,
+    )  # fmt: skip
+    if kind == "eagle3":
+        off = ["norm_before_fc", "fc_norm", "norm_before_residual", "norm_output", "qk_norm", "mlp_bias"]
+        norms = dict.fromkeys(off, False)
+        drafter = Eagle3Drafter(Eagle3Config(**common, own_head=True, **{**norms, **flags}))
+    else:
+        block = dict(slots=4, block=3) if kind == "dflash" else dict(slots=3, block=3)
+        rank = 0 if kind == "dflash" else 4
+        drafter = DFlashDrafter(DFlashConfig(**common, own_head=False, **block, mask_token=1, markov_rank=rank))
+    for name, weight in drafter.named_parameters():
+        torch.nn.init.ones_(weight) if "norm" in name else torch.nn.init.normal_(weight, std=0.5)
+    return drafter.to(model.dtype).eval()
+
+
+def published_pair(model, kind: str, backend: str = "torch", **settings) -> tuple[Runner, Runner]:
+    """Runners of a model and of a random published drafter."""
+    target, draft, _ = make_runners(model, tiny_published(model, kind, **settings), backend=backend)
+    return target, draft
+
+
 def decoder(
     target: Runner, draft: Runner | None, method: str, shape: str | None = None, verifier: str = "auto", *,
     greedy: bool = False, nodes: int | None = None, eos=(),
@@ -52,10 +113,18 @@ def best_first(draft: Runner, expander: Expander, nodes: int, width: int, depth:
     return BestFirstDrafter(LevelGrower(draft, expander, TreeShape(nodes, width, depth)), **more)
 
 
+def always(budget: Budget) -> Callable[[int], Budget]:
+    """This budget for any number of rows."""
+    return lambda rows: budget
+
+
 class Generous:
     """A :class:`draftwood.draft.adaptive.budget.Budget` that allows everything, for tests to change."""
 
     learns = True
+
+    def begin_text(self) -> None:
+        pass
 
     def begin_round(self) -> bool:
         return False
@@ -112,8 +181,8 @@ class Bursts:
     def forward_seconds(self):
         return self.runner.forward_seconds
 
-    def clear(self):
-        self.runner.clear()
+    def clear(self, *, keep=False):
+        self.runner.clear(keep=keep)
 
     def add(self, texts, sources=()):
         assert len(texts) == 1

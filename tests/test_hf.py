@@ -29,7 +29,7 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
 from tests.helpers import tiny_gpt
-from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
+from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
 
 NEW = 10
 METHODS = {
@@ -454,14 +454,11 @@ def test_models_and_methods_that_cannot_draft_are_refused_by_name():
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "mistral", "qwen2"])
-def test_sliding_windows_work_to_their_end_and_are_named_beyond_it(kind):
-    extra = {"use_sliding_window": True, "max_window_layers": 0} if kind == "qwen2" else {}
-    model = tiny(kind, dtype=torch.float32, sliding_window=24, **extra)
-    inputs = ragged()  # nine tokens at most
-    made = recipe(tiny(kind, 1, dtype=torch.float32), method=METHODS["rsd-c"])
-    assert torch.equal(ours(model, made, inputs, max_new_tokens=15), plain(model, inputs, max_new_tokens=15))
-    with pytest.raises(CacheError, match=f"make 25 tokens, but {kind} takes 24 .its sliding window is 24 tokens"):
-        ours(model, made, inputs, max_new_tokens=16)
+def test_texts_outgrow_sliding_windows(kind):
+    made = recipe(windowed(kind, 1, window=5), method=METHODS["rsd-c"])
+    wanted = plain(windowed(kind), max_new_tokens=25)
+    assert torch.equal(ours(windowed(kind), made, max_new_tokens=25), wanted)
+    assert not torch.equal(plain(windowed(kind, window=9), max_new_tokens=25), wanted)
 
 
 def test_the_drafts_context_counts_too():

@@ -29,10 +29,11 @@ INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
         ["protocols", "rows", "limits"],
-        ["slots", "pairing", "context"],
-        ["cache", "support"],
+        ["history", "forward"],
+        ["slots", "pairing", "context", "windows"],
+        ["cache", "support", "window_check"],
         ["bart", "torch_runner", "openvino", "unpadded"],
-        ["seq2seq", "blocks"],
+        ["seq2seq", "blocks", "hidden"],
         ["auto", "table"],
         ["factory"],
     ],

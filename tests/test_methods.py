@@ -90,7 +90,7 @@ def test_a_missing_draft_model_is_named_where_one_is_needed(spec):
     if spec.needs == "nothing":
         assert resolve(Method(method=spec.name), has_draft=False, greedy=False).verifier == spec.verifier
         return
-    wanted = f"'{spec.name}' needs a draft model: give --draft, or use --method ngram or ar"
+    wanted = f"'{spec.name}' needs a draft model: give --draft, or use --method ngram or lookup or ar"
     with pytest.raises(draftwood.PairingError, match=wanted):
         build(Method(method=spec.name), None, greedy=False)
 

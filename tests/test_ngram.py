@@ -59,7 +59,7 @@ class Copying:
         self.inner = TableRunner(torch.zeros(VOCAB))
         self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
 
-    def clear(self):
+    def clear(self, *, keep=False):
         self.sources, self.texts = [], []
 
     def add(self, texts, sources=()):

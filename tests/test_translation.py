@@ -80,7 +80,7 @@ def test_every_way_of_drafting_writes_them(
 def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
     found = {draft: opened(translation, draft).method().method for draft in DRAFTS}
     assert found == {
-        None: "ngram", "block": "block", "heads": "block", "causal": "adaptive", "other": "adaptive",
+        None: "lookup", "block": "block", "heads": "block", "causal": "adaptive", "other": "adaptive",
         "target:0": "adaptive", "target:0,1": "adaptive",
     }  # fmt: skip
 

@@ -22,8 +22,8 @@ from benchmarks.report import spread_cell, table
 from benchmarks.start.config import StartConfig
 from draftwood.core import machine
 from draftwood.core.errors import ConfigError
-from draftwood.loading.checkpoint import check_path
 from draftwood.loading.models import choose_dtype, named_or_bundled
+from draftwood.loading.names import locate
 from draftwood.tune.compare import spread
 from draftwood.tune.prompts import BUILT_IN
 
@@ -55,10 +55,8 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         ConfigError: nothing could be started.
     """
     target, draft = (
-        None if name is None else str(name) for name in named_or_bundled("language", config.target, config.draft)
+        None if name is None else str(locate(name)) for name in named_or_bundled("language", config.target, config.draft)
     )
-    for name in filter(None, (target, draft)):
-        check_path(name)
     dtype = str(choose_dtype(config.dtype, torch.device("cpu"))).removeprefix("torch.")
     job = {"target": target, "draft": draft, "dtype": dtype, "prompt": PROMPT, "max_new_tokens": config.max_new_tokens}
     load_before = machine.load_average()

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final, overload
 
-from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of, tokenized
+from draftwood.core.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, prompt_of, tokenized
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.engine.requests import Request
+from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
+from draftwood.engine.memory import Memory, memory_of
+from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session, check_parts
-from draftwood.loading.checkpoint import check_path
-from draftwood.loading.generation import own_sampling, remarks
+from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
     check_tokenizers,
+    check_vocabulary,
     choose_device,
     choose_dtype,
     is_encoder_decoder,
+    load_hidden_drafter,
     load_model,
     load_tokenizer,
     named_or_bundled,
     openvino_place,
+    raw_config,
 )
+from draftwood.loading.names import locate
 from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
+from draftwood.loading.published import load_published
 from draftwood.runners.factory import Runners, make_runners
+from draftwood.runners.hidden.model import HiddenBlockConfig
 from draftwood.runners.protocols import ModelRunner
-from draftwood.runners.support import check_window
+from draftwood.runners.support import check_exact
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,12 +51,16 @@ def load(
     *,
     options: LoadOptions | Mapping[str, Any] | None = None,
 ) -> Pair:
-    """Load a target and, optionally, a draft model: hub names or local folders, safetensors only.
+    """Load a target and, optionally, a draft model: folders or hub names with safetensors, GGUF files, or short names.
+
+    A GGUF file, or a folder that holds just one, is dequantised once, and the model is kept in the user's cache. Short
+    names, such as ``smollm2``, are in :data:`draftwood.loading.names.SHORT_NAMES`. The draft may be a published drafter: an
+    EAGLE-3, DFlash or DSpark checkpoint (:mod:`draftwood.loading.published`).
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
-    machine is used, unless ``options.profile`` says otherwise. OpenVINO runs compiled copies of models
-    (:func:`draftwood.runners.factory.make_runners` says when): take ``options.backend`` ``torch`` to train
-    ``pair.target.model`` further.
+    machine is used, unless ``options.profile`` says otherwise. What adaptive methods learn is kept for the next process,
+    unless it is ``none``. OpenVINO runs compiled copies of models (:func:`draftwood.runners.factory.make_runners` says
+    when): take ``options.backend`` ``torch`` to train ``pair.target.model`` further.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
@@ -56,9 +69,7 @@ def load(
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     target, draft = named_or_bundled("language", target, draft)
-    for name in (target, draft):
-        if name is not None:
-            check_path(name)
+    target, draft = locate(target), None if draft is None else locate(draft)
     if options.threads is not None:
         set_threads(options.threads)
     device = choose_device(options.device)
@@ -69,17 +80,36 @@ def load(
     model = load_model(target, options, device, dtype)
     draft_model = None
     if draft is not None:
-        draft_model = load_model(draft, options, device, dtype)
-        check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
+        draft_model = _load_draft(draft, target, model, tokenizer, options)
     place = openvino_place(options.device)
     runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     pair = Pair(
-        model, draft_model, tokenizer, profile_key=profile_key, profile=find(options.profile, profile_key), runners=runners
+        model,
+        draft_model,
+        tokenizer,
+        profile_key=profile_key,
+        profile=find(options.profile, profile_key),
+        memory=memory_of(options.profile, profile_key),
+        runners=runners,
     )
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
     return pair
+
+
+def _load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
+    """The draft model; raises a PairingError if its tokens are not those of the target."""
+    config = raw_config(name, options)
+    if config.get("model_type") == HiddenBlockConfig.model_type:
+        drafter = load_hidden_drafter(name, model.device, model.dtype)
+        check_vocabulary(drafter, model, tokenizer)
+        return drafter
+    if (published := load_published(name, config, model)) is not None:
+        return published
+    draft_model = load_model(name, options, model.device, model.dtype)
+    check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
+    return draft_model
 
 
 @final
@@ -95,6 +125,7 @@ class Pair(Session):
         tokenizer: the tokenizer of both.
         profile_key: identifies matching profiles, where the models' files are known.
         profile: the methods that were measured as fastest; method ``auto`` uses it.
+        memory: keeps what adaptive methods learn, from process to process.
         runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
@@ -117,11 +148,12 @@ class Pair(Session):
         *,
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
+        memory: Memory | None = None,
         runners: Runners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile)
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile, memory=memory)
         self.limits = Limits()
         self.remarks = remarks(model)
 
@@ -155,11 +187,89 @@ class Pair(Session):
         """A request for an encoded prompt; a seed of None is drawn.
 
         Raises:
-            CacheError: prompt and ``max_new_tokens`` do not fit the target's sliding window.
+            CacheError: prompt and ``max_new_tokens`` exceed the length up to which the target's trees are exact.
         """
         wanted = Singles().limits(limits, self.limits)
-        check_window(self.target.model, len(ids) + wanted.max_new_tokens)
+        check_exact(self.target.model, len(ids) + wanted.max_new_tokens)
         return Request(prompt=ids, seed=drawn(seed), limits=wanted, final=self.final_token)
+
+    @cached_property
+    def chat_limits(self) -> Limits:
+        """The default limits of an answer: ``max_new_tokens`` of the target's generation config, or 1,024 tokens."""
+        own = max_new_tokens_of(self.target.model)
+        return Limits(max_new_tokens=MAX_NEW_TOKENS if own is None else own)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self.tokenizer, self.target.vocab_size)
+
+    def chat_request(
+        self, messages: Sequence[Message], limits: LimitsLike | None = None, seed: int | None = None
+    ) -> Request:
+        """A request for the next answer; a seed of None is drawn.
+
+        Raises:
+            ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
+            CacheError: as :meth:`request`.
+        """
+        wanted, ids = Singles().limits(limits, self.chat_limits), self._template.encode(messages)
+        if not wanted.ignore_eos:
+            wanted = replace(wanted, stop_token_ids=(*wanted.stop_token_ids, *self._template.ends))
+        return self.request(ids, wanted, seed)
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result: ...  # fmt: skip
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[True],
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Iterator[Piece]: ...  # fmt: skip
+
+    def chat(
+        self, messages: Sequence[Message], *, stream: bool = False,
+        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
+        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+    ) -> Result | Iterator[Piece]:  # fmt: skip
+        """The model's answer to a chat, written in the target's own chat template.
+
+        Keys and values stay in memory. If the next call continues the chat, only its new tokens are read. The answer ends
+        with an end-of-text token or with the token that ends a turn in the template. After a change of a model's weights,
+        call :meth:`~draftwood.runners.protocols.Runner.clear` of its runner.
+
+        Args:
+            messages: mappings with a ``role`` (system, developer, user, assistant or tool) and a ``content``: a text, or a
+                list of parts of type ``text``. The template gets other fields unchanged.
+            stream: return the answer piece by piece, as :meth:`stream` does.
+            limits: replaces ``self.chat_limits``.
+            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop: as for
+                :meth:`generate`.
+
+        Raises:
+            ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
+            CacheError: as :meth:`generate`.
+        """
+        singles = Singles(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repetition_penalty=repetition_penalty, stop=stop,
+        )  # fmt: skip
+        own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
+        request = self.chat_request(messages, wanted, seed)
+        decoder = self.decoder(method, temperature=own.temperature)
+        if stream:
+            return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)
+        return decoder.generate([request], own, reuse=True)[0]
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
         return own_sampling(self.target.model, self.eos, given)

@@ -13,9 +13,9 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session, check_parts
-from draftwood.loading.checkpoint import check_path
 from draftwood.loading.generation import defaults_of, refuse_idle
 from draftwood.loading.models import (
     check_tokenizers,
@@ -28,6 +28,7 @@ from draftwood.loading.models import (
     named_or_bundled,
     openvino_place,
 )
+from draftwood.loading.names import locate
 from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
@@ -64,9 +65,7 @@ def load_translator(
     _check_options(options)
     target, draft = named_or_bundled("translation", target, draft)
     own = draft is not None and str(draft).startswith(_OWN)
-    for name in (target, None if own else draft):
-        if name is not None:
-            check_path(name)
+    target, draft = locate(target), draft if own or draft is None else locate(draft)
     if options.threads is not None:
         set_threads(options.threads)
     device = choose_device(options.device)
@@ -83,7 +82,8 @@ def load_translator(
         check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
     runners = make_translation_runners(model, draft_model, backend=options.backend)
     profile_key = profile_key_of(target, None if own else draft, dtype, device, runners.target.engine)
-    return Translator(model, draft_model, tokenizer, profile_key=profile_key, runners=runners)
+    memory = None if own else memory_of(options.profile, profile_key)  # the key does not name the target's own layers
+    return Translator(model, draft_model, tokenizer, profile_key=profile_key, memory=memory, runners=runners)
 
 
 def _check_options(options: LoadOptions) -> None:
@@ -131,6 +131,7 @@ class Translator(Session):
         draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
         profile_key: identifies the models' files, where they are known.
+        memory: keeps what adaptive methods learn, from process to process.
         runners: runners of both models; by default PyTorch runs the models.
 
     Attributes:
@@ -155,12 +156,13 @@ class Translator(Session):
         tokenizer: Any,
         *,
         profile_key: ProfileKey | None = None,
+        memory: Memory | None = None,
         runners: TranslationRunners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
         self.model = model
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key)
+        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, memory=memory)
         own = defaults_of(model, self.eos, self.target.max_length)
         self.prompt, self.limits, self.remarks, self._greedy = own.prompt, own.limits, own.remarks, own.sampling
         self.max_source: int | None = self.target.max_source

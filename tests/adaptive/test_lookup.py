@@ -17,7 +17,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.expand import GumbelExpander
-from draftwood.draft.adaptive.learnt import Costs, Learnt
+from draftwood.draft.adaptive.learnt import Costs, Learnt, Waits
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram import ngram
@@ -27,7 +27,7 @@ from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
-from tests.helpers import begin, best_first
+from tests.helpers import always, begin, best_first
 
 VOCAB = 12
 
@@ -154,10 +154,9 @@ def rounds_of(prompt, favourite, tokens=24):
     now = [0.0]
     draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
     costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, level=0.002, frontier_node=0.0)
-    first = AdaptiveSettings().acceptance_start
-    learnt = Learnt(costs=costs, speed=100.0, gains=(1.0,), reach=(1.0,), calibration=1.0, acceptance=first)
+    learnt = Learnt(costs=costs, gains=(1.0,), reach=(1.0,), calibration=1.0, waits=Waits(0.0, 0.0, 0.0))
     drafter = best_first(
-        draft, GumbelExpander(3), nodes=9, width=2, depth=4, budget=Controller(learnt=learnt),
+        draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),
         lookup=PromptLookup(AdaptiveSettings(), 9), clock=lambda: now[0],
     )  # fmt: skip
     engine = Decoder(target, drafter, Greedy())
@@ -174,10 +173,10 @@ def test_where_a_guess_is_sure_nothing_is_drafted():
     good = torch.zeros(VOCAB, VOCAB)
     for token in range(VOCAB):
         good[token, (token + 1) % 6] = 9.0
-    asked, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=60)
-    assert asked[0] > 0  # at first a guess of one token is not trusted
+    asked, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=90)
     assert len(asked) > 4
-    assert not any(asked[3:])
+    assert asked[4] > 0  # at first a guess of one token is not trusted
+    assert not any(asked[5:])
     assert stats.block_efficiency > 5
 
 
@@ -185,8 +184,10 @@ def test_where_there_is_no_guess_the_draft_is_asked():
     good = torch.zeros(VOCAB, VOCAB)
     for token in range(VOCAB):
         good[token, (token + 1) % 6] = 9.0
-    asked, _ = rounds_of([7, 0], good, tokens=5)
-    assert asked[0] > 1  # nothing stood before
+    asked, _ = rounds_of([7, 0], good, tokens=8)
+    first = 1 + AdaptiveSettings().probe_skip + AdaptiveSettings().probe_rounds  # the first one reads the prompt
+    assert not any(asked[:first])
+    assert asked[first] > 1  # nothing stood before
 
 
 def test_it_is_what_auto_means_and_has_no_shape():

@@ -43,11 +43,11 @@ def test_forwards_and_drafts_are_those_that_the_hooks_see(pair: Pair) -> None:
 
 
 def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:
-    model = LlamaForCausalLM(replace_context(tiny_llama(0.4).config, 1200)).eval()
+    model = LlamaForCausalLM(replace_context(tiny_llama(0.4).config, 2200)).eval()
     pair = Pair(model, None, tokenizer=type("T", (), {"eos_token_id": None})())
     with Meters().on(pair) as meters:
-        sample = measure(our_maker(Setting(method="ar"), pair, 0.0, 4), [[1] * 1100], [0], meters, CPU)
-        assert meters.target.count == 4 + 2  # 512 and 512 tokens, then the rest with the first node
+        sample = measure(our_maker(Setting(method="ar"), pair, 0.0, 4), [[1] * 2100], [0], meters, CPU)
+        assert meters.target.count == 4 + 2  # 1,024 and 1,024 tokens, then the rest with the first node
     assert (sample.forwards, sample.drafted) == (4, 0)
 
 
@@ -58,7 +58,8 @@ def replace_context(config, length: int):
 
 @pytest.mark.parametrize("method", ["ar", "chain", "shared-noise", "generate"])
 def test_a_batch_of_unequal_prompts_is_continued_like_each_alone(pair: Pair, method: str) -> None:
-    setting = Setting(method=method, shape="3", nodes=3) if method == "chain" else Setting(method=method, nodes=0)
+    nodes = {"chain": 3, "shared-noise": 6}.get(method, 0)  # without nodes, shared noise drafts where that pays
+    setting = Setting(method=method, shape="3" if method == "chain" else None, nodes=nodes)
     make = (peer_maker if setting.is_peer else our_maker)(setting, pair, 0.0, 10)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [7]]
     with Meters().on(pair) as meters:

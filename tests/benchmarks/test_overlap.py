@@ -13,9 +13,11 @@ from click.testing import CliRunner
 
 from benchmarks import overlap
 from benchmarks.__main__ import main
+from benchmarks.config import CostConfig
 from benchmarks.overlap import CHAIN, WAYS, check_room, markdown, measure
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Weights
 
 
 def test_both_are_timed_alone_in_turn_and_at_the_same_time(pair: Pair) -> None:
@@ -81,3 +83,19 @@ def test_the_command_writes_both_tables(tmp_path: Path) -> None:
     assert "## By torch" in report
     assert "## Drafting during the target's forward" in report
     assert report.strip() in run.output
+
+
+def test_quantized_weights_are_timed_too(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    pytest.importorskip("nncf")
+    arguments = ["cost", "--tokens", "1", "--context", "5", "--repeats", "1", "--output", str(tmp_path)]
+    run = CliRunner().invoke(main, [*arguments, "--weights", "int8", "--weights", "int4"], catch_exceptions=False)
+    assert run.exit_code == 0
+    found = json.loads((tmp_path / "cost.json").read_text())["milliseconds"]
+    assert [one["backend"] for one in found] == ["torch", "openvino int8", "openvino int4"]
+
+
+@pytest.mark.parametrize("weights", [("same",), ("int8", "int8")])
+def test_weights_that_are_timed_anyway_are_refused(weights: tuple[Weights, ...]) -> None:
+    with pytest.raises(ConfigError, match="give int8, int4 or both"):
+        CostConfig(weights=weights)

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.config import BenchConfig
+from benchmarks.opening import encoder
 from benchmarks.prompts import pieces, read_prompts
+from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents
 from draftwood.tune.prompts import BUILT_IN
+from tests.faults.folders import tiny_llama
+from tests.tiny_chat import chat_tokenizer
 
 
 def encode(text: str) -> list[int]:
@@ -48,7 +52,24 @@ def test_the_file_of_prompts(tmp_path: Path) -> None:
     assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("mine", "one"), ("other", "two")]
 
 
-@pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]"])
+def test_files_of_published_benchmarks_are_read_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"category": "rag", "turns": ["one", "later"]}\n{"question": "two"}\n')
+    prompts = read_prompts(BenchConfig(prompts=path), encode, None)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("rag", "one"), ("mine", "two")]
+
+
+def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer()
+    pair = Pair(tiny_llama(len(tokenizer)).eval(), None, tokenizer)
+    ids = encoder(BenchConfig(chat=True), pair)("the fox")
+    assert tokenizer.decode(ids) == "<s>user\nthe fox<end>\n<s>assistant\n"
+    assert tokenizer.decode(encoder(BenchConfig(), pair)("the fox")) == "the fox"
+    with pytest.raises(ConfigError, match="chat puts prompts into a chat template"):
+        BenchConfig(chat=True, data=tmp_path)
+
+
+@pytest.mark.parametrize("line", ["no json", '{"text": "x"}', '{"prompt": ""}', '{"prompt": 3}', "[1]", '{"turns": []}'])
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one"}\n' + line + "\n")

@@ -82,8 +82,10 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
 
 def test_no_side_has_more_tries_than_the_other() -> None:
     counts = Counter(s.method for s in plan("peers", None, has_draft=True))
-    assert counts.pop("ar") == counts.pop("generate") == counts.pop("adaptive") == 1  # they have no shape
-    assert set(counts) == set(METHODS) - {"ar", "generate", "adaptive", *BLOCKS, *ENGINES}
+    assert (
+        counts.pop("ar") == counts.pop("generate") == counts.pop("adaptive") == counts.pop("lookup") == 1
+    )  # they have no shape
+    assert set(counts) == set(METHODS) - {"ar", "generate", "adaptive", "lookup", *BLOCKS, *ENGINES}
     assert set(counts.values()) == {4}
 
 
@@ -106,7 +108,7 @@ def test_blocks_are_measured_where_the_draft_scores_blocks_and_no_tree_is_deeper
 
 def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
     assert [s.name for s in plan("peers", ["ar", "ngram"], has_draft=False)][:2] == ["ar", "ngram 2"]
-    with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,generate"):
+    with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,lookup,generate"):
         plan("peers", None, has_draft=False)
     with pytest.raises(ConfigError, match=r"'paper' does not measure ngram: .*all-peers, which measures everything"):
         plan("paper", ["ar", "ngram"], has_draft=True)

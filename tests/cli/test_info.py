@@ -44,7 +44,7 @@ def test_json_holds_versions_pairs_and_methods(run: Run, bundled: dict[str, dict
         ("recursive", "traversal", "coupled", "greedy"),  # tolerance is exact for none
         ("coupled", "greedy"),
     }
-    assert facts["auto"]["without_draft"]["method"] == "ngram"
+    assert facts["auto"]["without_draft"]["method"] == "lookup"
 
 
 def test_the_translation_pair_has_the_same_keys(
@@ -82,7 +82,7 @@ def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
 
 def test_text_shows_the_same(run: Run, bundled: dict[str, dict[str, Path]]) -> None:
     text = run("info").stdout
-    for word in (draftwood.__version__, str(bundled["language"]["draft"]), "shared-noise", "ngram + coupled", "float32"):
+    for word in (draftwood.__version__, str(bundled["language"]["draft"]), "shared-noise", "lookup + coupled", "float32"):
         assert word in text
     for word in ("up to 24", "up to 8", METHODS["rsd-c"].summary):
         assert word in text

@@ -147,8 +147,8 @@ class Sorted:
     def forward_seconds(self):
         return self.drafter.forward_seconds
 
-    def clear(self):
-        self.drafter.clear()
+    def clear(self, *, keep=False):
+        self.drafter.clear(keep=keep)
 
     def add(self, texts, sources=()):
         self.drafter.add(texts, sources)

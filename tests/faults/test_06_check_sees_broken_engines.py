@@ -63,7 +63,7 @@ def test_a_break_that_the_marginal_test_does_not_see_is_found(pair, method, name
     assert "tests fail, first '" in report.summary()
 
 
-@pytest.mark.parametrize("method", [DEFAULT, DRAWN], ids=lambda m: m.method)
+@pytest.mark.parametrize("method", [SHARED, DRAWN], ids=lambda m: m.method)
 def test_a_gross_break_is_found(pair, method):
     assert not found(pair, method, BREAKS[ALL]).exact
 

@@ -1,4 +1,5 @@
-"""A text that would outgrow a sliding window is refused with the same words everywhere."""
+"""Texts outgrow a sliding window, as with ``generate``. A text that is too long to be exact is refused with the same words
+everywhere."""
 
 from __future__ import annotations
 
@@ -8,13 +9,23 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
+from draftwood.core.settings import Method, Sampling
 from draftwood.hf import recipe
-from tests.runners.test_support import SLIDING, WINDOW
-from tests.runners.zoo import EOS, tiny
+from draftwood.runners.factory import make_runners
+from tests.runners.zoo import EOS, WINDOW, WINDOWED, tiny, windowed
 
 PROMPT = [5, 6, 7, 8, 9, 10]
 TEXT = "5 6 7 8 9 10"
+LONG = " ".join(str(4 + 7 * i % 90) for i in range(30))
+NEW, SWITCH = 40, 16
+GREEDY, LIMITS = Sampling(temperature=0.0), Limits(max_new_tokens=NEW, ignore_eos=True)
+METHODS = [
+    Method(method="ar"),
+    Method(method="rsd-s", shape="3x3"),
+    Method(method="rsd-c", shape="2-2"),
+    Method(method="adaptive"),
+    Method(method="ngram", shape="3"),
+]
 
 
 class Words:
@@ -27,8 +38,92 @@ class Words:
         return "".join(f"<{i}>" for i in ids)
 
 
-def pair(kind: str, draft=None) -> Pair:
-    return Pair(tiny(kind, dtype=torch.float32, **SLIDING[kind]), draft, Words())
+def near(model):
+    """A draft that is nearly the target."""
+    draft = type(model)(model.config).eval()
+    draft.load_state_dict(model.state_dict())
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight.add_(0.02 * weight.std().nan_to_num(0.0) * torch.randn(weight.shape))
+    return draft
+
+
+def pair(kind: str, backend: str = "torch") -> Pair:
+    target = windowed(kind)
+    draft = near(target)
+    return Pair(target, draft, Words(), runners=make_runners(target, draft, backend=backend))
+
+
+def plain(model, prompt: str) -> list[int]:
+    ids = torch.tensor([[int(word) for word in prompt.split()]])
+    settings = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(ids, **settings)[0, ids.shape[1] :].tolist()
+
+
+def same_texts(ours: Pair) -> None:
+    wanted = [plain(ours.target.model, text) for text in (TEXT, LONG)]
+    for method in METHODS:
+        alone = [ours.generate([text], method=method, limits=LIMITS, sampling=GREEDY)[0] for text in (TEXT, LONG)]
+        batch = ours.generate([TEXT, LONG], method=method, limits=LIMITS, sampling=GREEDY)
+        assert [result.token_ids for result in alone] == wanted, method
+        assert [result.token_ids for result in batch] == wanted, method
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_the_texts_are_worth_comparing(kind):
+    texts = [plain(windowed(kind, window=size), TEXT) for size in (WINDOW - 1, WINDOW, WINDOW + 1)]
+    assert len(set(texts[1])) > 8
+    assert len({tuple(text) for text in texts}) == 3
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_greedy_texts_are_those_of_generate_far_beyond_the_window(kind):
+    same_texts(pair(kind))
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3_text", "qwen2"])
+def test_on_openvino_too(kind):
+    pytest.importorskip("openvino")
+    same_texts(pair(kind, "openvino"))
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_a_draft_that_is_right_is_accepted_beyond_both_windows(kind):
+    """A draft that attends to other tokens than the target would be wrong more often."""
+    target = windowed(kind)
+    ours = Pair(target, windowed(kind), Words(), runners=make_runners(target, windowed(kind), backend="torch"))
+    [result] = ours.generate([LONG], method=Method(method="chain", shape="3"), limits=LIMITS, sampling=GREEDY)
+    assert result.stats.block_efficiency > 3.6
+
+
+def test_without_windows_a_draft_of_a_target_with_one_is_seldom_right():
+    """The control of the test above."""
+    target, draft = windowed("mistral"), windowed("mistral", window=200)
+    ours = Pair(target, draft, Words(), runners=make_runners(target, draft, backend="torch"))
+    [result] = ours.generate([LONG], method=Method(method="chain", shape="3"), limits=LIMITS, sampling=GREEDY)
+    assert result.stats.block_efficiency < 3
+
+
+def test_a_padded_batch_of_generate():
+    model, made = windowed("gemma2"), recipe(near(windowed("gemma2")), method=Method(method="rsd-c", shape="2-2"))
+    ids = torch.tensor([[0] * 14 + PROMPT, list(range(10, 30))])
+    settings = {"attention_mask": (ids > 0).long(), "max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(ids, custom_generate=made, **settings), model.generate(ids, **settings))
+
+
+def test_where_the_models_own_context_is_shorter_it_ends_the_text_as_ever():
+    model = tiny("mistral", dtype=torch.float32, sliding_window=WINDOW, max_position_embeddings=20)
+    limits = Limits(max_new_tokens=100, ignore_eos=True)
+    [result] = Pair(model, None, Words()).generate([TEXT], limits=limits)
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 20 - len(PROMPT))
+
+
+def changing(seed: int = 0):
+    """A model whose rotary embedding changes at a length."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+            "original_max_position_embeddings": SWITCH}  # fmt: skip
+    return tiny("phi3", seed, dtype=torch.float32, rope_parameters=rope, original_max_position_embeddings=SWITCH)
 
 
 def refused(call) -> str:
@@ -37,41 +132,28 @@ def refused(call) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", SLIDING)
-def test_the_pair_and_hf_refuse_it_with_the_same_sentence(kind):
-    ours, new = pair(kind), WINDOW - len(PROMPT) + 1
+def test_the_pair_and_hf_refuse_longer_texts_than_are_exact_with_the_same_sentence():
+    ours, new = Pair(changing(), None, Words()), SWITCH - len(PROMPT) + 1
     limits = Limits(max_new_tokens=new)
     said = refused(lambda: ours.generate([TEXT], limits=limits))
-    assert f"sliding window is {WINDOW} tokens" in said
-    assert f"make {WINDOW + 1} tokens" in said
+    assert f"rotary embedding changes after {SWITCH} tokens" in said
+    assert f"make {SWITCH + 1} tokens" in said
     assert refused(lambda: list(ours.stream(TEXT, limits=limits))) == said
     ids = torch.tensor([PROMPT])
     assert refused(lambda: ours.target.model.generate(ids, max_new_tokens=new, custom_generate=recipe())) == said
 
 
-@pytest.mark.parametrize("kind", SLIDING)
-def test_a_text_that_just_fits_is_written(kind):
-    ours, new = pair(kind), WINDOW - len(PROMPT)
-    limits = Limits(max_new_tokens=new, ignore_eos=True)
-    [result] = ours.generate([TEXT], limits=limits, sampling=Sampling(temperature=0.0))
-    assert len(result.token_ids) == new
+def test_a_text_that_just_fits_is_written():
+    limits = Limits(max_new_tokens=SWITCH - len(PROMPT), ignore_eos=True)
+    [result] = Pair(changing(), None, Words()).generate([TEXT], limits=limits, sampling=GREEDY)
+    assert len(result.token_ids) == SWITCH - len(PROMPT)
 
 
-def test_where_the_models_own_context_is_shorter_it_ends_the_text_as_ever():
-    model = tiny("mistral", dtype=torch.float32, sliding_window=40, max_position_embeddings=WINDOW)
-    limits = Limits(max_new_tokens=100, ignore_eos=True)
-    [result] = Pair(model, None, Words()).generate([TEXT], limits=limits)
-    assert (result.finish_reason, len(result.token_ids)) == ("length", WINDOW - len(PROMPT))
-
-
-def test_a_drafts_window_only_ends_the_drafting():
-    draft = tiny("mistral", 1, dtype=torch.float32, **SLIDING["mistral"])
-    target = tiny("llama", dtype=torch.float32)
-    limits, greedy = Limits(max_new_tokens=20, ignore_eos=True), Sampling(temperature=0.0)
-    [result] = Pair(target, draft, Words()).generate([TEXT], limits=limits, sampling=greedy)
-    assert len(result.token_ids) == 20
+def test_what_a_draft_takes_only_ends_the_drafting():
+    draft, target = changing(1), tiny("llama", dtype=torch.float32)
+    [result] = Pair(target, draft, Words()).generate([TEXT], limits=LIMITS, sampling=GREEDY)
+    wanted = plain(target, TEXT)
+    assert result.token_ids == wanted
     ids = torch.tensor([PROMPT])
-    settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    wanted = target.generate(ids, **settings)
-    assert wanted[0, len(PROMPT) :].tolist() == result.token_ids
-    assert torch.equal(target.generate(ids, **settings, custom_generate=recipe(draft)), wanted)
+    settings = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert target.generate(ids, **settings, custom_generate=recipe(draft))[0, len(PROMPT) :].tolist() == wanted

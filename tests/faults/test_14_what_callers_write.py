@@ -258,7 +258,7 @@ def test_token_ids_that_an_encoder_does_not_know_are_refused(translator: Transla
         (LoadOptions, {"dtype": torch.float32}, "dtype is torch.float32: choose one of auto, float32"),
         (LoadOptions, {"dtype": "int3"}, "dtype is 'int3': choose one of"),
         (LoadOptions, {"backend": "jax"}, "backend is 'jax': choose one of auto, torch, openvino"),
-        (LoadOptions, {"weights": 8}, "weights is 8: choose one of same, int8"),
+        (LoadOptions, {"weights": 8}, "weights is 8: choose one of same, int8, int4"),
         (LoadOptions, {"device": 0}, "device is 0: give a text such as 'auto'"),
         (LoadOptions, {"profile": None}, "profile is None: give a text"),
         (LoadOptions, {"trust_remote_code": "no"}, "trust_remote_code is 'no': give True or False"),

@@ -25,16 +25,20 @@ ABLATION = f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0"
 TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
     "generate": "--max-new-tokens 3",
+    "chat": "--max-new-tokens 3",
     "translate": "--max-new-tokens 3",
     "check": "--samples 64 --new-tokens 10",
     "check --enumerate": "--top-k 2",
     "tune": "--minutes 0.02 --max-new-tokens 24",
     "info": "",
+    "models": "",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
     "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
     "benchmarks acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
     "benchmarks sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
+    "benchmarks never-slower": "--backend torch --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 4 "
+    "--repeats 1",
     "benchmarks verify": "--repeats 1 --vocab 64",
     "benchmarks inflate": "--parameters 12M",
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",

@@ -10,7 +10,7 @@ import torch
 
 import draftwood.engine.methods as methods
 from draftwood.core.settings import Method
-from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.hf import recipe
 from tests.runners.zoo import tiny
 from tests.test_hf import other, ours, plain, plain_text, ragged, target
@@ -21,10 +21,10 @@ def model(seed: int = 0):
 
 
 @pytest.fixture
-def controllers(monkeypatch) -> list[Controller]:
+def controllers(monkeypatch) -> list[Controllers]:
     """All that were made, in order."""
-    made: list[Controller] = []
-    monkeypatch.setattr(methods, "Controller", lambda: made.append(Controller()) or made[-1])
+    made: list[Controllers] = []
+    monkeypatch.setattr(methods, "Controllers", lambda: made.append(Controllers()) or made[-1])
     return made
 
 
@@ -32,15 +32,15 @@ def test_the_next_generate_begins_with_what_the_last_one_learnt(controllers):
     one, draft = model(), model(1)
     ours(one, recipe(draft))
     [learnt] = controllers
-    speed, level = learnt.speed, learnt.costs.level
-    assert speed > 0
-    assert level > 0
+    before = learnt.knowledge
+    assert all(one.costs.level > 0 for one in before.by_rows.values())
+    assert before.by_rows
     ours(one, recipe(draft))
     made = recipe(draft)
     ours(one, made)
     ours(one, made)
     assert controllers == [learnt]
-    assert (learnt.speed, learnt.costs.level) != (speed, level)
+    assert learnt.knowledge != before
 
 
 def test_another_model_draft_method_or_temperature_learns_for_itself(controllers):

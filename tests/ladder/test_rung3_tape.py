@@ -198,8 +198,8 @@ class Wrapped:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def clear(self):
-        self.inner.clear()
+    def clear(self, *, keep=False):
+        self.inner.clear(keep=keep)
 
     def add(self, texts, sources=()):
         self.inner.add(texts, sources)
@@ -278,8 +278,8 @@ class Misplaced:
     def forward_seconds(self):
         return self.inner.forward_seconds
 
-    def clear(self):
-        self.inner.clear()
+    def clear(self, *, keep=False):
+        self.inner.clear(keep=keep)
 
     def add(self, texts, sources=()):
         self.inner.add(texts, sources)

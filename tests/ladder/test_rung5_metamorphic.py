@@ -23,7 +23,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import Bursts, Generous, best_first, decoder, tiny_runner
+from tests.helpers import Bursts, Generous, always, best_first, decoder, tiny_runner
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -118,7 +118,7 @@ class Fickle(Generous):
 def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
     plain = texts(decoder(runner(1), None, "ar"), Sampling())
     for draft in (runner(2, 1), tiny_runner(VOCAB, 1)):
-        drafter = best_first(draft, GumbelExpander(6), nodes=9, width=3, depth=5, budget=Fickle(), lookup=lookup)
+        drafter = best_first(draft, GumbelExpander(6), nodes=9, width=3, depth=5, budgets=always(Fickle()), lookup=lookup)
         engine = Decoder(runner(1), drafter, Coupled())
         assert texts(engine, Sampling()) == plain
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
@@ -142,7 +142,7 @@ def test_a_tree_of_chains_changes_no_text(lookup, temperature):
 def in_bursts(draft, depth, budget, lookup=None):
     expander, shape = GumbelExpander(6), TreeShape(9, 3, depth)
     grower = BurstGrower(draft, expander, shape, LevelGrower(draft, expander, shape))
-    return BestFirstDrafter(grower, budget=budget, lookup=lookup)
+    return BestFirstDrafter(grower, budgets=always(budget), lookup=lookup)
 
 
 def chains_of_the_target_itself(monkeypatch=None) -> float:

@@ -216,7 +216,7 @@ def test_prompt_lookup_finds_what_the_source_holds():
         reads_source, max_length, forward_seconds = True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 
-        def clear(self):
+        def clear(self, *, keep=False):
             self.sources, self.lengths = [], []
 
         def add(self, texts, sources=()):

@@ -20,7 +20,7 @@ from draftwood.engine.requests import Request
 from draftwood.runners.protocols import BurstRunner, ModelRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin, decoder
-from tests.runners.zoo import SLIDING, plain_scores, tiny
+from tests.runners.zoo import plain_scores, tiny, windowed
 
 pytest.importorskip("openvino")
 from draftwood.runners.factory import make_runners
@@ -79,7 +79,7 @@ class Rounds:
         return worst
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", *SLIDING])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", "gemma"])
 def test_bursts_are_scored_and_chosen_as_the_model_would(kind):
     rounds = Rounds(small(kind))
     found = [rounds.round(pending=pending, scale=scale) for pending, scale in ((1, 1.0), (0, 0.5), (3, 1.5), (5, 1.0))]
@@ -158,7 +158,8 @@ def test_bursts_are_for_one_text_that_is_not_too_long(monkeypatch):
 
 def test_which_runners_get_no_bursts(monkeypatch, caplog):
     model = small("llama")
-    for runner in (TorchRunner(model), OpenVinoRunner(small("llama", max_position_embeddings=8), drafts=True)):
+    short, slides = small("llama", max_position_embeddings=8), windowed("mistral")
+    for runner in (TorchRunner(model), *(OpenVinoRunner(one, drafts=True) for one in (short, slides))):
         assert with_bursts(runner) is runner
     plain = OpenVinoRunner(model, drafts=True)
     with monkeypatch.context() as patch:
@@ -187,6 +188,7 @@ def pair(kind: str, **settings):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.usefixtures("always_drafts")
 def test_texts_are_those_of_plain_decoding(kind, temperature):
     target, draft, _ = make_runners(*pair(kind), backend="openvino")
     assert isinstance(draft, OpenVinoBurstRunner)
@@ -244,6 +246,7 @@ def test_numbers_of_tokens_are_exact_in_bfloat16():
     assert runner.draft_burst(1, [], noise, 1.0)[0] == [2999, 1025, 257, 511]
 
 
+@pytest.mark.usefixtures("always_drafts")
 def test_a_bench_sees_the_forwards_of_bursts():
     models, meters = pair("llama"), Meters()
     both = Pair(*models, None, runners=make_runners(*models, backend="openvino"))

@@ -79,12 +79,16 @@ def test_layers_that_do_not_exist_are_refused():
         TorchRunner(tiny("llama"), hidden_layers=(1, 7))
 
 
-def test_openvino_refuses_them():
+def test_openvino_returns_them_too():
     pytest.importorskip("openvino")
     from draftwood.runners.openvino.runner import OpenVinoRunner
 
-    with pytest.raises(ConfigError, match="OpenVINO returns no hidden states: use --backend torch"):
-        OpenVinoRunner(tiny("llama", dtype=torch.float32), hidden_layers=(1,))
+    runner = OpenVinoRunner(tiny("llama", dtype=torch.float32), hidden_layers=LAYERS)
+    rows = HiddenWalk(runner, None, [5, 1, 9])
+    assert max(rows.round(), rows.round(unscored=2), rows.round()) < 1e-4
+    rows.keep([0, 2])
+    rows.add([6, 2])
+    assert max(rows.round(unscored=3), rows.round()) < 1e-4
 
 
 @pytest.mark.parametrize("method", ["ar", "rsd-s"])

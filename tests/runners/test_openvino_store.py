@@ -28,9 +28,9 @@ def made(monkeypatch, tmp_path) -> list[str]:
     found: list[str] = []
     inner = store.graph_of
 
-    def graph_of(model):
+    def graph_of(model, hidden_layers=()):
         found.append(model.config.model_type)
-        return inner(model)
+        return inner(model, hidden_layers)
 
     monkeypatch.setattr(store, "graph_of", graph_of)
     return found

@@ -13,15 +13,7 @@ from draftwood.runners.context import context
 from draftwood.runners.support import check_architecture
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin
-from tests.runners.zoo import plain_scores, tiny
-
-WINDOW = 16
-SLIDING = {
-    "mistral": {"sliding_window": WINDOW},
-    "qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0},
-    "gemma2": {"sliding_window": WINDOW},
-    "gemma3_text": {"sliding_window": WINDOW},
-}
+from tests.runners.zoo import tiny
 
 
 @pytest.mark.parametrize(
@@ -94,41 +86,6 @@ def test_dropout_is_not_blamed_on_the_architecture():
 def chain(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     tokens = torch.arange(10, 10 + length).unsqueeze(0)
     return tokens, torch.arange(length).unsqueeze(0), torch.ones(1, length, length, dtype=torch.bool).tril()
-
-
-@pytest.mark.parametrize("kind", SLIDING)
-def test_sliding_attention_is_exact_in_its_first_window(kind):
-    model = tiny(kind, **SLIDING[kind])
-    runner = TorchRunner(model)
-    assert runner.max_length == WINDOW
-    text = list(range(40, 40 + WINDOW - 3))
-    begin(runner, [text])
-    tokens, depths, ancestors = chain(3)
-    scores = runner.extend(tokens, depths, ancestors).logits[0]
-    for node in range(3):
-        wanted = plain_scores(model, text + tokens[0, : node + 1].tolist())
-        assert torch.allclose(scores[node], wanted, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", SLIDING)
-def test_sliding_attention_beyond_its_window_is_refused_by_name(kind):
-    runner = TorchRunner(tiny(kind, **SLIDING[kind]))
-    begin(runner, [list(range(40, 40 + WINDOW))])
-    with pytest.raises(CacheError, match=rf"{kind} takes 16 \(its sliding window is 16 tokens"):
-        runner.extend(*chain(1))
-
-
-@pytest.mark.parametrize("kind", SLIDING)
-def test_control_beyond_its_window_sliding_attention_is_something_else(kind):
-    slides, full = tiny(kind, **SLIDING[kind]), tiny(kind, **{**SLIDING[kind], "sliding_window": 200})
-    text = list(range(40, 40 + WINDOW + 8))
-    assert not torch.allclose(plain_scores(slides, text), plain_scores(full, text), atol=1e-2)
-    assert torch.allclose(plain_scores(slides, text[:WINDOW]), plain_scores(full, text[:WINDOW]), atol=1e-9)
-
-
-def test_a_window_that_is_not_used_is_no_limit():
-    assert context(tiny("qwen2", use_sliding_window=False, sliding_window=WINDOW).config).length == 256
-    assert context(tiny("mistral", sliding_window=None).config).length == 256
 
 
 def test_a_text_beyond_the_position_embeddings_is_refused_by_name():

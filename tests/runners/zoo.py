@@ -30,6 +30,21 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
 }
 SUPPORTED = ["llama", "gpt2", "qwen3", "qwen2", "opt", "gpt_neox", "mistral", "phi", "gemma"]
 SLIDING = ["gemma2", "gemma3_text"]
+WINDOW = 8
+WINDOWED: dict[str, dict[str, Any]] = {  # all layers slide, or one of two
+    "mistral": {},
+    "phi3": {},
+    "qwen2": {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]},
+    # Tied embeddings would make these two repeat one token.
+    "gemma2": {"layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False},
+    "gemma3_text": {"initializer_range": 0.5, "tie_word_embeddings": False},
+    "cohere2": {"layer_types": ["full_attention", "sliding_attention"]},
+    "gpt_oss": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
 
 
 def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
@@ -37,6 +52,11 @@ def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, **sett
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**_COMMON, **_OF_TYPE.get(kind, {}), **settings})
     return AutoModelForCausalLM.from_config(config).to(dtype).eval()
+
+
+def windowed(kind: str, seed: int = 0, *, window: int = WINDOW, **settings: Any) -> Any:
+    """A model of :data:`WINDOWED` in float32."""
+    return tiny(kind, seed, dtype=torch.float32, **{"sliding_window": window, **WINDOWED[kind], **settings})
 
 
 @torch.no_grad()

@@ -12,22 +12,13 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
+from draftwood.train.chat_files import Chat, read_chats
 from draftwood.train.chat_turns import text_turns
-from draftwood.train.chats import Chat, Template, Writer, read_chats, write_chats
+from draftwood.train.chats import Template, Writer, write_chats
 from draftwood.train.config import ChatsConfig
 from tests.faults.folders import tiny_llama, tiny_tokenizer
-
-TEMPLATE = (
-    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
-
-
-def chat_tokenizer() -> Any:
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+from tests.runners.zoo import windowed
+from tests.tiny_chat import chat_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def writer(rows: int = 3, longest: int = 120, turns: tuple[list[int], ...] = (), seed: int = 0) -> tuple[Writer, Any, Any]:
+def writer(
+    rows: int = 3, longest: int = 120, turns: tuple[list[int], ...] = (), seed: int = 0, kind: str | None = None
+) -> tuple[Writer, Any, Any]:
     tokenizer = chat_tokenizer()
-    model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
+    vocab = len(tokenizer)
+    model = windowed(kind, vocab_size=vocab) if kind else tiny_llama(vocab, max_position_embeddings=256).eval()
     return Writer(model, Template.of(tokenizer, [0]), turns, rows=rows, longest=longest, seed=seed), tokenizer, model
 
 
@@ -75,8 +69,9 @@ def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
         assert len(chat.tokens) == 60 or (chat.tokens[-1] == 0 and chat.answered[-1])
 
 
-def test_scores_of_rows_at_different_places_are_those_of_the_model_alone() -> None:
-    made, _, model = writer()
+@pytest.mark.parametrize("kind", [None, "mistral", "gemma2"])
+def test_scores_of_rows_at_different_places_are_those_of_the_model_alone(kind: str | None) -> None:
+    made, _, model = writer(kind=kind)
     seen: list[tuple[list[list[int]], torch.Tensor]] = []
     real = made._scores
 

@@ -15,11 +15,13 @@ import draftwood
 from draftwood.core.errors import ConfigError
 from draftwood.runners.blocks.causal_block import CausalBlockRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.windows import Window, sliding_window
 from draftwood.train import draft as module
 from draftwood.train.config import DraftConfig
 from draftwood.train.draft import train_draft
 from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
 from tests.helpers import begin, tiny_gpt
+from tests.runners.zoo import windowed
 
 Make = Callable[..., DraftConfig]
 BLOCK, VOCAB, TEXT = 4, 11, 20
@@ -41,7 +43,7 @@ CUTTING = Cutting(block=BLOCK, cuts=3, mask_token=VOCAB, context=TEXT)
 @torch.no_grad()
 def worst_difference(model: Any, cut: Any, cuts: torch.Tensor) -> float:
     """Between the scores in the one forward of training and those that a runner gives when it drafts behind each cut."""
-    scores, worst = model(**cut.inputs()).logits, 0.0
+    scores, worst = model(**cut.inputs(sliding_window(model.config))).logits, 0.0
     runner = CausalBlockRunner(TorchRunner(model, drafts=True), VOCAB, BLOCK)
     for row, places in enumerate(cuts.tolist()):
         for number, place in enumerate(places):
@@ -64,6 +66,17 @@ def test_a_mask_sees_in_training_what_it_sees_when_it_drafts() -> None:
     moved = cut._replace(positions=cut.positions.clone())
     moved.positions[:, TEXT:] += 1
     assert worst_difference(model, moved, cuts) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_windows_are_the_same_in_training_and_drafting(kind: str) -> None:
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # none is forbidden
+    model, cuts = windowed(kind, window=5, vocab_size=VOCAB + 1, **special), torch.tensor([[0, 7, 15], [15, 3, 4]])
+    cut = CUTTING.masked(blocks_of_text(), cuts)
+    assert worst_difference(model, cut, cuts) < 1e-4
+    wrong = cut.inputs(Window(6, everywhere=kind == "mistral"))
+    with torch.no_grad():
+        assert not torch.allclose(model(**wrong).logits, model(**cut.inputs(sliding_window(model.config))).logits, atol=1e-2)
 
 
 def test_what_is_learnt_is_the_targets_distribution_at_the_place_of_each_mask() -> None:

@@ -39,7 +39,7 @@ def test_blocks_of_several_lengths_are_run(pair):
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_what_is_tried_depends_on_the_draft_and_can_be_built(pair, greedy):
-    assert candidates(None, greedy=greedy) == [PLAIN, LOOKUP]
+    assert candidates(None, greedy=greedy) == [PLAIN, LOOKUP, Method(method="lookup")]
     for draft in (pair.target, pair.draft):
         found = candidates(draft, greedy=greedy)
         assert len(found) == len(set(found))

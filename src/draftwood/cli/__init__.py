@@ -13,8 +13,10 @@ from draftwood.cli.group import Commands
     cls=Commands,
     homes={
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
+        "chat": ("draftwood.cli.chat:command", "Talk with a chat model."),
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
+        "models": ("draftwood.cli.models:command", "List bundled pairs, short names and converted GGUF files."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
         "check": ("draftwood.exactness.commands:command", "Test whether the output follows the target's distribution."),
@@ -31,5 +33,6 @@ def main(debug: bool) -> None:
     draftwood generate "Once upon a time"
     draftwood generate --compare --temperature 0 "Once upon a time"
     draftwood generate --input prompts.jsonl --output texts.jsonl
+    draftwood chat
     draftwood translate "Wo ist der Bahnhof?"
     """

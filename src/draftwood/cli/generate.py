@@ -9,14 +9,14 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import typed
-from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, generate_options
+from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, section_options
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 
 
 @click.command(name="generate", cls=Sectioned, sections=SECTIONS, short_help="Continue a prompt, or every prompt of a file.")
 @click.argument("prompt", required=False)
-@generate_options
+@section_options(SECTIONS)
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT, or standard input if PROMPT is -, or every prompt of a file (--input).

@@ -18,6 +18,7 @@ from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
 from draftwood.core.seeds import drawn
 from draftwood.loading.models import named_or_bundled
+from draftwood.loading.names import resolve
 
 
 def run_file(settings: Settings) -> int:
@@ -86,6 +87,7 @@ def _known(settings: Settings) -> dict[str, Any]:
     given = {name: values[name] for name in sorted(settings.given & values.keys())}
     models = settings.models
     target, draft = named_or_bundled("language", models.target, models.draft)
+    target, draft = resolve(target), None if draft is None else resolve(draft)
     return {**model_facts(target, draft, (models.target, models.draft)), "given": plain(given)}
 
 

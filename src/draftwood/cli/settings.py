@@ -38,9 +38,12 @@ class AnyModels(Protocol):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """The models: hub names or folders."""
+    """The models: hub names, folders, GGUF files or short names."""
 
-    target: str | None = field(default=None, metadata={"help": "model whose text is generated; default: the bundled one"})
+    target: str | None = field(
+        default=None,
+        metadata={"help": "hub name, folder, GGUF file or short name ('draftwood models'); default: the bundled model"},
+    )
     draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
 
 
@@ -107,14 +110,14 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of ``draftwood generate``, checked as far as possible without the models.
+    """The settings of a command that writes one text after the other, checked as far as possible without the models.
 
     Raises:
         ConfigError: options out of range, or in conflict.
         PairingError: a verifier that is not exact for the method.
     """
 
-    models: Models
+    models: AnyModels
     loading: LoadOptions
     method: Method
     sampling: Sampling
@@ -202,19 +205,29 @@ def check_display(display: DisplayOptions, method: Method) -> None:
         raise ConfigError("--compare compares a method with plain decoding, but --method ar is plain decoding itself")
 
 
-def generate_options(function: F) -> F:
-    """All options of ``draftwood generate``."""
-    bias = click.option(
-        "--logit-bias",
-        multiple=True,
-        metavar="TOKEN=VALUE",
-        callback=_bias,
-        help="add to a token's score; repeatable",
-    )
-    function = bias(function)
-    for cls in (cls for section in reversed(SECTIONS.values()) for cls in reversed(section)):
-        function = dataclass_options(cls, leave_out=NO_PLAIN_OPTION)(function)
-    return function
+def section_options(sections: Mapping[str, tuple[type[Any], ...]]) -> Callable[[F], F]:
+    """A decorator that adds all options of these sections and ``--logit-bias``.
+
+    Args:
+        sections: title -> the dataclasses whose fields are its options; of fields with the same name the first one counts.
+    """
+    classes = [cls for section in sections.values() for cls in section]
+
+    def decorate(function: F) -> F:
+        bias = click.option(
+            "--logit-bias",
+            multiple=True,
+            metavar="TOKEN=VALUE",
+            callback=_bias,
+            help="add to a token's score; repeatable",
+        )
+        function = bias(function)
+        for i, cls in reversed(list(enumerate(classes))):
+            before = {f.name for other in classes[:i] for f in fields(other)}
+            function = dataclass_options(cls, leave_out={*NO_PLAIN_OPTION, *before})(function)
+        return function
+
+    return decorate
 
 
 def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:

@@ -112,9 +112,11 @@ class Opened:
         """The settings that the translations depend on, as plain values."""
         from draftwood.cli.job.resume import end_facts, model_facts, text_facts
         from draftwood.loading.models import named_or_bundled
+        from draftwood.loading.names import resolve
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
+        target, draft = resolve(target), None if draft is None else resolve(draft)
         return {
             **model_facts(target, draft, (models.target, models.draft)),
             "dtype": str(self.translator.model.dtype).removeprefix("torch."),

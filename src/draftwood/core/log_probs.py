@@ -52,11 +52,12 @@ class LogProbs:
             is first read.
         certain: the only possible token of each node.
         tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
+        common: the same, where all nodes have the same tokens; exclusive with ``tokens``.
         vocab: number of tokens of the vocabulary.
         dead_ends: nodes at which the logits processors have no answer; an error only if a text gets there.
 
     Attributes:
-        certain: as given.
+        certain, common: as given.
         dead_ends: those of the target's nodes; none for a draft.
 
     Raises:
@@ -70,18 +71,21 @@ class LogProbs:
         scores: Float[Tensor, "row node vocab"] | None = None,
         certain: Int[Tensor, "row node"] | None = None,
         tokens: Int[Tensor, "row node n"] | None = None,
+        common: Int[Tensor, "n"] | None = None,
         vocab: int,
         dead_ends: DeadEnds | None = None,
     ) -> None:
         if (logp is None) + (scores is None) + (certain is None) != 2:
             raise ValueError("LogProbs takes logp, scores or certain tokens: give exactly one of them")
         self._logp, self._scores, self.certain = logp, scores, certain
-        self._tokens, self.vocab = tokens, vocab
+        self._tokens, self.common, self.vocab = tokens, common, vocab
         self.dead_ends: DeadEnds = dead_ends or {}
 
     @property
     def tokens(self) -> Int[Tensor, "row node n"] | None:
         """The token ids of ``logp``; None for the whole vocabulary in order."""
+        if self.common is not None:
+            return self.common.expand(*self.logp.shape)
         return self._tokens if self.certain is None else self.certain.unsqueeze(-1)
 
     @property

@@ -16,7 +16,19 @@ from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLe
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 
 MethodName: TypeAlias = Literal[
-    "auto", "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise", "adaptive", "block", "ngram"
+    "auto",
+    "ar",
+    "chain",
+    "iid",
+    "rsd-c",
+    "rsd-s",
+    "hybrid",
+    "dynamic",
+    "shared-noise",
+    "adaptive",
+    "block",
+    "ngram",
+    "lookup",
 ]
 Needs: TypeAlias = Literal["nothing", "draft", "block"]
 """No draft model, any draft model, or one that scores a whole block in one forward."""
@@ -218,6 +230,18 @@ _SPECS: Final = (
         shapes={Length: "5"},
         shape="5",
         tuned=("5",),
+    ),
+    MethodSpec(
+        name="lookup",
+        summary="prompt lookup, drafted as far as it pays",
+        source="after Saxena 2023 and Dinkelbach 1967",
+        draw=Draw.POINT_MASS,
+        needs="nothing",
+        verifier="coupled",
+        no_shape="drafts as far as it pays",
+        nodes=24,
+        grows=True,
+        tuned=(None,),
     ),
 )
 METHODS: Final[dict[str, MethodSpec]] = {spec.name: spec for spec in _SPECS}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from draftwood.core.log_probs import LogProbs
 
 
 class Beam(NamedTuple):
@@ -77,6 +79,38 @@ class RoundRng(Protocol):
     ) -> Float[Tensor, "row count _"] | None:
         """Gumbel noise of ``count`` positions from ``1 + offset`` after the root, for all or some tokens; None is zero."""
         ...
+
+
+@final
+class SubsetRng:
+    """A :class:`RoundRng` for distributions over some tokens of the vocabulary: column ``i`` is of token ``tokens[i]``.
+
+    Noise that is shared by position and token is that of the tokens; all other choices go by column.
+    """
+
+    def __init__(self, rng: RoundRng, tokens: Int[Tensor, "n"], vocab: int) -> None:
+        self._rng, self._tokens, self._vocab = rng, tokens, vocab
+        self.ordered, self.independent, self.beam = rng.ordered, rng.independent, rng.beam
+        self.accept, self.token, self.path = rng.accept, rng.token, rng.path
+
+    def shared(
+        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "m"] | None = None
+    ) -> Float[Tensor, "row count _"] | None:
+        """As :meth:`RoundRng.shared`, for all or some columns."""
+        own = self._tokens if tokens is None else self._tokens[tokens]
+        return self._rng.shared(offset, count, self._vocab, own)
+
+
+def drawing_space(
+    log_probs: LogProbs, rng: RoundRng
+) -> tuple[Float[Tensor, "row node n"], RoundRng, Int[Tensor, "n"] | None]:
+    """What children are drawn from: log-probabilities, the choices over their columns, and the columns' tokens.
+
+    The tokens are None where columns are tokens.
+    """
+    if log_probs.common is None:
+        return log_probs.dense(), rng, None
+    return log_probs.logp, SubsetRng(rng, log_probs.common, log_probs.vocab), log_probs.common
 
 
 @runtime_checkable

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.processing import permits, processed
 from draftwood.core.processors import for_request, may_forbid
+from draftwood.core.scores import dense
 from draftwood.core.settings import Sampling
 from draftwood.core.truncation import likeliest
 
@@ -105,17 +106,31 @@ class Sampler:
                 return i + 1
         return len(tokens)
 
-    def draft(self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes) -> LogProbs:
+    def draft(
+        self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, tokens: Int[Tensor, "scored"] | None = None
+    ) -> LogProbs:
         """Log-probabilities of a draft model, warped like the target's; at temperature 0 they are unwarped, as a ranking.
+
+        ``tokens`` are those of the logits, where a draft model can propose some only.
 
         They are NaN where no token is possible, so nothing is drafted there. NaN scores are recorded in the round's checks,
         and :meth:`target` raises the error.
         """
+        if tokens is not None:
+            if self.sampling.only_scales:
+                return self._noted(self._warp(logits, prefixes)[0], tokens)
+            logits = dense(logits, tokens, self.vocab)
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        scores, _ = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)
-        log_probs = self._log_probs(scores)
+        return self._noted(self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)[0])
+
+    def _noted(self, scores: Float[Tensor, "row node n"], common: Int[Tensor, "n"] | None = None) -> LogProbs:
+        """A draft's log-probabilities, which the checks of the round look at."""
+        if common is None:
+            log_probs = self._log_probs(scores)
+        else:
+            log_probs = LogProbs(logp=scores.log_softmax(dim=-1), common=common, vocab=self.vocab)
         if self.checks is not None:
             self.checks.note_draft(scores, log_probs.logp)
         return log_probs

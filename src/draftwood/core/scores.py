@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -16,12 +17,23 @@ class Scores:
     """Logits of the new nodes, and hidden states if the runner was built to return them.
 
     Attributes:
-        logits: scores of the token that follows each node.
+        logits: scores of the token that follows each node, over the whole vocabulary or over ``tokens``.
         hidden: hidden states of the runner's ``hidden_layers`` at each node, concatenated; None without layers.
         read: per row, hidden states of the committed tokens that this call read before its first node, in the order of the
             text: the prompt in the first round, and other pending tokens. None without layers.
+        tokens: the tokens of ``logits``, each once, where a draft model can propose some only; None for all tokens.
     """
 
-    logits: Float[Tensor, "row node vocab"]
+    logits: Float[Tensor, "row node scored"]
     hidden: Float[Tensor, "row node width"] | None = None
     read: Sequence[Float[Tensor, "_token width"]] | None = None
+    tokens: Int[Tensor, "scored"] | None = None
+
+    def dense(self, vocab: int) -> Float[Tensor, "row node _"]:
+        """The logits over a vocabulary; -inf for tokens that have none."""
+        return self.logits if self.tokens is None else dense(self.logits, self.tokens, vocab)
+
+
+def dense(values: Float[Tensor, "row node n"], tokens: Int[Tensor, "n"], vocab: int) -> Float[Tensor, "row node _"]:
+    """Values over a vocabulary; -inf except at ``tokens``."""
+    return values.new_full((*values.shape[:2], vocab), -torch.inf).index_copy_(-1, tokens, values)

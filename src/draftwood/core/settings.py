@@ -19,8 +19,8 @@ from draftwood.core.verifiers import VerifierName
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Backend: TypeAlias = Literal["torch", "openvino"]
 """The library that runs a model."""
-Weights: TypeAlias = Literal["same", "int8"]
-"""Unchanged, or rounded to eight bits."""
+Weights: TypeAlias = Literal["same", "int8", "int4"]
+"""Unchanged, or rounded to eight or four bits."""
 BackendName: TypeAlias = Literal["auto", Backend]
 """A backend, or the choice between them."""
 MAX_THREADS: Final = 1024
@@ -53,7 +53,8 @@ class LoadOptions:
         },
     )
     weights: Weights = field(
-        default="same", metadata={"help": "int8 rounds weights to eight bits (OpenVINO only), which changes the model"}
+        default="same",
+        metadata={"help": "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"},
     )
     threads: int | None = field(
         default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default the number of free cores"}
@@ -61,7 +62,10 @@ class LoadOptions:
     trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
     profile: str = field(
         default="auto",
-        metadata={"help": "profile of 'draftwood tune': auto (the one for this pair and machine), none, or a file"},
+        metadata={
+            "help": "profile of 'draftwood tune': auto (the one for this pair and machine), a file, or none (without what "
+            "earlier runs have learnt, too)"
+        },
     )
 
     def __post_init__(self) -> None:

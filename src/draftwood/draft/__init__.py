@@ -41,7 +41,7 @@ class Drafter(Protocol):
     @property
     def forward_seconds(self) -> float: ...
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         """Remove all rows, as :meth:`draftwood.runners.protocols.Runner.clear` does."""
         ...
 

@@ -59,8 +59,8 @@ class BlockChain:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def clear(self) -> None:
-        self.runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self.runner.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.add(texts, sources)

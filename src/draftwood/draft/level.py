@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import RoundRng
+from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
@@ -133,8 +133,8 @@ class LevelDrafter:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def clear(self) -> None:
-        self.runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self.runner.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.add(texts, sources)
@@ -160,13 +160,16 @@ class LevelDrafter:
         for width, above in zip(widths, (1, *widths), strict=False):
             scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             self._evaluated = builder.size
-            log_probs.append(sampler.draft(scores.logits, builder.prefixes))
-            possible = _possible(log_probs[-1].dense(), drafted, level.depth, sampler, limits)
+            log_probs.append(sampler.draft(scores.logits, builder.prefixes, scores.tokens))
+            logp, columns_rng, tokens = drawing_space(log_probs[-1], rng)
+            possible = _possible(logp, drafted, level.depth, sampler, limits)
             if expected is not None:
                 possible = expected.mask(possible, width // above)
                 if not expected.open:
                     break  # before a level without nodes is built
-            level = self.policy.expand(level, possible, rng)
+            level = self.policy.expand(level, possible, columns_rng)
+            if tokens is not None:
+                level = replace(level, tokens=torch.where(level.tokens >= 0, tokens[level.tokens.clamp(min=0)], -1))
             builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:

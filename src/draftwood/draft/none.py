@@ -33,7 +33,7 @@ class NoDraft:
     max_length: int | None = None
     forward_seconds = 0.0
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         """Nothing to forget."""
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

@@ -52,7 +52,7 @@ class ProposedChains:
         self._make = make
         self._proposers: list[Proposer] = []
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._proposers = []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

@@ -74,10 +74,13 @@ class Decoder:
         """Most tokens of prompt and text together: the target's context."""
         return self.target.runner.max_length
 
-    def stream(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> Iterator[list[Piece]]:
+    def stream(
+        self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None, reuse: bool = False
+    ) -> Iterator[list[Piece]]:
         """Yield one list of pieces per round, with a piece for every unfinished row; close the iterator to cancel.
 
-        ``self.stats`` holds one :class:`Stats` per request and is updated after every round.
+        ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` a single prompt
+        is only read from where it differs from the models' last text; the keys and values before that are those in memory.
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, models in use, a logits processor that depends on other rows.
@@ -99,16 +102,19 @@ class Decoder:
         try:
             self.stats = [Stats() for _ in requests]
             if outputs:
-                yield from self._rounds(outputs, [request.source for request in requests], sampling, source)
+                clock = self._begin(outputs, [request.source for request in requests], reuse)
+                yield from self._rounds(outputs, sampling, source, clock)
         finally:
             self._in_use.release()
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None) -> list[Result]:
-        """All finished texts; raises what :meth:`stream` raises."""
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None, reuse: bool = False
+    ) -> list[Result]:
+        """All finished texts; arguments and errors as for :meth:`stream`."""
         texts = [""] * len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
         reasons: list[FinishReason] = ["length"] * len(requests)
-        for pieces in self.stream(requests, sampling, noise=noise):
+        for pieces in self.stream(requests, sampling, noise=noise, reuse=reuse):
             for piece in pieces:
                 texts[piece.row] += piece.text
                 tokens[piece.row] += piece.tokens
@@ -164,9 +170,17 @@ class Decoder:
             final=request.final,
         )
 
-    def _rounds(
-        self, outputs: list[RowOutput], sources: list[Sequence[int]], sampling: Sampling, noise: Rng
-    ) -> Iterator[list[Piece]]:
+    def _begin(self, outputs: list[RowOutput], sources: list[Sequence[int]], reuse: bool) -> Clock:
+        """Give both models the texts; returns the clock of the first round, which includes the encoder's seconds."""
+        clock = Clock()
+        for stage, part in (("target", self.target), ("draft", self.drafter)):
+            before = part.forward_seconds
+            part.clear(keep=reuse)
+            part.add([output.tokens[:-1] for output in outputs], sources)
+            clock.claim(stage, part.forward_seconds - before)
+        return clock
+
+    def _rounds(self, outputs: list[RowOutput], sampling: Sampling, noise: Rng, clock: Clock) -> Iterator[list[Piece]]:
         rows = list(range(len(outputs)))
         sampler = Sampler(
             sampling,
@@ -176,12 +190,6 @@ class Decoder:
             [output.stops for output in outputs],
             device=self.target.runner.device,
         )
-        clock = Clock()  # the first round includes the encoder's seconds
-        for stage, part in (("target", self.target), ("draft", self.drafter)):
-            before = part.forward_seconds
-            part.clear()
-            part.add([output.tokens[:-1] for output in outputs], sources)
-            clock.claim(stage, part.forward_seconds - before)
         while rows:
             with torch_threads(self._threads):
                 this_round = self._round([outputs[r] for r in rows], sampler, noise, clock)

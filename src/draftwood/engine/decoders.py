@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeAlias, final
@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
+from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.runners.protocols import BlockRunner, Runner
@@ -19,15 +21,37 @@ from draftwood.verify import Verifier
 
 @final
 class Decoders:
-    """Makes decoders for a target and its draft; decoders of the same method share a drafter and its estimates."""
+    """Makes decoders for a target and its draft; decoders of the same method share a drafter and its estimates.
 
-    def __init__(self, target: Runner, draft: Runner | None, *, tokenizer: Any, eos: Sequence[int]) -> None:
+    Args:
+        target, draft: runners of both models.
+        tokenizer, eos: as for :class:`Decoder`.
+        known: what adaptive methods know from the start, as :attr:`learnt`.
+    """
+
+    def __init__(
+        self,
+        target: Runner,
+        draft: Runner | None,
+        *,
+        tokenizer: Any,
+        eos: Sequence[int],
+        known: Mapping[str, Knowledge] | None = None,
+    ) -> None:
         self._target = target
         self._draft = draft
         self._tokenizer = tokenizer
         self._eos = eos
         self._in_use = Lock()
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
+        self._known = dict(known or {})
+        self._controllers: dict[str, Controllers] = {}
+
+    @property
+    def learnt(self) -> dict[str, Knowledge]:
+        """Method and temperature -> what it has learnt, or knew from the start."""
+        now = {name: controllers.knowledge for name, controllers in self._controllers.items()}
+        return self._known | {name: knowledge for name, knowledge in now.items() if knowledge.by_rows}
 
     def resolve(self, method: Method, *, greedy: bool) -> Method:
         """The method with every ``auto`` replaced; raises what :func:`draftwood.engine.methods.resolve` raises."""
@@ -38,7 +62,10 @@ class Decoders:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""
         key = method, greedy
         if key not in self._built:
-            self._built[key] = build(method, self._draft, greedy=greedy)
+            name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
+            if name not in self._controllers:
+                self._controllers[name] = Controllers(known=self._known.get(name))
+            self._built[key] = build(method, self._draft, greedy=greedy, controllers=self._controllers[name])
         drafter, verifier = self._built[key]
         return Decoder(self._target, drafter, verifier, tokenizer=self._tokenizer, eos=self._eos, in_use=self._in_use)
 

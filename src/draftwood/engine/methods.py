@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast, final
 
 from draftwood.core.draws import Draw
@@ -15,11 +15,11 @@ from draftwood.core.methods import METHODS, MethodName
 from draftwood.core.settings import BETA, TAU, Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
 from draftwood.draft import Drafter
-from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.adaptive.growers import BlockGrower, BurstGrower, Grower, LevelGrower, TreeShape
-from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
@@ -51,12 +51,14 @@ class BuildArgs:
         shape: the parsed shape; None without a given or default shape.
         draft: the draft model, or None.
         greedy: temperature 0.
+        controllers: decide how far a method without a fixed shape drafts; new ones by default.
     """
 
     method: Method
     shape: Shape | None
     draft: Runner | None
     greedy: bool
+    controllers: Controllers = field(default_factory=Controllers)
 
     @property
     def runner(self) -> Runner:
@@ -101,7 +103,7 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
         drafted: MethodName = "block" if has_block else "adaptive"
         if method.nodes is not None or (method.shape is not None and not has_block):
             drafted = "shared-noise"
-        name = drafted if has_draft else "ngram"
+        name = drafted if has_draft else "lookup"
         if method.nodes is not None and not has_draft:
             raise PairingError(
                 "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
@@ -125,8 +127,16 @@ def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = 
     return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
 
 
-def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafter, Verifier]:
+def build(
+    method: Method, draft: Runner | None, *, greedy: bool, controllers: Controllers | None = None
+) -> tuple[Drafter, Verifier]:
     """The drafter and the verifier of a method.
+
+    Args:
+        method: the caller's choice.
+        draft: the draft model, or None.
+        greedy: temperature 0.
+        controllers: decide how far a method without a fixed shape drafts; new ones by default.
 
     Raises:
         ConfigError: a shape that does not fit the method or the draft model.
@@ -134,7 +144,7 @@ def build(method: Method, draft: Runner | None, *, greedy: bool) -> tuple[Drafte
     """
     chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
     shape = None if chosen.shape is None else METHODS[chosen.method].parse(chosen.shape)
-    args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy)
+    args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy, controllers=controllers or Controllers())
     return BUILDERS[chosen.method](args), VERIFIER_BUILDERS[chosen.verifier](chosen)
 
 
@@ -188,15 +198,15 @@ def _dynamic(args: BuildArgs) -> Grower:
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
-    controller, settings, runner = Controller(), AdaptiveSettings(), args.runner
+    controllers, settings, runner = args.controllers, args.controllers.settings, args.runner
     depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
-    expander = GumbelExpander(settings.children, controller.acceptance)
+    expander = GumbelExpander(settings.children, controllers.acceptance)
     shape = TreeShape(settings.nodes, settings.width, depth)
     grower = _gumbel(runner, expander, shape)
     if isinstance(runner, BurstRunner):
         grower = BurstGrower(runner, expander, shape, grower)
-    lookup = PromptLookup(settings) if args.method.method == "adaptive" else None
-    return BestFirstDrafter(grower, budget=controller, lookup=lookup)
+    lookup = controllers.lookup if args.method.method == "adaptive" else None
+    return BestFirstDrafter(grower, budgets=controllers.at, lookup=lookup)
 
 
 def _gumbel(runner: Runner, expander: GumbelExpander, shape: TreeShape) -> Grower:
@@ -238,6 +248,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "adaptive": _best_first,
     "block": _block,
     "ngram": lambda args: ngram(cast(Length, args.shape).length),
+    "lookup": lambda args: GuessDrafter(args.controllers.lookup, args.controllers.at),
 }
 VERIFIER_BUILDERS: Final[dict[str, Callable[[Method], Verifier]]] = {
     "recursive": lambda method: Recursive(),

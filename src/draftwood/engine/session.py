@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, overload
+from weakref import finalize
 
 from torch import nn
 
@@ -24,8 +25,10 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
+from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
+from draftwood.engine.memory import Memory
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import eos_of
@@ -42,6 +45,7 @@ class Session(ABC):
         tokenizer: the tokenizer of both.
         profile_key: identifies matching profiles, where the models' files are known.
         profile: the methods that were measured as fastest; method ``auto`` uses it.
+        memory: keeps what adaptive methods learn, from process to process.
 
     Attributes:
         eos: end-of-text token ids.
@@ -64,6 +68,7 @@ class Session(ABC):
         *,
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
+        memory: Memory | None = None,
     ) -> None:
         _check("profile", profile, Profile, "a profile of draftwood.loading.profile")
         _check("profile_key", profile_key, Mapping, "what profile_key_of returns")
@@ -72,7 +77,10 @@ class Session(ABC):
         self.profile = profile
         self.eos = eos_of(model, tokenizer, target.vocab_size)
         self.final_token = final_token(model)
-        self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos)
+        known = {} if memory is None else memory.read()
+        self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos, known=known)
+        if memory is not None:  # written once, when the process ends or the session is gone
+            finalize(self, _remember, memory, self._decoders, known)
 
     @abstractmethod
     def encode(self, prompt: Prompt | Array, /) -> list[int]:
@@ -224,6 +232,11 @@ class Session(ABC):
         requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"))
         results = self.decoder(method, temperature=own.temperature).generate(requests, own)
         return results[0] if alone else results
+
+
+def _remember(memory: Memory, decoders: Decoders, known: Mapping[str, Knowledge]) -> None:
+    if (learnt := decoders.learnt) != known:
+        memory.write(learnt)
 
 
 def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:

@@ -22,9 +22,9 @@ class Target:
     def forward_seconds(self) -> float:
         return self.runner.forward_seconds
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self.runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        """Remove all rows; ``keep`` as for :meth:`draftwood.runners.protocols.Runner.clear`."""
+        self.runner.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Append rows: prompts without their last token, and the encoder's inputs."""

@@ -228,10 +228,11 @@ def _order(
 ) -> Float[Tensor, "token vocab"]:
     """The key by which tokens are sorted: the log-ratio of the draft's distribution to the target's.
 
-    Without a draft, or with a text that is too long for it, the key is the target's own log-probability.
+    Without a draft that reads texts, or with a text that is too long for it, the key is the target's own log-probability.
     """
     longest = None if draft is None else draft.max_length
-    if draft is None or (longest is not None and len(prompt) + len(ids) > longest):
+    reads_text = draft is not None and draft.model.can_generate()  # a drafter of hidden states does not
+    if draft is None or not reads_text or (longest is not None and len(prompt) + len(ids) > longest):
         return logp
     scores = scores_of(draft.model, prompt + ids, len(ids))
     sampler = single_sampler(target, prompt, sampling)

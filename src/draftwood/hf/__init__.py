@@ -67,7 +67,7 @@ def recipe(
     The estimates of a drafter are kept for the next ``generate`` with the same models, under any recipe.
 
     Args:
-        draft: the draft model; the default is prompt lookup (method ``ngram``).
+        draft: the draft model; the default is prompt lookup (method ``lookup``).
         method: a method and its verifier, or the name of a method.
         tokenizer: the model's tokenizer, for the ``stop_strings`` of ``generate``.
         streamer: as for ``generate``: it receives the prompt, then every token, then ``end()``. It takes one text at a time.
@@ -131,7 +131,7 @@ class Recipe:
         draft = None if self.draft is None else causal_draft(self._runner(self.draft, drafts=True))
         longest = ends.longest - min(padding)
         check_fits(model, longest, context(model.config))
-        if self.draft is not None:  # the draft is not run beyond its window
+        if self.draft is not None:  # the draft is not run where it is not exact
             check_fits(self.draft, longest, own_context(self.draft.config))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         with self._built(model, draft, padding, greedy=sampling.greedy) as built:

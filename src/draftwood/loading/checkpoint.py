@@ -14,8 +14,8 @@ from draftwood.loading.profile import folder_of
 CONFIG: Final = "config.json"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
-    f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json) or the name of a hub model with "
-    "safetensors weights"
+    f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json), a GGUF file, or the name of a "
+    "hub model with safetensors weights"
 )
 
 

@@ -158,6 +158,12 @@ def remarks(model: Any) -> tuple[str, ...]:
     return tuple(f"{_SAYS} {setting}: {why}" for setting, why, row in found if row.pair == "remark")
 
 
+def max_new_tokens_of(model: Any) -> int | None:
+    """The most new tokens that the generation config sets, None if it sets none."""
+    found: int | None = _settings(model).get("max_new_tokens")
+    return found
+
+
 def final_token(model: Any) -> int | None:
     """The last token of a text that its limits end (``forced_eos_token_id``), None if it may be any.
 

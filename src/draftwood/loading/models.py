@@ -13,6 +13,9 @@ import torch
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import cannot_load, refuse_gaps
+from draftwood.loading.names import bundled_drafter
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.pairing import vocabulary_digest
 
 _OPENVINO = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
@@ -32,12 +35,14 @@ def bundled_pairs() -> dict[str, dict[str, Path]]:
 def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
     """The given target and draft, or without a target the bundled pair ``kind`` (``language`` or ``translation``).
 
+    A target without a draft gets the drafter in this package, if there is one for its name.
+
     Raises:
         ConfigError: a draft without a target.
         ModelError: the installation has no such pair.
     """
     if target is not None:
-        return target, draft
+        return target, bundled_drafter(target) if draft is None else draft
     if draft is not None:
         raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
     if (pair := bundled_pairs().get(kind)) is None:
@@ -115,8 +120,8 @@ def load_model(
     return model.eval().to(device)
 
 
-def model_type(name: str | Path, options: LoadOptions) -> str:
-    """The model type in a configuration, such as ``marian``; ``masked_block`` and ``draft_heads`` are Draftwood's own.
+def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
+    """A model's ``config.json``.
 
     Raises:
         ModelError: no configuration was found.
@@ -127,7 +132,16 @@ def model_type(name: str | Path, options: LoadOptions) -> str:
         found, _ = PretrainedConfig.get_config_dict(str(name), trust_remote_code=options.trust_remote_code)
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
-    return str(found.get("model_type", ""))
+    return dict(found)
+
+
+def model_type(name: str | Path, options: LoadOptions) -> str:
+    """The model type in a configuration, such as ``marian``; ``masked_block`` and ``draft_heads`` are Draftwood's own.
+
+    Raises:
+        ModelError: no configuration was found.
+    """
+    return str(raw_config(name, options).get("model_type", ""))
 
 
 def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
@@ -142,6 +156,17 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
         return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
     except Exception as error:
         raise ModelError(cannot_load("configuration", name, error)) from error
+
+
+def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dtype) -> HiddenBlockDrafter:
+    """A drafter of hidden states in evaluation mode; raises a ModelError as :func:`load_model` does."""
+    found: HiddenBlockDrafter = load_model(name, LoadOptions(), device, dtype, cls=HiddenBlockDrafter)
+    return found
+
+
+def check_vocabulary(drafter: HiddenBlockDrafter, target: Any, tokenizer: Any) -> None:
+    """Raise a PairingError if a drafter of hidden states was trained for another kind of target."""
+    drafter.check_target(target, vocabulary_digest(tokenizer))
 
 
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:

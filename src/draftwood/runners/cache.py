@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.rows import remaining_rows
-from draftwood.runners.slots import ForwardBatch
 
 _SMALLEST = 256
 
@@ -103,6 +103,11 @@ class TreeCache(Cache):  # type: ignore[misc]
             rows, old, new = torch.tensor(moves, device=self.keys.device).unbind(1)
             for buffer in (self.keys, self.values):
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the only row, or no row if it is 0. Later tokens are overwritten."""
+        if not length:
+            self.clear()
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""

@@ -6,7 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
-_NO_SIZE = {  # handled below, or not a number of attended tokens
+_NO_SIZE = {  # handled by the masks of sliding attention, or not a number of attended tokens
     *("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "prefix_dense_sliding_window_pattern"),
     *("max_window_layers", "chunk_size_feed_forward", "num_logits_to_keep"),
 }
@@ -24,10 +24,10 @@ class Context(NamedTuple):
 def context(config: Any) -> Context | None:
     """The longest text whose trees are scored exactly; None if unlimited.
 
-    Sliding attention equals full attention inside its first window, and long-range rotary embedding equals the short-range
-    one up to its switching point. Beyond them a tree would be scored differently from a chain, so the context ends there.
+    Long-range rotary embedding equals the short-range one up to its switching point. Beyond it a tree would be scored
+    differently from a chain, so the context ends there.
     """
-    return min((one for one in (own_context(config), window(config), *_changes(config)) if one is not None), default=None)
+    return min((one for one in (own_context(config), *_changes(config)) if one is not None), default=None)
 
 
 def own_context(config: Any) -> Context | None:
@@ -39,17 +39,6 @@ def own_context(config: Any) -> Context | None:
         if isinstance(value := getattr(config, name, None), int) and value > 0
     ]
     return min(found, default=None)
-
-
-def window(config: Any) -> Context | None:
-    """The first window of sliding attention; None if no layer has any."""
-    config = config.get_text_config()
-    size = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    slides = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))
-    if isinstance(size, int) and size > 0 and slides:
-        return Context(size, f"its sliding window is {size} tokens, and trees are exact in the first window only")
-    return None
 
 
 def _changes(config: Any) -> list[Context]:

@@ -16,6 +16,11 @@ from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.eagle_runner import Eagle3Runner
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.openvino.burst_runner import with_bursts
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
@@ -54,7 +59,8 @@ def make_runners(
         model, draft_model: ``transformers`` causal language models; the draft model may be None.
         backend: ``auto`` chooses OpenVINO on a CPU if it is installed, runs both models and has enough memory. Otherwise it
             chooses PyTorch and gives the reason in ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
-        weights: ``int8`` quantizes them; the quantized target is then the target. OpenVINO only; ``auto`` chooses it then.
+        weights: ``int8`` and ``int4`` quantize them; the quantized target is then the target. OpenVINO only; ``auto``
+            chooses it then.
         place: OpenVINO's name of the device, by default its CPU. OpenVINO only; ``auto`` chooses it then.
 
     Raises:
@@ -155,13 +161,27 @@ def _runners_by(backend: Backend, model: Any, draft_model: Any, weights: Weights
             raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
         if place is not None:
             raise ConfigError(f"device 'openvino:{place}' is for OpenVINO: add --backend openvino")
-        return _pair(TorchRunner, model, draft_model)
-    return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), model, draft_model)
+        return _pair(TorchRunner, "torch", model, draft_model)
+    return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), "openvino", model, draft_model)
 
 
-def _pair(kind: Callable[..., ModelRunner], model: Any, draft_model: Any) -> Runners:
+def _pair(kind: Callable[..., ModelRunner], backend: Backend, model: Any, draft_model: Any) -> Runners:
+    if isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter):
+        return _reading_pair(kind, backend, model, draft_model)
     draft = None
     if draft_model is not None:
         with _draft_errors():
             draft = with_bursts(causal_draft(kind(draft_model, drafts=True)))
     return Runners(kind(model), draft)
+
+
+def _reading_pair(
+    kind: Callable[..., ModelRunner], backend: Backend, model: Any, drafter: HiddenBlockDrafter | PublishedDrafter
+) -> Runners:
+    """Runners of a target and a drafter of its hidden states. EAGLE-3 drafters always run in PyTorch."""
+    if isinstance(drafter, PublishedDrafter):
+        drafter.check_target(model)
+    target = kind(model, hidden_layers=tuple(drafter.config.target_layers))
+    if isinstance(drafter, Eagle3Drafter):
+        return Runners(target, Eagle3Runner(drafter, model))
+    return Runners(target, HiddenBlockRunner(drafter, model, engine=backend))

@@ -32,6 +32,12 @@ def whole_digest(model: Any) -> str:
     return digest.hexdigest()
 
 
+def vocabulary_digest(tokenizer: Any) -> str:
+    """Digest (16 hexadecimal digits) of a tokenizer's tokens and their numbers."""
+    listed = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return hashlib.sha256("\n".join(f"{index} {token}" for token, index in listed).encode()).hexdigest()[:16]
+
+
 def check_target(drafter: Any, target: Any) -> None:
     """Raise a PairingError, with both digests, if the drafter was trained for another target."""
     wanted, found = drafter.config.target, digest_of(target)

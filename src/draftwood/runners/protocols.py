@@ -42,14 +42,20 @@ class Runner(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def clear(self) -> None:
-        """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished."""
+    def clear(self, *, keep: bool = False) -> None:
+        """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished.
+
+        Args:
+            keep: the memory of a single row may stay. If :meth:`add` then appends a single text with the same beginning,
+                the runner need not read that beginning again. A runner may ignore it.
+        """
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Append rows.
 
         Args:
-            texts: the prompts without their last token, which is the root. All of these tokens are pending.
+            texts: the prompts without their last token, which is the root. All of these tokens are pending, except a
+                beginning that :meth:`clear` kept.
             sources: the encoder's input, row by row; models without an encoder ignore it.
 
         Raises:

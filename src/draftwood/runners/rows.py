@@ -22,6 +22,12 @@ def remaining_rows(count: int, gone: Sequence[int]) -> list[int]:
     return remaining(range(count), gone)
 
 
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of tokens at the beginning of both texts."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
 def padded_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
     """The rows of both tensors, in this order; the one that is shorter in ``dim`` is padded with zeros."""
     size = max(first.shape[dim], second.shape[dim])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
 import torch
@@ -11,89 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
+from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, RoundSlots
+from draftwood.runners.history import History
 from draftwood.runners.rows import remaining_rows
+from draftwood.runners.windows import Window
 
-_CHUNK = 512  # most pending tokens of one forward; bounds the size of a long prompt's mask
-
-
-@runtime_checkable
-class KVCache(Protocol):
-    """Keys and values of the rows, slot by slot."""
-
-    def clear(self) -> None:
-        """Remove all rows."""
-
-    def add(self, rows: int) -> None:
-        """Append rows with empty texts."""
-
-    def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
-        """End a round: per row, append the slots ``source`` to the text, which ends before the slot ``target``."""
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows; the others keep their order."""
-
-
-class ForwardBatch(NamedTuple):
-    """The input of one forward: pending tokens, then nodes. Their slots begin at ``start``."""
-
-    tokens: Int[Tensor, "row new"]
-    positions: Int[Tensor, "row new"]
-    mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
-    start: int
-    keep: int
-    """Number of last tokens to score."""
-
-
-class ForwardOutput(NamedTuple):
-    """The output of one forward."""
-
-    logits: Float[Tensor, "row keep vocab"]
-    hidden: Float[Tensor, "row new width"] | None = None
-
-
-@final
-class RoundSlots:
-    """The slots of one round: [0, base) committed tokens, [base, base + pad) pending ones, aligned right, then the nodes.
-
-    Args:
-        cached: per row, the number of committed tokens in the cache, in slots [0, cached).
-        pending: per row, the committed tokens that are not in the cache.
-        device: device of ``end``.
-
-    Attributes:
-        ends: positions of the roots.
-        end: the same, as one number if all are equal, else [row, 1].
-        even: every row owns all slots in use and none is padded, as always with a single row.
-        nodes: number of nodes of this round so far.
-        loaded: number of pending columns that are in the cache.
-        positions: positions of the tokens, for each forward of this round.
-    """
-
-    def __init__(self, cached: Sequence[int], pending: Sequence[Sequence[int]], device: torch.device) -> None:
-        self.base = max(cached, default=0)
-        self.pad = max(map(len, pending), default=0)
-        self.ends = [c + len(p) for c, p in zip(cached, pending, strict=True)]
-        self.end: int | Int[Tensor, "row 1"] = max(self.ends, default=0)
-        if len(set(self.ends)) > 1:
-            self.end = torch.tensor(self.ends, device=device).unsqueeze(1)
-        self.even = len(set(cached)) < 2 and len(set(map(len, pending))) < 2
-        self.nodes = 0
-        self.loaded = 0
-        self.positions: list[Int[Tensor, "row new"]] = []
-
-    @property
-    def waiting(self) -> int:
-        """Number of pending columns that are not in the cache."""
-        return self.pad - self.loaded
-
-    def batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
-        """The next forward, with these numbers of pending columns and nodes."""
-        start = self.base + self.loaded + self.nodes
-        self.loaded += pending
-        self.nodes += nodes
-        self.positions.append(positions)
-        return ForwardBatch(tokens, positions, mask, start, max(1, nodes))
+_CHUNK = 1024  # most pending tokens of one forward; bounds the size of a long prompt's mask
 
 
 @final
@@ -107,6 +30,7 @@ class SlotTable:
         longest: number of positions; later nodes get the last position, and their scores are never used.
         bare: omit masks that hide nothing.
         recent: make masks over this round's slots only, for a cache that masks the others itself.
+        window: the model's sliding attention; not with ``bare`` or ``recent``.
     """
 
     def __init__(
@@ -118,15 +42,18 @@ class SlotTable:
         *,
         bare: bool = False,
         recent: bool = False,
+        window: Window | None = None,
     ) -> None:
         self.cache = cache
         self.device = device
         self.longest = longest
         self._bare = bare
         self._recent = recent
+        self._window = window
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
         self._pending: list[list[int]] = []
+        self._history = History()  # the tokens in the cache of a single row
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -140,22 +67,32 @@ class SlotTable:
         """Length of the longest text, its root included."""
         return max(self._round.ends, default=0) + 1
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self.cache.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        """Remove all rows. ``keep`` leaves the cache of a single row for :meth:`add`, unless a round is unfinished."""
+        if not keep or len(self) > 1 or self._round.positions:
+            self._history.clear()
+        if not self._history:
+            self.cache.clear()
         self._cached, self._pending = [], []
         self._begin_round()
 
     def add(self, texts: Sequence[Sequence[int]]) -> None:
-        """Append rows; all tokens of their texts are pending."""
-        self.cache.add(len(texts))
-        self._cached += [0] * len(texts)
-        self._pending += [list(text) for text in texts]
+        """Append rows; all tokens of their texts are pending, except a beginning that the cache has kept."""
+        kept = 0
+        if self._history and not len(self):
+            kept = self._history.cut(texts)
+            self.cache.cut(kept)
+        if not kept:
+            self.cache.add(len(texts))
+        self._cached += [kept] * len(texts)
+        self._pending += [list(text[kept:]) for text in texts]
         self._begin_round()
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
         self.cache.drop(rows)
+        if rows:
+            self._history.clear()
         stay = remaining_rows(len(self), rows)
         self._cached = [self._cached[r] for r in stay]
         self._pending = [self._pending[r] for r in stay]
@@ -181,7 +118,7 @@ class SlotTable:
         """A forward of the next ``count`` columns of pending tokens."""
         columns = slice(self._round.loaded, self._round.loaded + count)
         mask = self._mask(count, None)
-        return self._round.batch(*self._pending_columns(columns), mask, count, 0)
+        return self._batch(*self._pending_columns(columns), mask, count, 0)
 
     def _node_batch(
         self,
@@ -192,6 +129,7 @@ class SlotTable:
         """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end
+        now.tokens.append(tokens)
         if left:
             before, positions_before = self._pending_columns(slice(now.loaded, now.pad))
             tokens = torch.cat([before, tokens], dim=1)
@@ -200,7 +138,22 @@ class SlotTable:
             positions = positions.clamp(max=self.longest - 1)
         nothing_hidden = self._bare and now.even and not left and now.nodes + n == 1
         mask = None if nothing_hidden else self._mask(left, ancestors)
-        return now.batch(tokens, positions, mask, left, n)
+        return self._batch(tokens, positions, mask, left, n)
+
+    def _batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
+        """A forward of these numbers of pending columns and nodes."""
+        start, slid = self._round.add(positions, pending, nodes), None
+        if self._window is not None and mask is not None:
+            slid = self._slid(mask, positions, self._window.size)
+            mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
+        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes))
+
+    def _slid(self, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
+        """The mask, which also hides slots whose text positions are ``size`` or more before a new token's."""
+        if max(self._round.ends) + self._round.nodes <= size:  # no position is outside the first window
+            return mask
+        outside = self.slot_positions().unsqueeze(1) <= positions.unsqueeze(2) - size
+        return torch.where(outside.unsqueeze(1), self._hidden_bias, mask)
 
     def scores(self, outputs: Sequence[ForwardOutput], nodes: int) -> Scores:
         """Scores of the last ``nodes`` tokens of :meth:`batches`, and hidden states of these and of the pending tokens."""
@@ -230,6 +183,8 @@ class SlotTable:
             for waiting, kept in zip(self._pending, nodes, strict=True)
         ]
         self.cache.compact(source, self._cached)
+        if len(self) == 1 and len(self._history) == self._cached[0]:
+            self._history.append(self._pending[0], self._round.tokens, nodes[0])
         self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
         self._pending = [list(tokens) for tokens in pending]
         self._begin_round()

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 
-from draftwood.core.errors import CacheError, ModelError, NumericsError
-from draftwood.runners.context import MAX_CHECKED, Context, context, own_context, unknown_sizes
+from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError
+from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count, own_context, unknown_sizes
 from draftwood.runners.limits import TextLimits
 from draftwood.runners.protocols import ModelRunner, SourceRunner
+from draftwood.runners.windows import FULL, SLIDING
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
@@ -35,6 +36,13 @@ _BY_CONTENT: Mapping[str, str] = {
 _TEXT = 48  # tokens of the text that checks a conversion
 # Many models compute norms and attention in float32 with any weights.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+
+
+def check_hidden_layers(model: Any, hidden_layers: Sequence[int]) -> None:
+    """Raise a ConfigError if the model has no such layer; 0 is the embedding."""
+    layers = layer_count(model.config)
+    if not all(0 <= layer <= layers for layer in hidden_layers):
+        raise ConfigError(f"hidden_layers {hidden_layers}, but the model has {layers} layers: give 0 to {layers}")
 
 
 def check_architecture(model: Any) -> None:
@@ -68,7 +76,7 @@ def _attention_problem(config: Any) -> str | None:
             return f"its configuration says {name}={value}: {what}"
     if getattr(config, "attention_type", None) == "block_sparse":
         return "its block_sparse attention skips blocks that a mask cannot restore"
-    strange = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    strange = set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}
     if choosing := sorted(kind for kind in strange if kind.endswith("_attention") and kind != "linear_attention"):
         return f"its layers of type {', '.join(choosing)} choose what they attend to by more than a mask and positions"
     if strange:
@@ -85,7 +93,7 @@ def check_fits(model: Any, length: int, limit: Context | None) -> None:
         )
 
 
-def check_window(model: Any, length: int) -> None:
+def check_exact(model: Any, length: int) -> None:
     """As :func:`check_fits`, for limits within the model's context beyond which trees are not exact."""
     ours, own = context(model.config), own_context(model.config)
     check_fits(model, length, None if ours is None or (own is not None and own.length <= ours.length) else ours)
@@ -123,7 +131,7 @@ def check_scores(runner: ModelRunner) -> None:
     runner.forward_seconds = 0.0
     worst = score_difference(found, wanted)
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
-        _refuse_nan(model, found, wanted)
+        refuse_nan(model, found, wanted)
         raise ModelError(
             f"model type {model.config.model_type!r} scores a text differently in {type(runner).__name__}, by "
             f"{worst:.2g}: the conversion is wrong. Use --backend torch"
@@ -147,7 +155,7 @@ def check_tree_forward(runner: ModelRunner) -> None:
         chains = [score_tree(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))])[-1] for p in paths]
     worst = score_difference(tree, torch.stack(chains))
     if not worst <= TOLERANCE.get(model.dtype, 0.5):
-        _refuse_nan(model, tree, *chains)
+        refuse_nan(model, tree, *chains)
         check_evaluates(model)
         raise ModelError(
             f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
@@ -213,7 +221,7 @@ def score_difference(found: Float[torch.Tensor, "node vocab"], wanted: Float[tor
     return float(gap.max()) / max(1.0, float(sizes.max()))
 
 
-def _refuse_nan(model: Any, *scores: torch.Tensor) -> None:
+def refuse_nan(model: Any, *scores: torch.Tensor) -> None:
     """Raise a NumericsError if scores are NaN, with the weights that cause it."""
     if not any(bool(part.isnan().any()) for part in scores):
         return

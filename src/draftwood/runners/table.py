@@ -34,7 +34,7 @@ class TableRunner:
         self._texts: list[list[int]] = []
         self._nodes: list[list[int]] = []
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._texts, self._nodes = [], []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
@@ -97,7 +97,7 @@ class BlockTableRunner:
         self.forward_seconds = 0.0
         self._round = BlockRound()
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._round.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

@@ -11,12 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.context import context, layer_count
-from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
-from draftwood.runners.support import check_architecture, check_tree_forward, text_limits
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
+from draftwood.runners.slots import SlotTable
+from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
+from draftwood.runners.window_check import used_window
+from draftwood.runners.windows import mask_argument
 
 
 @final
@@ -40,9 +42,8 @@ class TorchRunner:
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
+        check_hidden_layers(model, hidden_layers)
         layers, longest = layer_count(model.config), context(model.config)
-        if not all(0 <= layer <= layers for layer in hidden_layers):
-            raise ConfigError(f"hidden_layers {hidden_layers}, but the model has {layers} layers: give 0 to {layers}")
         self.model = model
         self.hidden_layers = hidden_layers
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
@@ -52,7 +53,7 @@ class TorchRunner:
         self._limits = text_limits(model, drafts=drafts)
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._cache = TreeCache(layers)
-        self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length)
+        self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length, window=used_window(model))
         if check:
             check_tree_forward(self)
 
@@ -61,8 +62,8 @@ class TorchRunner:
         model: nn.Module = self.model
         return model
 
-    def clear(self) -> None:
-        self._rows.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self._rows.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._rows.add(texts)
@@ -97,7 +98,7 @@ class TorchRunner:
             out = self.model(
                 input_ids=self._limits.clamp(batch.tokens),
                 position_ids=batch.positions,
-                attention_mask=batch.mask,
+                attention_mask=mask_argument(batch.mask, batch.sliding),
                 past_key_values=self._cache,
                 use_cache=True,
                 **only,

@@ -45,8 +45,8 @@ class Unpadded:
         """Release the runner, its model and its cache; :meth:`hold` must come next."""
         del self._runner
 
-    def clear(self) -> None:
-        self._runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self._runner.clear(keep=keep)
         self._coming = self._padding
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

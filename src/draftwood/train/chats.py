@@ -14,11 +14,9 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -27,8 +25,12 @@ from transformers.cache_utils import Cache
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
+from draftwood.loading.names import locate
 from draftwood.runners.context import context
+from draftwood.runners.window_check import used_window
+from draftwood.runners.windows import mask_argument
 from draftwood.train import loop
+from draftwood.train.chat_files import Chat, answer_tokens, save_part
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
 
@@ -39,13 +41,6 @@ _LONGEST_TURN = 64  # most tokens of a sampled user turn
 _PART = 256  # chats in one file
 _FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
 _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
-
-
-class Chat(NamedTuple):
-    """Token ids of a chat, and which of them the model wrote as an answer, end-of-turn tokens included."""
-
-    tokens: list[int]
-    answered: list[bool]
 
 
 @final
@@ -151,6 +146,7 @@ class Writer:
         self._model, self._template, self._turns, self._longest = model, template, turns, longest
         self._rng = random.Random(seed)
         self._generator = torch.Generator(model.device).manual_seed(seed)
+        self._window = used_window(model)
         self._cache = RowCache(model.config.num_hidden_layers, rows, longest)
         self._rows = [self._new_chat() for _ in range(rows)]
 
@@ -193,12 +189,17 @@ class Writer:
     def _scores(self, tokens: Sequence[int]) -> Float[Tensor, "row vocab"]:
         """Scores after the last token of every row."""
         self._cache.at = at = torch.tensor([len(row.tokens) - 1 for row in self._rows])
-        unseen = torch.arange(int(at.max()) + 1) > at[:, None]
-        mask = torch.zeros(unseen.shape, dtype=self._model.dtype).masked_fill_(unseen, torch.finfo(self._model.dtype).min)
+        slots = torch.arange(int(at.max()) + 1)
+        hidden = [slots > at[:, None]]
+        if self._window is not None:
+            near = hidden[0] | (slots <= at[:, None] - self._window.size)
+            hidden = [near] if self._window.everywhere else [*hidden, near]
+        dtype = self._model.dtype
+        masks = [torch.zeros(part.shape, dtype=dtype).masked_fill_(part, torch.finfo(dtype).min) for part in hidden]
         out = self._model(
             input_ids=torch.tensor(tokens)[:, None],
             position_ids=at[:, None],
-            attention_mask=mask[:, None, None],
+            attention_mask=mask_argument(*(mask[:, None, None] for mask in masks)),
             past_key_values=self._cache,
             use_cache=True,
         )
@@ -233,8 +234,9 @@ def write_chats(config: ChatsConfig) -> None:
     """
     options = LoadOptions(dtype=config.dtype)
     device = choose_device("cpu")
-    tokenizer = load_tokenizer(config.target, options)
-    model = load_model(config.target, options, device, choose_dtype(config.dtype, device))
+    target = locate(config.target)
+    tokenizer = load_tokenizer(target, options)
+    model = load_model(target, options, device, choose_dtype(config.dtype, device))
     limit = context(model.config)
     if limit is not None and config.longest > limit.length:
         raise ConfigError(f"longest is {config.longest}, but {config.target} takes {limit.length} tokens ({limit.reason})")
@@ -245,7 +247,7 @@ def write_chats(config: ChatsConfig) -> None:
     if config.longest < (least := len(template.head) + len(template.to_answer) + 2):
         raise ConfigError(f"longest is {config.longest}, but the chat template alone takes {least - 2} tokens: give more")
     loop.claim(config)
-    number, written = len(list(config.out.glob("[0-9]*.npz"))), _answer_tokens(config.out)
+    number, written = len(list(config.out.glob("[0-9]*.npz"))), answer_tokens(config.out)
     if written >= config.tokens:
         return
     writer = Writer(model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed + number)
@@ -253,37 +255,9 @@ def write_chats(config: ChatsConfig) -> None:
     for chat in writer.chats():
         waiting.append(chat)
         if len(waiting) == _PART:
-            _save(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
+            save_part(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
             number, written, waiting = number + 1, written + sum(sum(c.answered) for c in waiting), []
             speed = (written - before) / (perf_counter() - began)
             print(f"{number * _PART} chats, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
             if written >= config.tokens:
                 return
-
-
-def _save(path: Path, chats: Sequence[Chat], vocab: int) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(
-            file,
-            tokens=np.concatenate([c.tokens for c in chats]).astype(np.uint16 if vocab <= 1 << 16 else np.int32),
-            lengths=np.array([len(c.tokens) for c in chats], dtype=np.int32),
-            answered=np.packbits(np.concatenate([c.answered for c in chats])),
-        )
-    partial.replace(path)
-
-
-def read_chats(folder: Path) -> list[Chat]:
-    """All chats in a folder written by :func:`write_chats`, in order."""
-    chats = []
-    for path in sorted(folder.glob("[0-9]*.npz")):
-        with np.load(path) as part:
-            ends = part["lengths"].cumsum()[:-1]
-            answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
-            for ids, flags in zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True):
-                chats.append(Chat(ids.tolist(), flags.tolist()))
-    return chats
-
-
-def _answer_tokens(folder: Path) -> int:
-    return sum(sum(chat.answered) for chat in read_chats(folder))

@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from draftwood.core.options import dataclass_options
-from draftwood.train.config import AverageConfig, ChatsConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
+from draftwood.train.config import (
+    AverageConfig,
+    ChatsConfig,
+    DraftConfig,
+    DrafterConfig,
+    LMConfig,
+    SpecDrafterConfig,
+    TranslatorConfig,
+)
 
 
 @click.group(name="train")
@@ -35,6 +43,17 @@ def draft(**options: Any) -> None:
 
     quiet_loading()
     train_draft(DraftConfig(**options))
+
+
+@group.command(name="drafter")
+@dataclass_options(DrafterConfig)
+def drafter(**options: Any) -> None:
+    """Train a drafter that reads a chat model's hidden states, on chats that the model writes."""
+    from draftwood.loading.models import quiet_loading
+    from draftwood.train.drafter import train_drafter
+
+    quiet_loading()
+    train_drafter(DrafterConfig(**options))
 
 
 @group.command(name="average")

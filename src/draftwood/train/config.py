@@ -18,7 +18,6 @@ Kind = Literal["masked-block", "heads"]
 class RunConfig:
     """Settings of any training run."""
 
-    data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz]"})
     out: Path = field(metadata={"help": "folder for the model; a stopped run in it is resumed"})
     steps: int | None = field(default=None, metadata={"help": "optimizer steps; by default, one pass over the data"})
     minutes: float | None = field(default=None, metadata={"help": "time limit; the learning rate falls to zero by then"})
@@ -39,6 +38,7 @@ class RunConfig:
 class TextConfig(RunConfig):
     """Settings of a run on packed text."""
 
+    data: Path = field(metadata={"help": "folder with NAME.train.txt[.xz] and NAME.val.txt[.xz]"})
     start: Path | None = field(default=None, metadata={"help": "model to start from; random weights by default"})
     mix: str = field(default="tinystories=1", metadata={"help": "epochs of each source: NAME=EPOCHS,..."})
     context: int = field(default=512, metadata={"help": "tokens per block"})
@@ -91,7 +91,7 @@ class LMConfig(TextConfig):
 class DraftConfig(TextConfig):
     """Settings of a drafter distilled from a target."""
 
-    target: Path = field(metadata={"help": "folder of the target model and its tokenizer"})
+    target: Path = field(metadata={"help": "the target model: a folder, a GGUF file or a short name"})
     hidden: int = field(default=128, metadata={"help": "width of the residual stream"})
     layers: int = field(default=2, metadata={"help": "transformer layers"})
     heads: int = field(default=4, metadata={"help": "attention heads"})
@@ -114,7 +114,7 @@ class DraftConfig(TextConfig):
 class ChatsConfig:
     """Settings of chats that a chat model writes as training data for its drafter."""
 
-    target: Path = field(metadata={"help": "folder of the chat model and its tokenizer"})
+    target: Path = field(metadata={"help": "the chat model: a folder, a GGUF file or a short name"})
     out: Path = field(metadata={"help": "folder for the chats; a stopped run in it is resumed"})
     data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
     tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
@@ -127,6 +127,28 @@ class ChatsConfig:
         for name in ("tokens", "rows", "longest"):
             if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterConfig(RunConfig):
+    """Settings of a drafter that reads a chat model's hidden states."""
+
+    target: Path = field(metadata={"help": "folder of the chat model and its tokenizer"})
+    data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
+    chats: Path | None = field(default=None, metadata={"help": "folder of chats; by default, chats in --out"})
+    tokens: int = field(default=300_000, metadata={"help": "tokens of answers to write, unless --chats is given"})
+    start: Path | None = field(default=None, metadata={"help": "drafter to train further; a new one by default"})
+    start_layers: bool = field(default=True, metadata={"help": "a new drafter begins with the target's last layers"})
+    epochs: float = field(default=4.0, metadata={"help": "passes over the chats, unless --steps is given"})
+    batch: int = field(default=16, metadata={"help": "chats per step"})
+    anchors: int = field(default=32, metadata={"help": "blocks of each chat in a step"})
+    block: int = field(default=5, metadata={"help": "tokens drafted in one pass"})
+    layers: int = field(default=2, metadata={"help": "layers of the drafter"})
+    rank: int = field(default=64, metadata={"help": "rank of the Markov head"})
+    draft_vocab: int = field(default=8192, metadata={"help": "tokens that the drafter can propose"})
+    optimizer: Optimizer = field(default="adamw", metadata={"help": "muon takes half of the time of such short steps"})
+    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate; it falls linearly to zero"})
+    weight_decay: float = field(default=0.01, metadata={"help": "decoupled weight decay"})
 
 
 @dataclass(frozen=True, kw_only=True)

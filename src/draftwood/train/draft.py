@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.loading.names import resolve
+from draftwood.runners.windows import sliding_window
 from draftwood.train import data, loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
@@ -65,7 +68,7 @@ class BlockDistillation(Distillation):
         tokens = inputs["input_ids"]
         generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
         cut = self.cutting.random(tokens, generator)
-        outputs = model(**cut.inputs())
+        outputs = model(**cut.inputs(sliding_window(model.config)))
         with torch.no_grad():
             target_logits = self.target(input_ids=tokens, use_cache=False).logits
         loss = self.distance(*cut.aligned(outputs.logits, target_logits), cut.labels())
@@ -141,10 +144,11 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
         ConfigError: the context is longer than the target's.
         ModelError: the folder holds no model.
     """
-    if not (config.target / "config.json").is_file():
-        raise ModelError(f"{config.target} holds no config.json; give the folder of a saved target model")
-    tokenizer = load_tokenizer(config.target)
-    target = saved_model(config.target, torch.bfloat16).requires_grad_(False)
+    folder = Path(resolve(config.target))
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json; give the folder of a saved target model")
+    tokenizer = load_tokenizer(folder)
+    target = saved_model(folder, torch.bfloat16).requires_grad_(False)
     limit = target.config.max_position_embeddings
     if config.context > limit:
         raise ConfigError(f"context {config.context} is longer than the target's {limit}; use at most {limit}")

@@ -26,7 +26,7 @@ Report = Callable[[Any], dict[str, Any]]
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
-    *("tokens", "rows"),  # of chats
+    *("tokens", "rows", "epochs", "chats"),  # of chats
 }
 
 
@@ -219,10 +219,15 @@ def parameters(model: nn.Module) -> int:
 def save(model: Any, tokenizer: Any, out: Path) -> None:
     """Write the model as bfloat16 safetensors with its configuration and tokenizer."""
     model.config.use_cache = True
-    model.to(torch.bfloat16).save_pretrained(out)
+    save_weights(model, out)
     for machine_bound in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(machine_bound, None)
     tokenizer.save_pretrained(out)
+
+
+def save_weights(model: Any, out: Path) -> None:
+    """Write the model as bfloat16 safetensors with its configuration."""
+    model.to(torch.bfloat16).save_pretrained(out)
 
 
 def batches(blocks: Tensor, size: int, device: torch.device) -> list[Tensor]:

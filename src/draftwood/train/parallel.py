@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.runners.windows import Window, mask_argument, sliding_window
 from draftwood.train import loop
 from draftwood.train.config import DraftConfig
 from draftwood.train.losses import acceptance
@@ -39,12 +40,17 @@ class Masked(NamedTuple):
     trained: Tensor
     at: Tensor
 
-    def inputs(self) -> dict[str, Any]:
-        """The keyword arguments of the model."""
+    def inputs(self, window: Window | None) -> dict[str, Any]:
+        """The keyword arguments of a model with this sliding attention."""
+        masks = [self.visible]
+        if window is not None:
+            distance = self.positions.unsqueeze(2) - self.positions.unsqueeze(1)
+            near = self.visible & (distance < window.size).unsqueeze(1)
+            masks = [near] if window.everywhere else [*masks, near]
         return {
             "input_ids": self.tokens,
             "position_ids": self.positions,
-            "attention_mask": self.visible,
+            "attention_mask": mask_argument(*masks),
             "use_cache": False,
         }
 
@@ -189,7 +195,8 @@ def block_agreement(
 def _agreement(model: Any, target: Any, tokens: Tensor, cutting: Cutting) -> tuple[Tensor, Tensor]:
     """Acceptance and greedy agreement, float [cut, block], at regular cuts."""
     cut = cutting.regular(tokens)
-    ours, theirs = cut.aligned(model(**cut.inputs()).logits, target(input_ids=tokens, use_cache=False).logits)
+    inputs = cut.inputs(sliding_window(model.config))
+    ours, theirs = cut.aligned(model(**inputs).logits, target(input_ids=tokens, use_cache=False).logits)
     draft_logp, target_logp = ours.float().log_softmax(-1), theirs.float().log_softmax(-1)
     figures = acceptance(target_logp, draft_logp), (target_logp.argmax(-1) == draft_logp.argmax(-1)).float()
     first = torch.arange(0, cutting.positions, cutting.block, device=tokens.device)  # the tokens at the cuts

@@ -14,14 +14,15 @@ from draftwood.tune.measure import Speed
 PLAIN: Final = Method(method="ar")
 ADAPTIVE: Final = Method(method="adaptive")
 LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
+GROWN_LOOKUP: Final = Method(method="lookup")
 SHARED: Final = Method(method="shared-noise")
-ADAPTIVE_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
+GROWING_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
 
 
 def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
     """The methods to measure at temperature 0 (``greedy``, where all verifiers are the same) or above it."""
     if draft is None:
-        return [PLAIN, LOOKUP]
+        return [PLAIN, LOOKUP, GROWN_LOOKUP]
     if isinstance(draft, BlockRunner):
         lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
         return [PLAIN, LOOKUP, SHARED, *(Method(method="block", shape=str(length)) for length in sorted(lengths))]
@@ -44,21 +45,24 @@ def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
 
 
 def faster_half(found: Mapping[Method, Speed]) -> list[Method]:
-    """The faster half of the methods, at least two, and the adaptive one, which may be chosen without being the fastest.
+    """The faster half of the methods, at least two, and those that grow as far as they pay: one of these may be chosen
+    without being the fastest.
 
     A method without measured rounds counts as fast.
     """
     ranked = sorted(found, key=lambda method: found[method].tokens_per_second, reverse=True)
-    kept = {*ranked[: max(2, -(-len(ranked) // 2))], ADAPTIVE}
+    kept = {*ranked[: max(2, -(-len(ranked) // 2))], ADAPTIVE, GROWN_LOOKUP}
     return [method for method in found if method in kept]
 
 
 def fastest(found: Mapping[Method, Speed]) -> Method:
     """The fastest of the methods that wrote all texts: others may have had easier ones.
 
-    The adaptive method is chosen if it is nearly as fast, because it adapts to texts unlike the measured ones.
+    A method that grows as far as it pays is chosen if it is nearly as fast, because it adapts to texts unlike the measured
+    ones.
     """
     most = max(speed.texts for speed in found.values())
     speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.texts == most}
     best = max(speeds, key=lambda method: speeds[method])
-    return ADAPTIVE if speeds.get(ADAPTIVE, 0.0) >= ADAPTIVE_SHARE * speeds[best] else best
+    growing = [method for method in (ADAPTIVE, GROWN_LOOKUP) if speeds.get(method, 0.0) >= GROWING_SHARE * speeds[best]]
+    return growing[0] if growing else best

@@ -20,6 +20,10 @@ class Budget(Protocol):
     @property
     def learns(self) -> bool: ...
 
+    def begin_text(self) -> None:
+        """Begin a text, or a batch of texts."""
+        ...
+
     def begin_round(self) -> bool:
         """Begin a round; True if it must have no tree."""
         ...
@@ -71,6 +75,9 @@ class FixedBudget:
     """Allows every level and every node, so the tree always has its full shape."""
 
     learns = False
+
+    def begin_text(self) -> None:
+        """Nothing to begin."""
 
     def begin_round(self) -> bool:
         return False

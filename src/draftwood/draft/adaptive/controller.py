@@ -17,9 +17,21 @@ from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.cost import CostModel
 from draftwood.draft.adaptive.estimates import Ratio
 from draftwood.draft.adaptive.gains import GainModel
-from draftwood.draft.adaptive.learnt import Learnt
+from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
 from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+
+class _Probes:
+    """The probes of the three choices: no tree, a tree of the draft, and a guess alone."""
+
+    def __init__(self, settings: AdaptiveSettings, waits: Waits) -> None:
+        self.plain, self.draft, self.guess = self.all = tuple(Probe(settings, wait) for wait in waits)
+
+    @property
+    def show_a_tree(self) -> bool:
+        """Whether this round must have a tree."""
+        return self.draft.left > 0 or self.guess.left > 0
 
 
 class _RoundState:
@@ -39,6 +51,8 @@ class Controller:
     Args:
         settings: its constants.
         learnt: the knowledge of another controller, to start from.
+        rows: texts of a round.
+        acceptance: the acceptance model; a new one by default.
 
     Attributes:
         settings: its constants.
@@ -50,50 +64,66 @@ class Controller:
 
     learns = True
 
-    def __init__(self, settings: AdaptiveSettings | None = None, learnt: Learnt | None = None) -> None:
+    def __init__(
+        self,
+        settings: AdaptiveSettings | None = None,
+        learnt: Learnt | None = None,
+        *,
+        rows: int = 1,
+        acceptance: AcceptanceModel | None = None,
+    ) -> None:
         self.settings = s = settings or AdaptiveSettings()
-        self._plain_probe, self._draft_probe = Probe(s, eager=False), Probe(s, eager=True)
-        if learnt is None:
-            self.costs, self.gains, self.acceptance = CostModel(s), GainModel(s), AcceptanceModel(s)
-            self._recent = Ratio(s.forget)
-        else:
-            self.costs = CostModel(s, learnt.costs)
-            self.gains = GainModel(s, learnt.gains, learnt.reach, learnt.calibration)
-            self.acceptance = AcceptanceModel(s, learnt.acceptance)
-            self._recent = Ratio(s.forget, learnt.speed, s.prior_weight * learnt.costs.base)
-            self._plain_probe.pause(learnt.costs.base)
-        self.speed = self._recent.value
+        known = learnt or NOTHING
+        self.costs = CostModel(s, known.costs if known.costs.base else None, rows=rows)
+        self.gains = GainModel(s, known.gains, known.reach, known.calibration)
+        self.acceptance = acceptance or AcceptanceModel(s)
+        self.speed = 0.0
+        self._recent = Ratio(s.forget)
+        self._probes = _Probes(s, known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
-        self._drafted = self._plain = 0  # drafted rounds since plain decoding was timed; successive rounds without a tree
+        self._drafted = 0  # rounds with a tree since plain decoding was timed
+        self._plain = 0  # successive rounds without a tree
+        self._probes.plain.left = s.probe_skip + s.probe_rounds
 
     @property
     def learnt(self) -> Learnt:
         """The current knowledge."""
         return Learnt(
             costs=self.costs.value(),
-            speed=self.speed,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
-            acceptance=tuple(self.acceptance.weights),
+            waits=Waits(*(max(0.0, probe.wait) for probe in self._probes.all)),
         )
+
+    def begin_text(self) -> None:
+        for probe in self._probes.all:
+            probe.begin_text()
 
     def begin_round(self) -> bool:
         """Whether the round has no tree, to time plain decoding."""
-        wanted = 1 if self.costs.base else self.settings.probe_rounds
-        plain = self._plain_probe.left > 0 or (self._drafted >= wanted and self._plain_probe.due)
+        base, probe = self.costs.base, self._probes.plain
+        plain = not base or probe.left > 0 or (self._drafted > 0 and probe.due(base))
         if plain:
-            self._plain_probe.start()
+            probe.start()
         self._round = _RoundState(plain)
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        cost, gain = self.min_node_value(), 0.0
+        cost, gain, probe = self.min_node_value(), 0.0, self._probes.guess
         for chain in chains:
             gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
-        self._round.guess = gain > 0.0 and gain / len(chains) >= self.speed * self.costs.tree
-        return self._round.guess
+        if gain <= 0.0:
+            return False
+        if gain / len(chains) >= self.speed * self.costs.tree:
+            probe.cancel()
+        elif probe.due(self.costs.base):
+            probe.start()
+        else:
+            return False
+        self._round.guess = True
+        return True
 
     def another_level(self, depth: int, above: float, nodes: int) -> bool:
         if not depth:
@@ -101,8 +131,6 @@ class Controller:
             self._round.above = above * drafts
             return drafts
         self.gains.add_reach(depth, above)
-        if not self.costs.known:
-            return depth < self.settings.first_depth
         price = self.speed * (self.costs.level + self.costs.frontier_node * (nodes - 1))
         if self.gains.at(depth) * above >= price:
             return True
@@ -113,20 +141,18 @@ class Controller:
         """Whether to draft. A draft that does not pay is tried again after pauses: the text may have become easier."""
         guess = self._round.guess
         if self._draft_pays(above, guess):
-            self._draft_probe.cancel()
+            self._probes.draft.cancel()
             return True
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
-        if not self._draft_probe.due:
+        if not self._probes.draft.due(self.costs.base):
             return False
-        self._draft_probe.start()
+        self._probes.draft.start()
         return True
 
     def _draft_pays(self, above: float, guess: bool) -> bool:
         """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
         costs = self.costs
-        if not (costs.base and costs.known):
-            return True
         return self.gains.most(above, self.speed * costs.level) >= (0.0 if guess else self.speed * costs.tree)
 
     def min_frontier_value(self, depth: int) -> float:
@@ -151,14 +177,12 @@ class Controller:
     def tree_size(self, values: Sequence[float]) -> int:
         """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
         more than it brings."""
-        if not self.costs.known:
-            return min(len(values), self.settings.first_nodes)
         forget, calibration = self.settings.forget, self.gains.calibration
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
         node = self.speed * self.costs.node
-        tree = 0.0 if self._draft_probe.left else self.speed * self.costs.tree  # a probe must show its tree
+        tree = 0.0 if self._probes.show_a_tree else self.speed * self.costs.tree  # a probe must show its tree
         nets, means = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
         best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
         return usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
@@ -166,17 +190,17 @@ class Controller:
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
-        for probe in (self._plain_probe, self._draft_probe):
+        for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
-        if state.above:
-            self._drafted += 1
-            if seen_size and not state.reads:
-                self.gains.add_verified(tokens - 1.0, expected)
-        self._plain = 0 if state.above or nodes > 1 else self._plain + 1
+        if state.above and seen_size and not state.reads:
+            self.gains.add_verified(tokens - 1.0, expected)
+        drafted = state.above > 0.0 or nodes > 1
+        self._drafted += drafted
+        self._plain = 0 if drafted else self._plain + 1
         if self._plain > self.settings.probe_skip:
             self.costs.add_plain(seconds)
-            if not self._plain_probe.left:
+            if not self._probes.plain.left:
                 self._drafted = 0
         self._recent.add(tokens, seconds)
         base = self.costs.base

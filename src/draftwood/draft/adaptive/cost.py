@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import final
 
 from draftwood.draft.adaptive.estimates import Plane, RunningMean
@@ -21,36 +22,44 @@ class CostModel:
     the plane's height above ``base``. ``level`` and ``frontier_node`` are a line through recent levels. The past counts less
     and less, and outliers count as ``outlier`` means.
 
+    The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node`` and
+    ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost ``first_node`` of a
+    single token's for each further token.
+
     Args:
-        settings: how fast the past is forgotten.
-        known: the priors, from another model.
+        settings: how fast the past is forgotten, and the first shares.
+        known: the terms of another model.
+        rows: texts of a forward.
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
     """
 
-    def __init__(self, settings: AdaptiveSettings, known: Costs | None = None) -> None:
-        c = known or Costs(base=0.0, tree=0.0, node=0.0, change=0.0, level=0.0, frontier_node=0.0)
-        self.tree, self.node, self.change = c.tree, c.node, c.change
-        self.level, self.frontier_node = c.level, c.frontier_node
-        prior = settings.prior_weight
-        self._plain = RunningMean(settings.forget, settings.outlier, c.base, prior if known else 0.0)
-        self._trees = Plane(settings.forget, settings.outlier, prior, (c.node, c.change))
-        self._levels = Plane(settings.forget, settings.outlier, prior, (c.frontier_node, 0.0))
-        if known is not None:
-            self._trees.start(c.base + c.tree + c.node * settings.first_nodes, float(settings.first_nodes), 0.0)
-            self._levels.start(c.level, 0.0, 0.0)
+    def __init__(self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1) -> None:
+        self._settings = settings
+        shares = _shares(settings, rows), settings.first_weight
+        self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
+        self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
+        self._plain = RunningMean(settings.forget, settings.outlier)
+        self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
+        self._levels = Plane(settings.forget, settings.outlier, settings.prior_weight)
         self._sizes = {0}  # seen so far: engines prepare themselves for a new size of a forward
         self._last = 0
+
+    def _start(self) -> None:
+        """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
+        s, (first, weight) = self._settings, self._first
+        c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
+        self.tree, self.node, self.change = c.tree, c.node, c.change
+        self.level, self.frontier_node = c.level, c.frontier_node
+        self._trees = Plane(s.forget, s.outlier, s.prior_weight, (c.node, c.change))
+        self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
+        self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
+        self._levels.start(c.level, 0.0, 0.0, weight)
 
     @property
     def base(self) -> float:
         return self._plain.value
-
-    @property
-    def known(self) -> bool:
-        """True once levels and trees were timed."""
-        return self._levels.weight > 0.0 and self._trees.weight > 0.0
 
     def value(self) -> Costs:
         """The terms as a value."""
@@ -78,6 +87,8 @@ class CostModel:
     def add_plain(self, seconds: float) -> None:
         """Record a round without a tree."""
         self._plain.add(seconds)
+        if not self._trees.weight:
+            self._start()
         self._split()
 
     def add_tree(self, nodes: int, seconds: float) -> bool:
@@ -104,3 +115,10 @@ class CostModel:
         self.node = max(0.0, min(node, beyond / trees.mean_1))
         self.change = max(0.0, change)
         self.tree = max(0.0, beyond - self.node * trees.mean_1) if self.base else 0.0
+
+
+def _shares(s: AdaptiveSettings, rows: int) -> Costs:
+    """The terms before anything was measured, in plain rounds."""
+    node = s.first_node * rows / (1.0 + s.first_node * (rows - 1))
+    frontier_node = s.first_level * s.first_node
+    return Costs(base=1.0, tree=s.first_tree, node=node, change=0.0, level=s.first_level, frontier_node=frontier_node)

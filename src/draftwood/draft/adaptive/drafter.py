@@ -43,7 +43,7 @@ class BestFirstDrafter:
 
     Args:
         grower: adds candidates with the draft model.
-        budget: how much of the grower's shape is used; all of it by default.
+        budgets: how much of the grower's shape is used, by the number of rows; all of it by default.
         lookup: guesses from the texts, which become candidates too; for shared noise only, where any tree is exact.
         clock: a clock in seconds; simulations have their own.
     """
@@ -52,12 +52,13 @@ class BestFirstDrafter:
         self,
         grower: Grower,
         *,
-        budget: Budget | None = None,
+        budgets: Callable[[int], Budget] | None = None,
         lookup: PromptLookup | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.grower = grower
-        self.budget: Budget = FixedBudget() if budget is None else budget
+        self._budgets = budgets or _everything
+        self._budget: Budget = FixedBudget()
         self.lookup = lookup
         self._clock = clock
         self._began = 0.0
@@ -82,8 +83,8 @@ class BestFirstDrafter:
     def forward_seconds(self) -> float:
         return self.grower.runner.forward_seconds
 
-    def clear(self) -> None:
-        self.grower.runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self.grower.runner.clear(keep=keep)
         if self.lookup is not None:
             self.lookup.clear()
 
@@ -100,7 +101,11 @@ class BestFirstDrafter:
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._began = self._clock()
-        if self.budget.begin_round():
+        budget = self._budgets(len(root))
+        if self._first or budget is not self._budget:
+            budget.begin_text()
+        self._budget = budget
+        if budget.begin_round():
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
             trees=self._guessed(sampler, limits),
@@ -108,7 +113,7 @@ class BestFirstDrafter:
             sampler=sampler,
             rng=rng,
             limits=limits,
-            budget=self.budget,
+            budget=budget,
             clock=self._clock,
             behind=self._behind,
         )
@@ -123,7 +128,7 @@ class BestFirstDrafter:
         trees = [CandidateTree(text[-1]) for text in sampler.texts]
         if self.lookup is not None:
             guesses = self.lookup.guess(sampler, limits)
-            if self.budget.shows_guess([guess.probabilities for guess in guesses]):
+            if self._budget.shows_guess([guess.probabilities for guess in guesses]):
                 for tree, guess in zip(trees, guesses, strict=True):
                     tree.add_chain(guess.tokens, guess.probabilities)
         return trees
@@ -135,7 +140,7 @@ class BestFirstDrafter:
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self.budget.tree_size(means)
+        size = self._budget.tree_size(means)
         return [sorted(best[: size + 1]) for best in ranked]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
@@ -173,10 +178,10 @@ class BestFirstDrafter:
             for candidate, choice in zip(chain, new, strict=True):
                 if (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
-        self.grower.runner.commit(seen, rest)
+        self.grower.runner.commit(seen, rest, this_round.hidden)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if self.budget.learns and not self._first:
+        if self._budget.learns and not self._first:
             self._end_round(this_round, draft)
         self._first, self._behind = False, not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
@@ -187,4 +192,9 @@ class BestFirstDrafter:
         expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
         tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
         seconds = self._clock() - self._began
-        self.budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
+        self._budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
+
+
+def _everything(rows: int) -> Budget:
+    """Every level and every node, for any number of rows."""
+    return FixedBudget()

@@ -59,9 +59,9 @@ class Plane:
         self._forget, self._outlier, self._ridge, self._prior = forget, outlier, weight, prior
         self._moments = (0.0,) * 5  # centred: 11, 12, 22, 1y, 2y
 
-    def start(self, mean: float, mean_1: float, mean_2: float) -> None:
+    def start(self, mean: float, mean_1: float, mean_2: float, weight: float) -> None:
         """Set the means before the first observation."""
-        self.weight, self.mean, self.mean_1, self.mean_2 = self._ridge, mean, mean_1, mean_2
+        self.weight, self.mean, self.mean_1, self.mean_2 = weight, mean, mean_1, mean_2
 
     def age(self, keep: float) -> None:
         """The old mean counts less; the slopes stay."""
@@ -70,7 +70,7 @@ class Plane:
     def add(self, x_1: float, x_2: float, y: float) -> None:
         """Add an observation; ``y`` above ``outlier`` times the mean counts as that much."""
         forget, before = self._forget, self._forget * self.weight
-        if before:
+        if before and self.mean > 0.0:
             y = min(y, self._outlier * self.mean)
         self.weight = before + 1.0
         off_1, off_2, off = x_1 - self.mean_1, x_2 - self.mean_2, y - self.mean

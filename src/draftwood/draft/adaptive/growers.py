@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import RoundRng
+from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
@@ -142,19 +142,21 @@ class LevelGrower:
         rows = zip(trees, frontiers, strict=True)
         tokens = [[tree.tokens[i] for i in frontier] + [0] * (n - len(frontier)) for tree, frontier in rows]
         depths = torch.full((len(trees), n), depth, device=device)
-        logits = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors).logits
-        draft.distributions.append(draft.sampler.draft(logits, lambda: prefixes(trees, frontiers)))
-        logp = draft.distributions[-1].dense()
+        scores = self.runner.extend(torch.tensor(tokens, device=device), depths, ancestors)
+        draft.distributions.append(draft.sampler.draft(scores.logits, lambda: prefixes(trees, frontiers), scores.tokens))
+        logp, rng, columns = drawing_space(draft.distributions[-1], draft.rng)
         padding = [[i >= len(frontier) for i in range(n)] for frontier in frontiers]
         if any(map(any, padding)):
             logp = logp.masked_fill(torch.tensor(padding, device=device).unsqueeze(-1), -torch.inf)
         # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
-        grown = self.expander.expand(logp, draft.rng, depth, first)
+        grown = self.expander.expand(logp, rng, depth, first)
+        ids = None if columns is None else columns.tolist()
         for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
-                    tree.add_children(candidate, its)
+                    named = its if ids is None else its._replace(tokens=[ids[column] for column in its.tokens])
+                    tree.add_children(candidate, named)
 
 
 @final

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, final
+from typing import Any, Final, NamedTuple, final
 
 from draftwood.core.errors import ConfigError
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.ngram_index import MAX_AGREED
 
 
 @final
@@ -32,56 +34,118 @@ class Costs:
     frontier_node: float
 
 
+class Waits(NamedTuple):
+    """Seconds until the next probe of each choice: no tree, a tree of the draft, and a guess alone."""
+
+    plain: float
+    draft: float
+    guess: float
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Learnt:
-    """The knowledge of a :class:`Controller` and its :class:`AcceptanceModel`; another controller can start from it.
+    """The knowledge of a :class:`Controller`; another controller can start from it.
 
     Attributes:
         costs: seconds of each term.
-        speed: tokens per second and row.
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         calibration: accepted over expected tokens.
-        acceptance: the acceptance model's weights.
+        waits: seconds until the next probes.
     """
 
     costs: Costs
-    speed: float
     gains: tuple[float, ...]
     reach: tuple[float, ...]
     calibration: float
-    acceptance: tuple[float, ...]
+    waits: Waits
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Learnt:
+    def from_json(cls, data: object) -> Learnt:
         """The inverse of :meth:`to_json`.
 
         Raises:
             ConfigError: a field is missing, unknown or not a finite number, or a number of seconds is negative.
         """
-        _check_names(data, cls)
-        costs = data["costs"]
-        _check_names(costs, Costs)
+        found = _fields(data, cls)
+        costs, waits = _fields(found["costs"], Costs), _numbers("waits", found["waits"], minimum=0.0)
+        if len(waits) != len(Waits._fields):
+            raise ConfigError(f"waits has {len(waits)} numbers, but must have {len(Waits._fields)}: write it with to_json")
+        if not (gains := _numbers("gains", found["gains"], minimum=0.0)):
+            raise ConfigError("gains is empty, but must have a number for the first level: write it with to_json")
         return cls(
             costs=Costs(**{name: _number(f"costs.{name}", value, minimum=0.0) for name, value in costs.items()}),
-            speed=_number("speed", data["speed"], minimum=0.0),
-            gains=_numbers("gains", data["gains"], minimum=0.0),
-            reach=_numbers("reach", data["reach"], minimum=0.0),
-            calibration=_number("calibration", data["calibration"], minimum=0.0),
-            acceptance=_numbers("acceptance", data["acceptance"]),
+            gains=gains,
+            reach=_numbers("reach", found["reach"], minimum=0.0),
+            calibration=_number("calibration", found["calibration"], minimum=0.0),
+            waits=Waits(*waits),
         )
 
 
-def _check_names(data: object, of: type[Costs] | type[Learnt]) -> None:
+NOTHING: Final = Learnt(
+    costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, level=0.0, frontier_node=0.0),
+    gains=(1.0,),
+    reach=(),
+    calibration=1.0,
+    waits=Waits(0.0, 0.0, 0.0),
+)
+"""The knowledge of a controller that has seen nothing."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """All that an adaptive drafter has learnt, as a value that can be stored.
+
+    Attributes:
+        by_rows: rows of a batch, rounded up to a power of two -> the knowledge of its controller.
+        acceptance: the acceptance model's weights.
+        hits: by tokens that agree, less 1, prompt lookup's weights of right guesses.
+        guesses: the weights of all guesses.
+    """
+
+    by_rows: Mapping[int, Learnt]
+    acceptance: tuple[float, ...]
+    hits: tuple[float, ...]
+    guesses: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        by_rows = {str(rows): learnt.to_json() for rows, learnt in self.by_rows.items()}
+        lists = {name: list(getattr(self, name)) for name in ("acceptance", "hits", "guesses")}
+        return {"by_rows": by_rows, **lists}
+
+    @classmethod
+    def from_json(cls, data: object) -> Knowledge:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ConfigError: as :meth:`Learnt.from_json`, or a list of another length.
+        """
+        found = _fields(data, cls)
+        by_rows = found["by_rows"]
+        if not isinstance(by_rows, Mapping) or not all(str(rows).isdecimal() and int(rows) > 0 for rows in by_rows):
+            raise ConfigError(f"by_rows is {by_rows!r}, but must have numbers of rows as names: write it with to_json")
+        lengths = {"acceptance": len(AdaptiveSettings().acceptance_start), "hits": MAX_AGREED, "guesses": MAX_AGREED}
+        lists = {name: _numbers(name, found[name], -math.inf if name == "acceptance" else 0.0) for name in lengths}
+        for name, length in lengths.items():
+            if len(lists[name]) != length:
+                raise ConfigError(f"{name} has {len(lists[name])} numbers, but must have {length}: write it with to_json")
+        return cls(by_rows={int(rows): Learnt.from_json(learnt) for rows, learnt in by_rows.items()}, **lists)
+
+
+def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:
+    """The mapping with exactly the fields of a class."""
     wanted = {one.name for one in fields(of)}
     if not isinstance(data, Mapping) or set(data) != wanted:
         came = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}: use to_json")
+    return data
 
 
 def _number(name: str, value: object, minimum: float = -math.inf) -> float:

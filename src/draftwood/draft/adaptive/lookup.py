@@ -30,23 +30,44 @@ class PromptLookup:
     Args:
         settings: how fast the past is forgotten, and the first probability.
         length: the most tokens of a guess.
+        hits, guesses: the attributes of another one, to start from.
+
+    Attributes:
+        hits, guesses: weights of right guesses and of all guesses, by the number of tokens that agree, less 1.
+        probabilities: that the next token of a guess is right, by the same number.
     """
 
-    def __init__(self, settings: AdaptiveSettings, length: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: AdaptiveSettings,
+        length: int | None = None,
+        *,
+        hits: Sequence[float] = (),
+        guesses: Sequence[float] = (),
+    ) -> None:
         self._settings = settings
         self._length = settings.nodes if length is None else length
         self._indexes: list[NgramIndex] = []
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
-        self._right, self._all = [0.0] * MAX_AGREED, [0.0] * MAX_AGREED  # by tokens that agree, less 1
-        self._probabilities = self._estimates()
+        self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
+        self.probabilities = self._estimates()
 
     def clear(self) -> None:
         """Remove all rows."""
         self._indexes = []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Append rows."""
+        """Append rows. The first ones begin new texts, for which hits in earlier texts count less."""
+        if not self._indexes:
+            self._fade()
         self._indexes += [NgramIndex(source) for source in sources or [()] * len(texts)]
+
+    def _fade(self) -> None:
+        for at, weight in enumerate(self.guesses):
+            if weight > self._settings.lookup_text:
+                keep = self._settings.lookup_text / weight
+                self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
+        self.probabilities = self._estimates()
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove rows; the others keep their order."""
@@ -63,7 +84,7 @@ class PromptLookup:
             if (most := sampler.permitted(row, tokens[:count])) < count:
                 end = count = most
             self._found.append((tokens[:end], agreed))
-            guesses.append(Guess(tokens[:count], [self._probabilities[_at(agreed + i)] for i in range(count)]))
+            guesses.append(Guess(tokens[:count], [self.probabilities[_at(agreed + i)] for i in range(count)]))
         return guesses
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
@@ -72,17 +93,17 @@ class PromptLookup:
         for (found, agreed), new in zip(self._found, tokens, strict=True):
             for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
                 at = _at(agreed + i)
-                self._right[at] = forget * self._right[at] + (guessed == token)
-                self._all[at] = forget * self._all[at] + 1.0
+                self.hits[at] = forget * self.hits[at] + (guessed == token)
+                self.guesses[at] = forget * self.guesses[at] + 1.0
                 if guessed != token:
                     break
         if any(found for found, _ in self._found):
-            self._probabilities = self._estimates()
+            self.probabilities = self._estimates()
 
     def _estimates(self) -> list[float]:
         """By tokens that agree, less 1. Each estimate is the prior of the next, so a few lucky tokens are not certainty."""
         out, estimate, prior = [], self._settings.lookup_first, self._settings.lookup_prior
-        for right, of in zip(self._right, self._all, strict=True):
+        for right, of in zip(self.hits, self.guesses, strict=True):
             estimate = (right + prior * estimate) / (of + prior)
             out.append(min(max(estimate, _SMALLEST), 1.0 - _SMALLEST))
         return out

@@ -12,27 +12,32 @@ class Probe:
     """A few successive rounds of the choice that is not preferred, from time to time.
 
     The pause after a probe is so long that the probe's loss stays within a share of all seconds. A probe counts as a loss of
-    at least one plain round.
+    at least one plain round. It also waits until its loss is a small share of the present text.
 
     Args:
-        settings: length of a probe, and the share.
-        eager: the first pauses are short, and double until they are long enough, because a few rounds are weak evidence.
+        settings: length of a probe, and the shares.
+        wait: seconds until the first probe.
 
     Attributes:
         left: remaining rounds of this probe; 0 outside of one.
+        wait: seconds of the pause that are left.
     """
 
-    def __init__(self, settings: AdaptiveSettings, *, eager: bool) -> None:
+    def __init__(self, settings: AdaptiveSettings, wait: float = 0.0) -> None:
         self.left = 0
+        self.wait = wait
         self._settings = settings
-        self._eager = eager
-        self._lost = self._wait = 0.0
-        self._tried = 0
+        self._loss = self._lost = 0.0  # of the last probe, and of this one
+        self._text = 0.0  # seconds of the present text
 
-    @property
-    def due(self) -> bool:
-        """Whether a round may be part of a probe."""
-        return self.left > 0 or self._wait <= 0.0
+    def begin_text(self) -> None:
+        """Begin a text."""
+        self._text = 0.0
+
+    def due(self, plain: float) -> bool:
+        """Whether a round may be part of a probe; ``plain``: seconds of a round without a tree."""
+        text = self._settings.probe_text * self._text
+        return self.left > 0 or (self.wait <= 0.0 and text >= max(self._loss, plain))
 
     def start(self) -> None:
         """Make this round part of a probe."""
@@ -40,24 +45,18 @@ class Probe:
             self.left, self._lost = self._settings.probe_rounds, 0.0
 
     def cancel(self) -> None:
-        """End all probes: the choice is now the preferred one."""
-        self.left = self._tried = 0
-        self._wait = 0.0
-
-    def pause(self, plain: float) -> None:
-        """Pause as after the cheapest probe; ``plain``: seconds of a round without a draft."""
-        self._wait = plain / self._settings.probe_share
+        """End the probe: the choice is now the preferred one."""
+        self.left = 0
+        self.wait = self._loss = 0.0
 
     def end_round(self, seconds: float, lost: float, plain: float) -> None:
         """Record a round: its seconds, its loss if it was part of a probe, and the seconds of a plain round."""
+        self._text += seconds
         if not self.left:
-            self._wait -= seconds
+            self.wait -= seconds
             return
         self._lost += lost
         self.left -= 1
-        if self.left:
-            return
-        self._wait = max(self._lost, plain) / self._settings.probe_share
-        if self._eager:
-            self._tried += 1
-            self._wait = min(self._wait, plain * 2.0 ** min(self._tried, 30))
+        if not self.left:
+            self._loss = max(self._lost, plain)
+            self.wait = self._loss / self._settings.probe_share

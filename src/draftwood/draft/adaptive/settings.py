@@ -35,12 +35,16 @@ class AdaptiveSettings:
     width: int = _constant(4, "nodes", "most nodes that a level expands", _SWEEPS)
     depth: int = _constant(8, "levels", "deepest tree; bursts, where a call drafts several levels", _SWEEPS)
     children: int = _constant(6, "nodes", "most children of a node", _SWEEPS)
-    first_depth: int = _constant(
-        3, "levels", "deepest tree before any cost is known", "simulator: texts of 120 tokens lose 3 % at 8"
+    first_tree: float = _constant(
+        0.3, "plain rounds", "cost of any tree before it is measured", "forwards of SmolLM2 on both backends"
     )
-    first_nodes: int = _constant(
-        8, "nodes", "largest tree before any cost is known", "simulator: texts of 120 tokens lose 6 % at 24"
+    first_node: float = _constant(
+        0.05, "plain rounds", "cost of a node before it is measured", "forwards of SmolLM2 on both backends"
     )
+    first_level: float = _constant(
+        0.2, "plain rounds", "cost of a level before it is measured", "simulator: texts of 40 tokens"
+    )
+    first_weight: float = _constant(0.3, "observations", "weight of these first costs", "simulator: texts of 40 tokens")
     forget: float = _constant(0.97, "per round", "weight of the past in costs and speed", _SIMULATOR)
     forget_gains: float = _constant(0.9, "per level", "weight of the past in the gain of a level", _SIMULATOR)
     forget_calibration: float = _constant(
@@ -52,9 +56,12 @@ class AdaptiveSettings:
     )  # fmt: skip
     outlier: float = _constant(3.0, "means", "seconds above this many means count as this many", _SIMULATOR)
     prior_weight: float = _constant(3.0, "observations", "weight of a prior, and of given estimates", _SIMULATOR)
-    probe_rounds: int = _constant(3, "rounds", "length of a probe, and drafted rounds before the first", _SIMULATOR)
+    probe_rounds: int = _constant(2, "rounds", "length of a probe, and plain rounds before the first draft", _SIMULATOR)
     probe_skip: int = _constant(1, "rounds", "plain rounds after a tree that are not timed: caches are cold", _SIMULATOR)
-    probe_share: float = _constant(0.01, "share of seconds", "largest loss by probes", _SIMULATOR)
+    probe_share: float = _constant(0.01, "share of seconds", "largest loss by probes of one kind", _SIMULATOR)
+    probe_text: float = _constant(
+        0.02, "share of a text's seconds", "largest expected loss of a probe", "simulator: texts of 40 tokens"
+    )
     drift: float = _constant(
         0.005, "per refusal", "rise of a refused level's gain towards 1, so that it is tried again", _SIMULATOR
     )
@@ -68,6 +75,9 @@ class AdaptiveSettings:
     acceptance_rate: float = _constant(0.3, "logits", "AdaGrad's step size", "`tests/adaptive/test_acceptance.py`")
     lookup_forget: float = _constant(0.95, "per token", "weight of the past in lookup's hits", _DOCUMENTS)
     lookup_first: float = _constant(0.25, "probability", "first probability of a guessed token", _DOCUMENTS)
+    lookup_text: float = _constant(
+        2.0, "tokens", "largest weight of earlier texts in lookup's hits", "`python -m benchmarks never-slower`"
+    )
     lookup_prior: float = _constant(
         6.0, "tokens", "weight of the estimate for a match shorter by one token", "`tests/adaptive/test_lookup.py`"
     )

@@ -63,8 +63,8 @@ class CausalBlockRunner:
     def network(self) -> nn.Module:
         return self.runner.network
 
-    def clear(self) -> None:
-        self.runner.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self.runner.clear(keep=keep)
         self._round.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:

@@ -55,7 +55,7 @@ class HeadsRunner:
     def vocab_size(self) -> int:
         return int(self._output.shape[0])
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._round.clear()
         self._states = []
 

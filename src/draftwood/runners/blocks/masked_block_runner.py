@@ -68,7 +68,7 @@ class MaskedBlockRunner:
     def max_source(self) -> int | None:
         return int(self.model.config.max_position_embeddings)
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._network.clear()
         self._texts = []
         self._round.clear()

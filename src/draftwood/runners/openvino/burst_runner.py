@@ -18,7 +18,9 @@ from draftwood.runners.openvino.burst import BURST, READ, BurstNetwork
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.rows import common_length
 from draftwood.runners.support import TOLERANCE, score_difference, score_tree
+from draftwood.runners.windows import sliding_window
 
 _LOG = logging.getLogger(__name__)
 _MOST_WEIGHTS: Final = 10_000_000  # in a larger model the arithmetic takes longer than the call overhead
@@ -54,6 +56,7 @@ class OpenVinoBurstRunner:
         self._cached = 0  # number of its tokens in the network's memory
         self._round: list[int] = []  # tokens of this round's nodes
         self._base = 0  # the slot of the first node
+        self._kept: list[int] = []  # the tokens in the network's memory that clear kept
 
     @property
     def model(self) -> Any:
@@ -75,14 +78,18 @@ class OpenVinoBurstRunner:
     def max_length(self) -> int | None:
         return self.runner.max_length
 
-    def clear(self) -> None:
-        self.runner.clear()
-        self._network.memory.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self._kept = self._text[: self._cached] if keep and self._texts and not self._round else []
+        self.runner.clear(keep=keep)
+        if not self._kept:
+            self._network.memory.clear()
         self._texts, self._cached, self._round = [], 0, []
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         if self._texts is not None and len(self._texts) + len(texts) <= 1:
             self._texts += [list(text) for text in texts]
+            for text in texts:
+                self._network.memory.used = self._cached = common_length(self._kept, text)
             return
         self._hand_over()
         self.runner.add(texts)
@@ -96,7 +103,7 @@ class OpenVinoBurstRunner:
     def _hand_over(self) -> None:
         """Move the rows to the runner."""
         if self._texts is not None:
-            self.runner.clear()
+            self.runner.clear(keep=True)
             self.runner.add(self._texts)
             self._texts = None
 
@@ -180,9 +187,10 @@ class OpenVinoBurstRunner:
 def with_bursts(runner: ModelRunner) -> ModelRunner:
     """The runner of a draft model, with bursts if the model is small and OpenVINO's CPU plugin runs it.
 
-    Without bursts if they cannot be made or score differently; they affect only speed.
+    Without bursts if they cannot be made or score differently, or if the model has sliding attention. They affect only
+    speed.
     """
-    if not isinstance(runner, OpenVinoRunner) or runner.place != CPU:
+    if not isinstance(runner, OpenVinoRunner) or runner.place != CPU or sliding_window(runner.model.config) is not None:
         return runner
     if sum(weight.numel() for weight in runner.model.parameters()) > _MOST_WEIGHTS:
         return runner

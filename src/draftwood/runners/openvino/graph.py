@@ -1,36 +1,37 @@
 """A Hugging Face causal model as an OpenVINO graph that scores trees and holds its keys and values.
 
 Inputs: ``tokens`` and ``positions`` [row, new], ``mask`` [row, 1, new, slot] (additive, over all slots, the new ones last),
-``keep`` [kept] (indices of the new tokens to score) and ``rows`` [row] (the row of the state that each row continues).
-Output: ``scores`` [row, kept, vocab].
+``sliding`` (the mask of layers with sliding attention, only if others have full attention), ``keep`` [kept] (indices of the
+new tokens to score) and ``rows`` [row] (the row of the state that each row continues).
+Output: ``scores`` [row, kept, vocab], and with hidden layers ``hidden`` [row, new, width].
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import io
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.context import layer_count
+from draftwood.runners.windows import mask_argument, sliding_window
 
 
 @cache
 def openvino() -> Any:
     """The ``openvino`` package, without telemetry; raises a ConfigError if it is not installed."""
-    return _silent_import("openvino", "openvino")
+    return silent_import("openvino", "openvino")
 
 
 @cache
@@ -43,7 +44,7 @@ def core() -> Any:
     return openvino().Core()
 
 
-def _silent_import(name: str, extra: str) -> Any:
+def silent_import(name: str, extra: str) -> Any:
     """Import a package of OpenVINO's without ``openvino_telemetry``, so that it sends nothing."""
     before = sys.modules.get("openvino_telemetry")
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # an import of it fails
@@ -65,8 +66,11 @@ def shared(values: Tensor) -> Any:
     return openvino().Tensor(values.numpy(), shared_memory=True)
 
 
-def graph_of(model: Any) -> Any:
+def graph_of(model: Any, hidden_layers: Sequence[int] = ()) -> Any:
     """The model as an ``openvino.Model`` in float32.
+
+    Args:
+        hidden_layers: layers whose hidden states are an output, concatenated; as for :class:`TorchRunner`.
 
     Raises:
         ConfigError: OpenVINO is not installed.
@@ -79,7 +83,7 @@ def graph_of(model: Any) -> Any:
             "graph cannot choose them by the text. Use --backend torch"
         )
     with converting(model):
-        return stateful(_traced(model), layer_count(model.config))
+        return stateful(_traced(model, hidden_layers), layer_count(model.config))
 
 
 def float32_copy(model: Any) -> Any:
@@ -152,35 +156,47 @@ def can_keep(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
+def has_two_masks(model: Any) -> bool:
+    """Whether some layers have sliding attention, and others full attention."""
+    window = sliding_window(model.config)
+    return window is not None and not window.everywhere
+
+
 @final
 class _Traceable(nn.Module):
     """The model as a function of tensors."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, hidden_layers: Sequence[int]) -> None:
         super().__init__()
         self.model = model
+        self._hidden_layers = hidden_layers
         self.train(model.training)
         self._can_keep = can_keep(model)
+        self._masks = 1 + has_two_masks(model)
 
     def forward(
         self,
         tokens: Int[Tensor, "row new"],
         positions: Int[Tensor, "row new"],
-        mask: Float[Tensor, "row 1 new slot"],
         keep: Int[Tensor, "kept"],
-        *past: Tensor,
+        *masks_and_past: Tensor,
     ) -> tuple[Tensor, ...]:
-        memory = GraphMemory(past)
+        mask, sliding = (*masks_and_past[: self._masks], None)[:2]
+        memory = GraphMemory(masks_and_past[self._masks :])
         only = {"logits_to_keep": keep} if self._can_keep else {}
-        scores = self.model(
+        states = {"output_hidden_states": True} if self._hidden_layers else {}
+        out = self.model(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=mask,
+            attention_mask=mask_argument(mask, sliding),
             past_key_values=memory,
             use_cache=True,
             **only,
-        ).logits
-        return (scores if self._can_keep else scores.index_select(1, keep), *memory.present)
+            **states,
+        )
+        scores = out.logits if self._can_keep else out.logits.index_select(1, keep)
+        hidden = [torch.cat([out.hidden_states[i] for i in self._hidden_layers], dim=-1)] if self._hidden_layers else []
+        return (scores, *hidden, *memory.present)
 
 
 def memory_names(layers: int) -> tuple[list[str], list[str]]:
@@ -188,7 +204,7 @@ def memory_names(layers: int) -> tuple[list[str], list[str]]:
     return [f"past.{i}" for i in range(2 * layers)], [f"present.{i}" for i in range(2 * layers)]
 
 
-def _traced(model: Any) -> Any:
+def _traced(model: Any, hidden_layers: Sequence[int]) -> Any:
     """The model as a graph without state, with names and dynamic sizes."""
     model = in_float32(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
@@ -197,12 +213,14 @@ def _traced(model: Any) -> Any:
     inputs = {
         "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
         "positions": (torch.tensor([[old, old + 1, old + 1]] * rows), [-1, -1]),
-        "mask": (torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]),
         "keep": (torch.tensor([1, 2]), [-1]),
     }
+    for name in ("mask", "sliding") if has_two_masks(model) else ("mask",):
+        inputs[name] = torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]
     for name, (heads, width) in zip(past, sizes, strict=True):
         inputs[name] = torch.zeros(rows, heads, old, width), [-1, heads, -1, width]
-    return traced(_Traceable(model), inputs, ["scores", *present])
+    outputs = ["scores", *(["hidden"] if hidden_layers else []), *present]
+    return traced(_Traceable(model, hidden_layers), inputs, outputs)
 
 
 def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], outputs: Sequence[str]) -> Any:
@@ -271,11 +289,3 @@ def stateful(graph: Any, layers: int) -> Any:
             node.set_arguments([ops.broadcast(ops.constant(0.0, ov.Type.f32), ops.concat([batch, *rest], 0))])
     graph.validate_nodes_and_infer_types()
     return graph
-
-
-def quantized(graph: Any) -> Any:
-    """The graph with 8-bit weights and a scale per channel; raises a ConfigError if ``nncf`` is not installed."""
-    nncf = _silent_import("nncf", "int8")
-    nncf.set_log_level(40)  # errors only
-    with redirect_stdout(io.StringIO()):  # its progress bars
-        return nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_ASYM)

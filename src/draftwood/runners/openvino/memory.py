@@ -11,9 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.openvino.graph import memory_names, shared
 from draftwood.runners.rows import remaining_rows
-from draftwood.runners.slots import ForwardBatch
+from draftwood.runners.windows import Window
 
 _PATIENCE = 100.0
 """Dead slots are removed once their square exceeds this many times the slots in use. Each new token pays for every dead
@@ -37,6 +38,8 @@ class Inputs(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"]
+    sliding: Float[Tensor, "row 1 new slot"] | None
+    """As in :class:`draftwood.runners.slots.ForwardBatch`."""
 
 
 @final
@@ -49,11 +52,13 @@ class GrowingMemory:
     Args:
         request: the ``openvino.InferRequest`` with this state.
         spare: most padding tokens of a forward, over all rows (:func:`spare_tokens`).
+        window: the model's sliding attention.
     """
 
-    def __init__(self, request: Any, spare: int = 0) -> None:
+    def __init__(self, request: Any, spare: int = 0, window: Window | None = None) -> None:
         self._request = request
         self._spare = spare
+        self._window = window
         self.clear()
 
     def clear(self) -> None:
@@ -62,6 +67,7 @@ class GrowingMemory:
         self._rows: list[int] = []  # the row of the present state that each row continues
         # Additive, over all slots: first those of earlier rounds, then unused ones, which are not hidden.
         self._bias: Float[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.float32)
+        self._positions: Int[np.ndarray, "row room"] = np.zeros((0, _ROOM), np.int64)  # text positions, for a window
         self._slots = 0  # number of slots of earlier rounds
         self._live: list[int] = []  # per row, how many of them are not hidden
         self._new = 0  # number of slots of this round
@@ -73,6 +79,7 @@ class GrowingMemory:
         bias = np.zeros((rows, self._bias.shape[1]), np.float32)
         bias[:, : self._slots] = -np.inf
         self._bias = np.concatenate([self._bias, bias])
+        self._positions = np.concatenate([self._positions, np.zeros(bias.shape, np.int64)])
         self._live += [0] * rows
         self._rows += [0] * rows
         if not self._slots:  # an empty state accepts any number of rows
@@ -86,7 +93,7 @@ class GrowingMemory:
             return
         self._rows = [self._rows[r] for r in stay] if self._slots else list(range(len(stay)))
         self._live = [self._live[r] for r in stay]
-        self._bias = self._bias[stay]
+        self._bias, self._positions = self._bias[stay], self._positions[stay]
 
     def next_rows(self) -> list[int]:
         """The rows of the state that the next forward continues; assumes that it is then made."""
@@ -94,19 +101,30 @@ class GrowingMemory:
         return rows
 
     def inputs(self, batch: ForwardBatch) -> Inputs:
-        """The input of the graph, with padding tokens first if they save time, and a mask over all slots of the state.
+        """The input of the graph, with padding tokens first if they save time, and masks over all slots of the state."""
+        padding = self._padding_for(*batch.tokens.shape)
+        mask, slid = self._mask(batch, padding), None
+        tokens, positions = batch.tokens, batch.positions
+        if padding:
+            tokens, positions = pad(tokens, (padding, 0)), pad(positions, (padding, 0))
+        if self._window is not None:
+            slid = self._slid(mask, positions.numpy(), self._window.size)
+            mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
+        return Inputs(tokens, positions, mask, slid)
+
+    def _mask(self, batch: ForwardBatch, padding: int) -> Float[Tensor, "row 1 new slot"]:
+        """The mask over all slots of the state, to which the slots of the batch are added.
 
         The mask of the batch ends with the slots of this round. Of earlier slots, a new token sees all that are not hidden.
         A batch without a mask has a single token, the first of the round.
         """
         rows, new = batch.tokens.shape
-        padding = self._padding_for(rows, new)
         first, old = self._new + padding, self._slots
         self._token_slots += range(first, first + new)
         self._new = first + new
         if batch.mask is None and not padding:
             self._make_room(1)
-            return Inputs(batch.tokens, batch.positions, torch.from_numpy(self._bias[:, None, None, : old + 1]))
+            return torch.from_numpy(self._bias[:, None, None, : old + 1])
         out = np.full((rows, 1, padding + new, old + self._new), -np.inf, np.float32)
         out[..., :old] = self._bias[:, None, None, :old]
         visible = 0.0 if batch.mask is None else batch.mask.numpy()[..., batch.mask.shape[3] - len(self._token_slots) :]
@@ -115,9 +133,17 @@ class GrowingMemory:
         else:
             out[:, :, padding:, [old + slot for slot in self._token_slots]] = visible
             out[:, :, range(padding), range(old + first - padding, old + first)] = 0.0  # or their softmax would be empty
-        if not padding:
-            return Inputs(batch.tokens, batch.positions, torch.from_numpy(out))
-        return Inputs(pad(batch.tokens, (padding, 0)), pad(batch.positions, (padding, 0)), torch.from_numpy(out))
+        return torch.from_numpy(out)
+
+    def _slid(self, mask: Tensor, positions: Int[np.ndarray, "row new"], size: int) -> Float[Tensor, "row 1 new slot"]:
+        """The mask, which also hides slots whose text positions are ``size`` or more before that of a new token."""
+        self._make_room(self._new)
+        end = self._slots + self._new
+        self._positions[:, end - positions.shape[1] : end] = positions
+        outside = self._positions[:, None, :end] <= positions[:, :, None] - size
+        if not outside.any():
+            return mask
+        return torch.from_numpy(np.where(outside[:, None], np.float32(-np.inf), mask.numpy()))
 
     def _padding_for(self, rows: int, new: int) -> int:
         """Padding tokens per row. In successive forwards they cost at most as much as one change of size."""
@@ -151,6 +177,20 @@ class GrowingMemory:
                 bias[[self._token_slots[slot - first] for slot in slots]] = 0.0
         self._live = [live + len(slots) for live, slots in zip(self._live, source, strict=True)]
         self._new, self._token_slots = 0, []
+        self._remove_dead()
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the only row, or no row if it is 0. Its slots are in the order of the text."""
+        if not length:
+            self.clear()
+            return
+        bias = self._bias[0, : self._slots]
+        bias[np.flatnonzero(bias == 0.0)[length:]] = -np.inf
+        self._live = [length]
+        self._remove_dead()
+
+    def _remove_dead(self) -> None:
+        """Remove dead slots if there are too many."""
         most = max(self._live)
         dead = self._slots - most
         if dead**2 > _PATIENCE * most:
@@ -160,13 +200,16 @@ class GrowingMemory:
         """Make room for this many more slots."""
         rows, room = self._bias.shape
         if self._slots + slots > room:
-            self._bias = np.concatenate([self._bias, np.zeros((rows, max(room, slots)), np.float32)], axis=1)
+            more = np.zeros((rows, max(room, slots)), np.float32)
+            self._bias = np.concatenate([self._bias, more], axis=1)
+            self._positions = np.concatenate([self._positions, more.astype(np.int64)], axis=1)
 
     def _clear(self, most: int) -> None:
         """Move the slots in use to the front, in their order; rows with fewer than ``most`` keep some hidden ones."""
         bias = self._bias[:, : self._slots]
         order = (-bias).argsort(axis=1, kind="stable")[:, :most]
         bias[:, :most] = np.take_along_axis(bias, order, axis=1)
+        self._positions[:, :most] = np.take_along_axis(self._positions, order, axis=1)
         self._bias[:, most:], self._slots = 0.0, most
         kept, buffer = np.empty((0, 0, 0, 0), np.float32), None
         for part in self._request.query_state():

@@ -12,12 +12,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.runners.forward import ForwardOutput
 from draftwood.runners.openvino.graph import core, shared
 
 CPU = "CPU"
 _STEP = 8  # tokens
 _SMALL = 256  # most values of an input that is copied to a reused buffer
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_ACTIVATION_GROUPS = {torch.float32: 0, torch.bfloat16: 32}
+"""Inputs of a product with quantized weights that are rounded to eight bits with one scale; 0 rounds none.
+
+Rounding turns differences of 1e-7, which attention has between a tree and a path, into differences of a whole step. In
+float32 they would be a thousand times larger. In bfloat16 the number format itself has such steps, and rounding adds none.
+"""
 
 
 @final
@@ -41,7 +48,7 @@ class CompiledGraph:
         settings = {
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # activations are not quantized, even if weights are
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": _ACTIVATION_GROUPS[model.dtype],
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
         }
@@ -107,13 +114,15 @@ class CompiledGraph:
 class OpenVinoNetwork(nn.Module):
     """A compiled graph of :mod:`draftwood.runners.openvino.graph`; it is a module, so hooks can observe its calls.
 
-    Arguments, attribute and errors are those of :class:`CompiledGraph`.
+    Arguments, attribute and errors are those of :class:`CompiledGraph`; ``hidden_width`` is the width of the graph's hidden
+    states, 0 without such an output.
     """
 
-    def __init__(self, graph: Any, model: Any, device: str = CPU) -> None:
+    def __init__(self, graph: Any, model: Any, device: str = CPU, hidden_width: int = 0) -> None:
         super().__init__()
         self._compiled = CompiledGraph(graph, model, device)
         self.request = self._compiled.request
+        self._hidden_width = hidden_width
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
 
     def forward(
@@ -121,18 +130,22 @@ class OpenVinoNetwork(nn.Module):
         input_ids: Int[Tensor, "row new"],
         positions: Int[Tensor, "row new"],
         mask: Float[Tensor, "row 1 new slot"],
+        sliding: Float[Tensor, "row 1 new slot"] | None,
         keep: int,
         rows: list[int],
-    ) -> Float[Tensor, "row keep vocab"]:
+    ) -> ForwardOutput:
         """Scores of the last ``keep`` tokens, which continue the rows ``rows`` of the state."""
         new = input_ids.shape[1]
         scores = torch.empty(len(input_ids), keep, self.vocab_size)  # a new tensor, which later calls do not overwrite
         self._compiled.fill(tokens=input_ids, positions=positions)
-        self._compiled.put(mask=mask, scores=scores)
+        hidden = torch.empty(*input_ids.shape, self._hidden_width) if self._hidden_width else None
+        self._compiled.put(mask=mask, scores=scores, **({} if hidden is None else {"hidden": hidden}))
+        if sliding is not None:
+            self._compiled.put(sliding=sliding)
         self._compiled.put_list("keep", range(new - keep, new), np.int64)
         self._compiled.put_list("rows", rows, np.int32)
         self._compiled.run()
-        return scores
+        return ForwardOutput(scores, hidden)
 
 
 def padded_length(length: int, longest: int) -> int:

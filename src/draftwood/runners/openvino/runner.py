@@ -11,15 +11,23 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
 from draftwood.runners.context import context, layer_count
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.store import stored_graph
-from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
-from draftwood.runners.support import check_architecture, check_evaluates, check_scores, check_tree_forward, text_limits
+from draftwood.runners.slots import SlotTable
+from draftwood.runners.support import (
+    check_architecture,
+    check_evaluates,
+    check_hidden_layers,
+    check_scores,
+    check_tree_forward,
+    text_limits,
+)
+from draftwood.runners.window_check import used_window
 
 
 @final
@@ -31,15 +39,15 @@ class OpenVinoRunner:
 
     Args:
         model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
-        weights: ``int8`` quantizes the weights to 8 bits, with a scale per channel (Kozlov et al. 2020, arXiv 2002.08679,
-            NNCF). The quantized model is then the model: it has another distribution.
+        weights: ``int8`` and ``int4`` quantize them (:mod:`draftwood.runners.openvino.quantize`), and in bfloat16 the
+            inputs of products too, by token. The quantized model is then the model: it has another distribution.
         check: compare a short text with the model (unless quantized), and a tree of five tokens with one forward per path.
         drafts: the model is a draft model, as for :class:`TorchRunner`.
         place: OpenVINO's name of the device, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
-        hidden_layers: must be (), because OpenVINO returns no hidden states.
+        hidden_layers: layers whose hidden states are returned, as for :class:`TorchRunner`.
 
     Raises:
-        ConfigError: OpenVINO is not installed, or does not support this number format or device; hidden layers.
+        ConfigError: OpenVINO is not installed, or does not support this number format or device; a layer is missing.
         ModelError: the architecture cannot score a tree or cannot be converted; the message has the reason.
     """
 
@@ -55,22 +63,22 @@ class OpenVinoRunner:
         place: str = CPU,
         hidden_layers: tuple[int, ...] = (),
     ) -> None:
-        if hidden_layers:
-            raise ConfigError(f"hidden_layers={hidden_layers}, but OpenVINO returns no hidden states: use --backend torch")
         check_architecture(model)
         check_evaluates(model)
         check_precision(model, place)
+        check_hidden_layers(model, hidden_layers)
         longest = context(model.config)
         self.model = model
         self.weights, self.place = weights, place
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
         self.forward_seconds = 0.0
-        self.network = OpenVinoNetwork(stored_graph(model, weights), model, place)
+        width = len(hidden_layers) * int(model.config.get_text_config().hidden_size)
+        self.network = OpenVinoNetwork(stored_graph(model, weights, hidden_layers), model, place, width)
         self._limits = text_limits(model, drafts=drafts)
         # A target needs none: its tree sizes are chosen by the measured time of each size.
         spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
-        self._memory = GrowingMemory(self.network.request, spare)
+        self._memory = GrowingMemory(self.network.request, spare, used_window(model))
         self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
         if check:
             if weights == "same":
@@ -87,8 +95,8 @@ class OpenVinoRunner:
     def vocab_size(self) -> int:
         return self.network.vocab_size
 
-    def clear(self) -> None:
-        self._rows.clear()
+    def clear(self, *, keep: bool = False) -> None:
+        self._rows.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self._rows.add(texts)
@@ -123,11 +131,16 @@ class OpenVinoRunner:
         return self._memory.contents()
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
-        tokens, positions, mask = self._memory.inputs(batch)
+        tokens, positions, mask, sliding = self._memory.inputs(batch)
         rows = self._memory.next_rows()
         start = perf_counter()
-        scores: Tensor = self.network(
-            input_ids=self._limits.clamp(tokens), positions=positions, mask=mask, keep=batch.keep, rows=rows
+        output: ForwardOutput = self.network(
+            input_ids=self._limits.clamp(tokens),
+            positions=positions,
+            mask=mask,
+            sliding=sliding,
+            keep=batch.keep,
+            rows=rows,
         )
         self.forward_seconds += perf_counter() - start
-        return ForwardOutput(scores)
+        return output

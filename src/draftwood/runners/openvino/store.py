@@ -9,19 +9,20 @@ import shutil
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.settings import Weights
-from draftwood.runners.openvino.graph import converting, core, graph_of, openvino, quantized
+from draftwood.runners.openvino.graph import converting, core, graph_of, openvino
 from draftwood.runners.openvino.merge import merge_layers
+from draftwood.runners.openvino.quantize import SCHEMES, quantized
 from draftwood.runners.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 3  # version of the graphs
+_FORMAT = 4  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
 _OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that do not affect scores
@@ -47,14 +48,18 @@ def _has(key: str) -> bool:
     return any(not path.suffix for path in store_folder().glob(f"{key}*"))  # a folder with a suffix is being written
 
 
-def stored_graph(model: Any, weights: Weights = "same") -> Any:
+def stored_graph(model: Any, weights: Weights = "same", hidden_layers: Sequence[int] = ()) -> Any:
     """The graph of a model from the cache; a new one is stored there, or warns that it cannot be.
+
+    Args:
+        hidden_layers: as for :func:`draftwood.runners.openvino.graph.graph_of`.
 
     Raises:
         ConfigError: a package is missing.
         ModelError: the model cannot be converted.
     """
-    [found] = stored_graphs(model, {"": graph_of}, weights)
+    part = "-".join(["hidden", *map(str, hidden_layers)]) if hidden_layers else ""
+    [found] = stored_graphs(model, {part: partial(graph_of, hidden_layers=hidden_layers)}, weights)
     return found
 
 
@@ -76,7 +81,7 @@ def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
     graph = make(model)
     with converting(model):
         merge_layers(graph)  # after the traced copy is gone, so that weights are freed layer by layer
-        return quantized(graph) if weights == "int8" else graph
+        return quantized(graph, weights)
 
 
 def _stored(folder: Path, make: Callable[[], Any]) -> Any:
@@ -94,14 +99,14 @@ def _key(model: Any, weights: Weights) -> str:
     """A name that depends on everything that affects a graph."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _OF_THE_FILE}
     kind = type(model)
-    packages = ["openvino", "torch", "transformers", *(["nncf"] if weights == "int8" else [])]
+    packages = ["openvino", "torch", "transformers", *(["nncf"] if weights != "same" else [])]
     parts = {
         "format": _FORMAT,
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "config": config,
         "attention": model.config._attn_implementation,
         "dtype": str(model.dtype),
-        "weights": weights,
+        "weights": SCHEMES[weights],
         "versions": {package: version_of(package) for package in packages},
         "digest": whole_digest(model),
     }

@@ -27,9 +27,9 @@ from draftwood.runners.bart.layers import (
     transposed,
 )
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.seq2seq.patched_decoder import layer_list
 from draftwood.runners.seq2seq.source import Encoded
-from draftwood.runners.slots import ForwardBatch, ForwardOutput
 
 
 @final

@@ -19,10 +19,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
 from draftwood.runners.seq2seq.source import Encoded
-from draftwood.runners.slots import ForwardBatch, ForwardOutput, KVCache
 
 
 @runtime_checkable

@@ -78,7 +78,7 @@ class PathRunner:
     def max_source(self) -> int | None:
         return self._reader.longest
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._source: Encoded | None = None
         self._texts: list[list[int]] = []
         self._nodes: list[list[int]] = []

@@ -13,12 +13,13 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
 from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, longest_text, source_text_limits
 from draftwood.runners.seq2seq.tree_check import check_source_trees
-from draftwood.runners.slots import ForwardBatch, ForwardOutput, SlotTable
+from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_evaluates
 
 
@@ -98,7 +99,7 @@ class Seq2SeqRunner:
     def max_source(self) -> int | None:
         return self._reader.longest
 
-    def clear(self) -> None:
+    def clear(self, *, keep: bool = False) -> None:
         self._decoder.clear()
         self._rows.clear()
 

@@ -1,0 +1,93 @@
+"""The options of ``draftwood chat`` that ``draftwood generate`` does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, final
+
+from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
+from draftwood.core.checks import is_unicode
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.options import pick
+from draftwood.core.settings import LoadOptions, Method, Sampling
+
+if TYPE_CHECKING:
+    from draftwood.api import Pair
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChatModels:
+    """The models: hub names or folders."""
+
+    target: str = field(default="smollm2", metadata={"help": "chat model that answers"})
+    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChatLength:
+    """The length of an answer; None is the model's own."""
+
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "the most tokens of an answer; default: the model's own, else 1024"}
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ChatDisplay:
+    """The system prompt and the display.
+
+    Raises:
+        ConfigError: a system prompt that is no Unicode text.
+    """
+
+    system: str | None = field(default=None, metadata={"help": "system prompt; default: that of the chat template, if any"})
+    show: bool = field(
+        default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
+    )
+    compare: bool = field(default=False, metadata={"help": "with a MESSAGE: answer by plain decoding too, and compare"})
+    quiet: bool = field(default=False, metadata={"help": "write the answers only, without their speed"})
+
+    def __post_init__(self) -> None:
+        if self.system is not None and not is_unicode(self.system):
+            raise ConfigError("the system prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
+
+
+SECTIONS: dict[str, tuple[type[Any], ...]] = {
+    "Models": (ChatModels, LoadOptions),
+    "Drafting": (Method,),
+    "Sampling": (Sampling, Seed),
+    "Length": (ChatLength, Limits),
+    "Chat": (ChatDisplay,),
+}
+
+
+def limits_of(pair: Pair, settings: Settings) -> Limits:
+    """The limits of an answer: the chat's own, with what was given."""
+    given = {f.name: getattr(settings.limits, f.name) for f in fields(Limits) if f.name in settings.given}
+    return replace(pair.chat_limits, **given)
+
+
+def before(system: str | None) -> list[dict[str, Any]]:
+    """The messages before a chat."""
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def settings_of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
+    """The settings from all options by name, and the names of the given ones."""
+    lengths = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
+    return Settings(
+        models=pick(ChatModels, options),
+        loading=pick(LoadOptions, options),
+        method=pick(Method, options),
+        sampling=pick(Sampling, options),
+        limits=pick(Limits, lengths),
+        seed=pick(Seed, options).seed,
+        files=Files(),
+        display=DisplayOptions(),
+        given=given,
+    )

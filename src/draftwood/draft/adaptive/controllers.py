@@ -1,0 +1,58 @@
+"""Controllers by the size of a batch: a forward's costs depend on its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+
+@final
+class Controllers:
+    """A controller for each number of rows, rounded up to a power of two, and the models that they share.
+
+    Args:
+        settings: constants of all of them.
+        known: the knowledge of others, to start from.
+
+    Attributes:
+        settings: as given.
+        acceptance: the acceptance model of the tree's expander.
+        lookup: prompt lookup, with its learnt probabilities.
+    """
+
+    def __init__(self, settings: AdaptiveSettings | None = None, known: Knowledge | None = None) -> None:
+        self.settings = s = settings or AdaptiveSettings()
+        self.acceptance = AcceptanceModel(s, known.acceptance if known else None)
+        self.lookup = PromptLookup(s, hits=known.hits, guesses=known.guesses) if known else PromptLookup(s)
+        self._known = dict(known.by_rows) if known else {}
+        self._made: dict[int, Controller] = {}
+
+    def at(self, rows: int) -> Controller:
+        """The controller of rounds with so many rows. A new one knows what the draft brings in other batches."""
+        size = 1 << (rows - 1).bit_length()
+        if size not in self._made:
+            learnt = self._known.get(size)
+            if learnt is None and (others := self._learnt()):
+                near = others[min(others, key=lambda other: abs(other.bit_length() - size.bit_length()))]
+                learnt = replace(NOTHING, gains=near.gains, reach=near.reach, calibration=near.calibration)
+            self._made[size] = Controller(self.settings, learnt, rows=size, acceptance=self.acceptance)
+        return self._made[size]
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The current knowledge."""
+        return Knowledge(
+            by_rows=self._learnt(),
+            acceptance=tuple(self.acceptance.weights),
+            hits=tuple(self.lookup.hits),
+            guesses=tuple(self.lookup.guesses),
+        )
+
+    def _learnt(self) -> dict[int, Learnt]:
+        return self._known | {size: made.learnt for size, made in self._made.items() if made.costs.base}

@@ -1,0 +1,73 @@
+"""What adaptive methods have learnt about a pair on this machine, kept between processes.
+
+A file in the user's cache holds costs and probabilities by method. Its name is that of the pair's profile, so a change of
+models, number format, engine or threads begins a new one. It changes the speed of generation, never the distribution of the
+text, and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import final
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.machine import cache_folder
+from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.loading.profile import ProfileKey, default_path
+
+_LOG = logging.getLogger(__name__)
+FORMAT = 1
+
+
+@final
+class Memory:
+    """The file of a pair.
+
+    Args:
+        profile_key: what the file is for.
+
+    Attributes:
+        path: the file; it need not exist.
+    """
+
+    def __init__(self, profile_key: ProfileKey) -> None:
+        self.path = cache_folder() / "learnt" / default_path(profile_key).name
+
+    def read(self) -> dict[str, Knowledge]:
+        """Name -> knowledge; empty without a file. A damaged file gives a warning."""
+        try:
+            found = json.loads(self.path.read_bytes())
+            if found["format"] != FORMAT:
+                raise ValueError(f"its format is {found['format']!r}, this version reads {FORMAT}")
+            return {str(name): Knowledge.from_json(value) for name, value in found["learnt"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+            warnings.warn(f"{self.path} cannot be used ({error}): drafting learns anew, and replaces it", stacklevel=2)
+            return {}
+
+    def write(self, learnt: Mapping[str, Knowledge]) -> None:
+        """Replace the file as a whole; a cache that cannot be written is no error."""
+        document = {"format": FORMAT, "learnt": {name: value.to_json() for name, value in learnt.items()}}
+        part = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".part", delete=False) as file:
+                part = Path(file.name)
+                json.dump(document, file)
+            os.replace(part, self.path)
+        except OSError as error:
+            _LOG.info("%s cannot be written: %s", self.path, error)
+            if part is not None:
+                part.unlink(missing_ok=True)
+
+
+def memory_of(profile: str, profile_key: ProfileKey | None) -> Memory | None:
+    """The memory of a pair; None if its files are unknown, or the option ``profile`` is ``none``."""
+    return None if profile == "none" or profile_key is None else Memory(profile_key)

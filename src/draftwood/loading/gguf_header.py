@@ -1,0 +1,180 @@
+"""The header of a GGUF file: metadata and the table of tensors.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the package ``gguf`` is not used: it takes
+seconds for a large vocabulary, and a damaged length can keep it busy for ever.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias, final
+
+from draftwood.core.errors import ModelError
+
+MAGIC: Final = b"GGUF"
+AGAIN: Final = "copy or download it again"
+Value: TypeAlias = bool | int | float | str
+_VERSIONS = (2, 3)
+_ALIGNMENT = 32  # bytes, unless the metadata name another one
+_DIMENSIONS = 4  # most dimensions of a tensor
+_STRING, _ARRAY = 8, 9  # types of a value; those of plain numbers follow
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+
+class TensorInfo(NamedTuple):
+    """One tensor of the file.
+
+    Attributes:
+        name: its name in the file.
+        sizes: sizes of its dimensions, the fastest first.
+        kind: number of its data type, a ``gguf.GGMLQuantizationType``.
+        offset: bytes from the start of the data.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    kind: int
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        """The number of its values."""
+        return math.prod(self.sizes)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The header of a GGUF file.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        metadata: the values by key; arrays are left out.
+        tensors: the table of tensors.
+        data_start: the byte where the tensors' data begin.
+    """
+
+    path: Path
+    size: int
+    metadata: Mapping[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    data_start: int
+
+    @property
+    def architecture(self) -> str:
+        """The name of the architecture, such as ``llama``."""
+        return str(self.metadata["general.architecture"])
+
+
+@final
+class _Reader:
+    """Reads values one after another; ``at`` is the next byte."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self.at = 0
+
+    def skip(self, count: int) -> int:
+        """Skip bytes; returns where they began."""
+        begin, self.at = self.at, self.at + count
+        if self.at > len(self._data):
+            raise ValueError(f"it ends after {len(self._data)} bytes, inside its header")
+        return begin
+
+    def number(self, code: str) -> Value:
+        layout = struct.Struct(f"<{code}")
+        found: Value = layout.unpack_from(self._data, self.skip(layout.size))[0]
+        return found
+
+    def integer(self, code: str = "Q") -> int:
+        return int(self.number(code))
+
+    def string(self) -> str:
+        count = self.integer()
+        begin = self.skip(count)
+        return self._data[begin : begin + count].decode("utf-8")
+
+    def value(self) -> Value | None:
+        """A typed value; None for an array, which is skipped."""
+        kind = self.integer("I")
+        if kind == _ARRAY:
+            self._skip_array()
+            return None
+        return self.string() if kind == _STRING else self.number(_code(kind))
+
+    def _skip_array(self) -> None:
+        kind, count = self.integer("I"), self.integer()
+        if kind != _STRING:
+            self.skip(count * struct.calcsize(f"<{_code(kind)}"))
+            return
+        for _ in range(count):
+            self.skip(self.integer())
+
+    def tensor(self) -> TensorInfo:
+        name, dimensions = self.string(), self.integer("I")
+        if dimensions > _DIMENSIONS:
+            raise ValueError(f"tensor {name!r} has {dimensions} dimensions, at most {_DIMENSIONS} are possible")
+        sizes = tuple(self.integer() for _ in range(dimensions))
+        return TensorInfo(name, sizes, self.integer("I"), self.integer())
+
+
+def _code(kind: int) -> str:
+    if kind not in _NUMBERS:
+        raise ValueError(f"a value has the unknown type {kind}")
+    return _NUMBERS[kind]
+
+
+def read_header(path: Path) -> Header:
+    """The header of a GGUF file.
+
+    Raises:
+        ModelError: an empty file, one that is not GGUF, is damaged or incomplete, or has a version that is not supported.
+        OSError: a file that cannot be opened.
+    """
+    with path.open("rb") as file:
+        begin = file.read(8)
+        if not begin:
+            raise ModelError(f"the GGUF file {str(path)!r} is empty: {AGAIN}")
+        if begin[:4] != MAGIC:
+            raise ModelError(f"{str(path)!r} is not a GGUF file: it begins with {begin[:4]!r}, not with {MAGIC!r}; {AGAIN}")
+        _check_version(path, begin[4:])
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _header(path, _Reader(data), len(data))
+            except (ValueError, struct.error) as error:
+                raise ModelError(f"the GGUF file {str(path)!r} is damaged or incomplete ({error}): {AGAIN}") from error
+
+
+def _check_version(path: Path, written: bytes) -> None:
+    version = int.from_bytes(written, "little")
+    if len(written) == 4 and version not in _VERSIONS:
+        big = int.from_bytes(written, "big") in _VERSIONS
+        what = "is for big-endian machines" if big else f"has version {version} of the format"
+        raise ModelError(
+            f"the GGUF file {str(path)!r} {what}, but versions {_VERSIONS[0]} and {_VERSIONS[1]}, little-endian, are "
+            "supported: convert the model again with a current llama.cpp"
+        )
+
+
+def _header(path: Path, reader: _Reader, size: int) -> Header:
+    reader.skip(len(MAGIC) + 4)
+    tensors, values = reader.integer(), reader.integer()
+    metadata: dict[str, Value] = {}
+    for _ in range(values):
+        key, value = reader.string(), reader.value()
+        if value is not None:
+            metadata[key] = value
+    if not isinstance(metadata.get("general.architecture"), str):
+        raise ValueError("its metadata name no architecture")
+    table = tuple(reader.tensor() for _ in range(tensors))
+    alignment = int(metadata.get("general.alignment", _ALIGNMENT))
+    if alignment < 1:
+        raise ValueError(f"its alignment is {alignment}")
+    start = -(-reader.at // alignment) * alignment
+    return Header(path=path, size=size, metadata=metadata, tensors=table, data_start=start)

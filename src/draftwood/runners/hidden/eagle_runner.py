@@ -1,0 +1,208 @@
+"""The runner of an EAGLE-3 drafter: one pass per level of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import PairingError
+from draftwood.core.scores import Scores
+from draftwood.runners.cache import TreeCache
+from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.rows import remaining
+from draftwood.runners.slots import SlotTable
+
+
+@final
+class Eagle3Runner:
+    """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`, in PyTorch.
+
+    The cache keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
+    made again once they are accepted. Scores are -inf for tokens that the drafter cannot propose, and in rows whose hidden
+    states are not known yet: nothing is drafted there.
+
+    Args:
+        drafter: a drafter in evaluation mode.
+        target: its target, a causal language model; the target's runner must return the hidden states of
+            ``drafter.config.target_layers``.
+    """
+
+    reads_source = False
+    engine = "torch"
+    max_length: int | None = None
+
+    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
+        self.model = drafter
+        self.device = drafter.device
+        self.forward_seconds = 0.0
+        self._embed, self._head = drafter.embedding(target), drafter.head(target)
+        self._cache = TreeCache(drafter.config.num_hidden_layers)
+        self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
+        self._rows: list[EagleText] = []
+        self._single = False  # the row was added alone, so its entries can be kept
+        self._kept: list[EagleText] = []
+        self._nodes = _Nodes()
+
+    @property
+    def network(self) -> Eagle3Drafter:
+        return self.model
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    def clear(self, *, keep: bool = False) -> None:
+        self._kept = self._rows if keep and self._single and not self._nodes.tokens else []
+        self._slots.clear(keep=bool(self._kept))
+        self._rows, self._nodes = [], _Nodes()
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        if self._kept and len(texts) == 1:
+            self._rows, self._kept = self._kept, []
+            self._rows[0].go_on(texts[0])
+        else:
+            if not self._rows:
+                self._slots.clear()
+            self._rows += map(EagleText, texts)
+        self._single = len(self._rows) == 1
+        self._slots.add([row.entries for row in self._rows[len(self._rows) - len(texts) :]])
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._slots.drop(rows)
+        self._rows = remaining(self._rows, rows)
+        self._single = self._single and not rows
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Scores:
+        start = perf_counter()
+        ready = [row.ready for row in self._rows]
+        with torch.inference_mode():
+            logits = torch.full((*tokens.shape, self.vocab_size), -torch.inf, device=self.device, dtype=self.model.dtype)
+            parents = self._nodes.add(tokens, depths, ancestors)
+            if any(ready):
+                states = self._states(tokens, depths, ancestors, parents)
+                logits[..., self.model.draft_tokens] = torch.nn.functional.linear(self.model.normed(states), self._head)
+                logits[[not one for one in ready]] = -torch.inf
+        self.forward_seconds += perf_counter() - start
+        return Scores(logits)
+
+    def _states(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+        parents: Int[Tensor, "row node"],
+    ) -> Float[Tensor, "row node width"]:
+        """Outputs at new nodes, level by level."""
+        nodes, old = self._nodes, ancestors.shape[2] - tokens.shape[1]
+        for first, last in _levels(parents, old):
+            if not nodes.states:
+                features = self.model.features(self._stacked([row.last for row in self._rows], 1))
+            else:
+                index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
+                features = torch.cat(nodes.states, dim=1).gather(1, index)
+            part = slice(first, last)
+            seen = ancestors[:, part, : old + last]
+            nodes.states.append(self._pass(tokens[:, part], depths[:, part], seen, features))
+        return torch.cat(nodes.states, dim=1)[:, old:]
+
+    def _pass(
+        self, tokens: Tensor, depths: Tensor, ancestors: Tensor, features: Float[Tensor, "row node width"]
+    ) -> Float[Tensor, "row node width"]:
+        """Outputs at the nodes of a level; the first pass of a round also reads the entries that wait."""
+        pad = max(sum(map(len, row.waiting)) for row in self._rows)
+        rows = [torch.cat(row.waiting) if row.waiting else None for row in self._rows]
+        waiting = self.model.features(self._stacked(rows, pad)) if pad else features[:, :0]
+        for row in self._rows:
+            row.waiting = []
+        features, done, states = torch.cat([waiting, features], dim=1), 0, features
+        for batch in self._slots.batches(tokens, depths, ancestors):
+            self._cache.place(batch)
+            new = batch.tokens.shape[1]
+            embedded = self._embed(batch.tokens).to(self.model.dtype)
+            given = features[:, done : done + new]
+            states, done = self.model.states(embedded, given, batch.positions, self._cache, batch.mask), done + new
+        return states[:, -tokens.shape[1] :]
+
+    def _stacked(self, rows: Sequence[Tensor | None], longest: int) -> Float[Tensor, "row longest taps_width"]:
+        """Hidden states of the rows, padded with zeros on the left."""
+        config = self.model.config
+        shape = len(rows), longest, len(config.target_layers) * config.target_size
+        out = torch.zeros(shape, dtype=self.model.dtype, device=self.device)
+        for row, hidden in enumerate(rows):
+            if hidden is not None:
+                out[row, longest - len(hidden) :] = hidden
+        return out
+
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        """End the round with the target's hidden states; raises a PairingError without them."""
+        if hidden is None:
+            raise PairingError(
+                "the drafter reads hidden states, but the target's runner returns none: make it with "
+                f"hidden_layers={tuple(self.model.config.target_layers)}"
+            )
+        scored = bool(self._nodes.states)
+        kept = [scored and row.ready and len(new) > 0 for row, new in zip(self._rows, hidden, strict=True)]
+        for row, drafted, rest in zip(self._rows, self._nodes.chosen(nodes), pending, strict=True):
+            row.text += [*drafted, *rest]
+        if any(row.misses(len(new)) for row, new in zip(self._rows, hidden, strict=True)):
+            self._slots.clear()
+            self._slots.add([[] for _ in self._rows])
+            kept = [False] * len(kept)
+            for row, new in zip(self._rows, hidden, strict=True):
+                row.begin(len(row.text) - len(new))
+        tokens = [row.read(part, root_kept=root) for row, part, root in zip(self._rows, hidden, kept, strict=True)]
+        self._slots.commit([[0] if root else [] for root in kept], tokens)
+        self._nodes = _Nodes()
+
+
+@final
+class _Nodes:
+    """The nodes of a round."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Int[Tensor, "row node"]] = []
+        self.states: list[Float[Tensor, "row node width"]] = []
+        self._depths: list[Int[Tensor, "row node"]] = []
+
+    def add(
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
+    ) -> Int[Tensor, "row node"]:
+        """Note new nodes; returns their parents, 0 for the root."""
+        self.tokens.append(tokens)
+        self._depths.append(depths)
+        above = torch.cat(self._depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
+        return (ancestors & above).int().argmax(dim=2)
+
+    def chosen(self, nodes: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The tokens of these nodes, row by row."""
+        if not any(map(len, nodes)):
+            return [[] for _ in nodes]
+        tokens = torch.cat(self.tokens, dim=1).tolist()  # host sync
+        return [[row[node] for node in kept] for row, kept in zip(tokens, nodes, strict=True)]
+
+
+def _levels(parents: Int[Tensor, "row node"], old: int) -> Iterator[tuple[int, int]]:
+    """Parts of new nodes whose parents all come before the part, after ``old`` earlier nodes of the round."""
+    latest = parents.max(dim=0).values.tolist()  # host sync
+    first = 0
+    for node, parent in enumerate(latest):
+        if node > first and parent >= old + first:
+            yield first, node
+            first = node
+    yield first, len(latest)

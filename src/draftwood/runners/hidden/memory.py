@@ -1,0 +1,124 @@
+"""What a drafter of hidden states has read of each row's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.runners.rows import remaining, remaining_rows
+
+_STEP = 64  # slots; a graph takes longer for a new number of them, and cannot take none
+
+
+class Unread(NamedTuple):
+    """Hidden states that were not read yet, padded on the right, and their positions."""
+
+    hidden: Float[Tensor, "row new taps_width"]
+    positions: Int[Tensor, "row new"]
+
+
+@final
+class HiddenMemory:
+    """Keys and values of hidden states that were read, and hidden states that were not.
+
+    Args:
+        shape: layers, key-value heads, and their width.
+        width: width of the hidden states.
+        dtype, device: of keys, values and hidden states.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._shape, self._width = shape, width
+        self._like = torch.zeros((), dtype=dtype, device=device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        layers, heads, dim = self._shape
+        self.parts: Float[Tensor, "layer part row kv_head slot dim"] = self._like.new_zeros(layers, 2, 0, heads, _STEP, dim)
+        self.starts: list[int] = []  # position of the token in a row's first slot
+        self.lengths: list[int] = []  # slots [0, length) of a row hold tokens
+        self._unread: list[list[Tensor]] = []
+
+    def add(self, rows: int) -> None:
+        """Append rows without text."""
+        layers, parts, _, heads, slots, dim = self.parts.shape
+        self.parts = torch.cat([self.parts, self.parts.new_zeros(layers, parts, rows, heads, slots, dim)], dim=2)
+        self.starts += [0] * rows
+        self.lengths += [0] * rows
+        self._unread += [[] for _ in range(rows)]
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Remove these rows; the others keep their order."""
+        stay = remaining_rows(len(self.lengths), rows)
+        self.parts = self.parts[:, :, stay]
+        self.starts, self.lengths = remaining(self.starts, rows), remaining(self.lengths, rows)
+        self._unread = remaining(self._unread, rows)
+
+    def cut(self, end: int) -> None:
+        """Keep the tokens before a position of the only row; those that were not read are forgotten."""
+        self._unread = [[]]
+        self.lengths = [max(0, min(self.lengths[0], end - self.starts[0]))]
+
+    def append(self, hidden: Sequence[Float[Tensor, "_token taps_width"]], ends: Sequence[int]) -> None:
+        """Append hidden states to the rows' texts, whose lengths are then ``ends``; they are read later.
+
+        A row forgets what does not come directly before them: another drafter, or none, was in use.
+        """
+        for row, (new, end) in enumerate(zip(hidden, ends, strict=True)):
+            if not len(new):
+                continue
+            if self._end(row) != end - len(new):
+                self.starts[row], self.lengths[row], self._unread[row] = end - len(new), 0, []
+            self._unread[row].append(new)
+
+    def _end(self, row: int) -> int:
+        return self.starts[row] + self.lengths[row] + sum(map(len, self._unread[row]))
+
+    @property
+    def known(self) -> list[bool]:
+        """Which rows have a text."""
+        return [length > 0 or bool(waiting) for length, waiting in zip(self.lengths, self._unread, strict=True)]
+
+    def unread(self) -> Unread:
+        """What the next pass reads: at least one token, which the mask hides where it is padding."""
+        counts = [sum(map(len, waiting)) for waiting in self._unread]
+        new = max(1, *counts)
+        hidden = self._like.new_zeros(len(counts), new, self._width)
+        for row, waiting in enumerate(self._unread):
+            if waiting:
+                hidden[row, : counts[row]] = torch.cat(waiting)
+        first = torch.tensor([s + n for s, n in zip(self.starts, self.lengths, strict=True)], device=hidden.device)
+        return Unread(hidden, first.unsqueeze(1) + torch.arange(new, device=hidden.device))
+
+    def ends(self) -> Int[Tensor, "row"]:
+        """Length of each row's text, read or not: the position of its root."""
+        return torch.tensor([self._end(row) for row in range(len(self.lengths))], device=self._like.device)
+
+    def mask(self, new: int, block: int, *, causal: bool) -> Float[Tensor, "row 1 block seen"]:
+        """Additive mask of a block over the memory, the new tokens and the block itself, causal or not."""
+        slots, rows = self.parts.shape[4], len(self.lengths)
+        seen = np.zeros((rows, 1, block, slots + new + block), dtype=np.bool_)
+        for row, (length, waiting) in enumerate(zip(self.lengths, self._unread, strict=True)):
+            seen[row, :, :, :length] = True
+            seen[row, :, :, slots : slots + sum(map(len, waiting))] = True
+        seen[:, :, :, slots + new :] = np.tri(block, dtype=np.bool_) if causal else True
+        bias = np.where(seen, np.float32(0), np.float32(-np.inf))
+        return torch.from_numpy(bias).to(self._like.device, self._like.dtype)
+
+    def read(self, new: Float[Tensor, "layer part row kv_head new dim"]) -> None:
+        """Keep the keys and values of what was unread."""
+        counts = [sum(map(len, waiting)) for waiting in self._unread]
+        longest = max(length + count for length, count in zip(self.lengths, counts, strict=True))
+        if (missing := longest - self.parts.shape[4]) > 0:
+            more = -(-missing // _STEP) * _STEP
+            self.parts = torch.nn.functional.pad(self.parts, (0, 0, 0, more))
+        for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
+            self.parts[:, :, row, :, length : length + count] = new[:, :, row, :, :count]
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self._unread = [[] for _ in counts]

@@ -1,0 +1,130 @@
+"""A drafter that scores a block of future tokens in one pass over the target's hidden states.
+
+Its layers attend to keys and values made of the target's hidden states of the committed text, and to the block itself: the
+root and mask tokens. A low-rank Markov head adds to a node's scores what its own token says about the next one. So every
+node's distribution is known before its children are drawn, and all trees and verifiers apply.
+
+Sources: DFlash, arXiv 2602.06036 (keys and values from hidden states); DSpark, of DeepSpec (Markov head). The block is
+causal here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+
+from draftwood.core.errors import PairingError
+from draftwood.runners.hidden.layers import HiddenLayer, rotation
+
+
+class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
+    """The configuration of a :class:`HiddenBlockDrafter`.
+
+    Attributes:
+        target_layers: layers of the target whose hidden states are read, numbered as in ``output_hidden_states``.
+        target_depth, vocab_size, hidden_size: layers, vocabulary and width of the target.
+        vocabulary: digest of the target's vocabulary.
+        block: the longest block in tokens: the greatest depth of a tree.
+        draft_vocab_size: tokens that the drafter can propose.
+        markov_rank: rank of the Markov head.
+        num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, rms_norm_eps, rope_theta:
+            the drafter's layers, as in Llama.
+    """
+
+    model_type = "hidden_block"
+    __no_type_check__ = True  # transformers generates an __init__ that accepts any keyword
+
+
+AutoConfig.register(HiddenBlockConfig.model_type, HiddenBlockConfig, exist_ok=True)
+
+
+class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
+    """The network. Embeddings and output weights are the target's own, and are not part of it."""
+
+    config_class = HiddenBlockConfig
+    causal = True
+
+    def __init__(self, config: HiddenBlockConfig) -> None:
+        super().__init__(config)
+        width, taps = config.hidden_size, len(config.target_layers)
+        self.fc = nn.Linear(taps * width, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.mask = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(HiddenLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.markov_in = nn.Embedding(config.vocab_size, config.markov_rank)
+        self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
+        self.register_buffer("draft_tokens", torch.zeros(config.draft_vocab_size, dtype=torch.int32))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    @property
+    def slots(self) -> int:
+        """Tokens of the block, of which each scores a depth."""
+        return int(self.config.block)
+
+    def embedding(self, target: Any) -> nn.Module:
+        """The embedding of tokens: the target's own."""
+        found: nn.Module = target.get_input_embeddings()
+        return found
+
+    def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
+        """The input of every token of the block but the root."""
+        return self.mask
+
+    def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
+        """The output weights: rows of the target's own."""
+        found: Tensor = target.get_output_embeddings().weight[self.draft_tokens.long()]
+        return found
+
+    def check_target(self, model: Any, vocabulary: str) -> None:
+        """Raise a PairingError if a target's width, depth or vocabulary is not that of the training."""
+        own, config = self.config, model.config
+        found = (config.hidden_size, config.num_hidden_layers, vocabulary)
+        wanted = (own.hidden_size, own.target_depth, own.vocabulary)
+        if found != wanted:
+            raise PairingError(
+                "the drafter reads the hidden states of another target: it was trained for width, layers, vocabulary "
+                f"{wanted}, this target has {found}; give its own target, or train one with draftwood train drafter"
+            )
+
+    def memory(
+        self, hidden: Float[Tensor, "row token taps_width"], positions: Int[Tensor, "row token"]
+    ) -> Float[Tensor, "layer part row kv_head token dim"]:
+        """Keys and values of all layers (parts 0 and 1) for hidden states of committed tokens."""
+        taps = hidden.unflatten(-1, (len(self.config.target_layers), -1))
+        features = self.hidden_norm(self.fc(functional.rms_norm(taps, taps.shape[-1:]).flatten(-2)))
+        rotation = self.rotation(positions)
+        layers = cast(Iterable[HiddenLayer], self.layers)
+        return torch.stack([torch.stack(layer.self_attn.memory(features, rotation)) for layer in layers])
+
+    def states(
+        self,
+        x: Float[Tensor, "row token width"],
+        positions: Int[Tensor, "row token"],
+        memory: Float[Tensor, "layer part row kv_head text dim"],
+        mask: Float[Tensor, "row 1 token seen"],
+    ) -> Float[Tensor, "row token width"]:
+        """Normed states of block tokens, given the text's memory; the additive mask is over text, then block."""
+        rotation = self.rotation(positions)
+        for layer, (keys, values) in zip(self.layers, memory, strict=True):
+            x = layer(x, rotation, keys, values, mask)
+        return self.norm(x)
+
+    def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
+        """What a node's own token adds to the scores of its children."""
+        return self.markov_out(self.markov_in(tokens))
+
+    def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""
+        dim, theta = self.config.head_dim, self.config.rope_theta
+        return rotation(positions, [theta ** (-i / dim) for i in range(0, dim, 2)])

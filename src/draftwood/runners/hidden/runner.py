@@ -1,0 +1,142 @@
+"""The runner of a drafter of hidden states: one pass per round, whatever the depth of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import PairingError
+from draftwood.core.scores import Scores
+from draftwood.core.settings import Backend
+from draftwood.runners.hidden.memory import HiddenMemory
+from draftwood.runners.hidden.network import (
+    BlockDrafter,
+    HiddenNetwork,
+    HiddenPass,
+    PassInput,
+    TorchHiddenNetwork,
+    proposed,
+)
+from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
+from draftwood.runners.hidden.texts import RowTexts
+
+
+@final
+class HiddenBlockRunner:
+    """A :class:`draftwood.runners.protocols.Runner` of a :class:`BlockDrafter`.
+
+    The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
+    Markov head says after their token. They are -inf beyond the block, for tokens that the drafter cannot propose, and in
+    rows whose hidden states are not known yet: nothing is drafted there.
+
+    Args:
+        drafter: a drafter in evaluation mode.
+        target: its target, a causal language model; the target's runner must return the hidden states of
+            ``drafter.config.target_layers``.
+        engine: the backend.
+
+    Raises:
+        ConfigError: OpenVINO is not installed, or does not support the number format or device.
+        ModelError: OpenVINO cannot run the drafter.
+    """
+
+    reads_source = False
+
+    def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
+        config = drafter.config
+        self.model, self.engine = drafter, engine
+        self.max_length: int | None = None
+        self.device = drafter.device
+        self.forward_seconds = 0.0
+        self.network = HiddenPass(drafter, target)
+        kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
+        self._compute: HiddenNetwork = kind(self.network)
+        self._embed = drafter.embedding(target)
+        shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        kept = torch.float32 if engine == "openvino" else drafter.dtype
+        self._memory = HiddenMemory(shape, len(config.target_layers) * config.hidden_size, kept, self.device)
+        self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
+        self._texts = RowTexts()
+        self._tokens = proposed(drafter)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    def clear(self, *, keep: bool = False) -> None:
+        if not self._texts.clear(keep=keep):
+            self._memory.clear()
+        self._scores = None
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        first = not self._texts.ends
+        if kept := self._texts.add(texts):
+            self._memory.cut(kept)
+            return
+        if first:
+            self._memory.clear()
+        self._memory.add(len(texts))
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._texts.drop(rows)
+        self._memory.drop(rows)
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "row node"],
+        depths: Int[Tensor, "row node"],
+        ancestors: Bool[Tensor, "row node seen"],
+    ) -> Scores:
+        start = perf_counter()
+        self._texts.extend(tokens)
+        known = self._memory.known
+        with torch.inference_mode():
+            if self._scores is None and any(known):
+                self._scores = self._pass(tokens[:, 0])
+            logits = self._logits(tokens, depths, known)
+        self.forward_seconds += perf_counter() - start
+        return Scores(logits, tokens=self._tokens)
+
+    def _pass(self, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
+        """Scores of the block after each root; reads the hidden states that wait."""
+        memory, dtype = self._memory, self._memory.parts.dtype
+        new = memory.unread()
+        mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
+        root_embedding = self._embed(root).to(dtype)
+        out = self._compute(PassInput(new.hidden, new.positions, root_embedding, memory.ends(), memory.parts, mask))
+        memory.read(out.memory)
+        return out.scores
+
+    def _logits(
+        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], known: Sequence[bool]
+    ) -> Float[Tensor, "row node draft_vocab"]:
+        """Scores of the nodes' depths and tokens."""
+        if self._scores is None:
+            shape = *tokens.shape, len(self.model.draft_tokens)
+            return torch.full(shape, -torch.inf, device=self.device, dtype=self._memory.parts.dtype)
+        row, block = torch.arange(len(tokens), device=self.device).unsqueeze(1), self._scores.shape[1]
+        scores = self._scores[row, depths.clamp(max=block - 1)] + self.model.markov(tokens)
+        if not all(known):
+            scores[[not one for one in known]] = -torch.inf
+        return scores.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
+
+    def commit(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pending: Sequence[Sequence[int]],
+        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+    ) -> None:
+        """End the round with the target's hidden states; raises a PairingError without them."""
+        if hidden is None:
+            raise PairingError(
+                "the drafter reads hidden states, but the target's runner returns none: make it with "
+                f"hidden_layers={tuple(self.model.config.target_layers)}"
+            )
+        self._texts.commit(nodes, pending)
+        self._memory.append(hidden, self._texts.ends)
+        self._scores = None

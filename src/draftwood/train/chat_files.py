@@ -1,0 +1,48 @@
+"""Files of chats: token ids, and which of them the model wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Chat(NamedTuple):
+    """Token ids of a chat, and which of them the model wrote as an answer, end-of-turn tokens included."""
+
+    tokens: list[int]
+    answered: list[bool]
+
+
+def save_part(path: Path, chats: Sequence[Chat], vocab: int) -> None:
+    """Write chats into one file, whole or not at all; ``vocab`` is the size of the vocabulary."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(
+            file,
+            tokens=np.concatenate([c.tokens for c in chats]).astype(np.uint16 if vocab <= 1 << 16 else np.int32),
+            lengths=np.array([len(c.tokens) for c in chats], dtype=np.int32),
+            answered=np.packbits(np.concatenate([c.answered for c in chats])),
+        )
+    partial.replace(path)
+
+
+def read_chats(folder: Path) -> list[Chat]:
+    """All chats in a folder written by :func:`draftwood.train.chats.write_chats`, in order."""
+    return [chat for path in sorted(folder.glob("[0-9]*.npz")) for chat in read_part(path)]
+
+
+def read_part(path: Path) -> list[Chat]:
+    """The chats of one file."""
+    with np.load(path) as part:
+        ends = part["lengths"].cumsum()[:-1]
+        answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
+        rows = zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True)
+        return [Chat(ids.tolist(), flags.tolist()) for ids, flags in rows]
+
+
+def answer_tokens(folder: Path) -> int:
+    """The number of tokens in a folder that the model wrote as answers."""
+    return sum(sum(chat.answered) for chat in read_chats(folder))

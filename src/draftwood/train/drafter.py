@@ -1,0 +1,103 @@
+"""``draftwood train drafter``: chats of the target, what the target says about them, training, figures and a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.models import check_vocabulary, load_hidden_drafter, load_model, load_tokenizer
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.train import loop
+from draftwood.train.chats import write_chats
+from draftwood.train.config import ChatsConfig, DrafterConfig
+from draftwood.train.features import Features, write_features
+from draftwood.train.hidden import HiddenTrainer, held_out_of, new_drafter, taps
+from draftwood.train.hidden_batches import AnchorBatches
+from draftwood.train.hidden_card import card
+from draftwood.train.hidden_report import figures
+
+
+def train_drafter(config: DrafterConfig) -> dict[str, Any]:
+    """Train a drafter into ``config.out``; returns the contents of ``metrics.json``.
+
+    Every part of a stopped run is resumed: the chats, the reading of them, and the training.
+
+    Raises:
+        ConfigError: invalid settings, a target without a usable chat template, or too few chats.
+        ModelError: the target or the drafter to start from cannot be loaded.
+    """
+    loop.require_accelerate()
+    loop.claim(config)
+    chats = config.out / "chats" if config.chats is None else config.chats
+    if config.chats is None:
+        write_chats(ChatsConfig(target=config.target, out=chats, data=config.data, tokens=config.tokens, seed=config.seed))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    options = LoadOptions(dtype="bfloat16")
+    tokenizer = load_tokenizer(config.target, options)
+    target = load_model(config.target, options, device, torch.bfloat16).requires_grad_(False)
+    started = None if config.start is None else load_hidden_drafter(config.start, device, torch.float32)
+    layers = taps(target.config.num_hidden_layers, config.layers) if started is None else started.config.target_layers
+    write_features(target, layers, chats, config.out / "features")
+    features = Features(chats, config.out / "features")
+    training, held_out = held_out_of(len(features))
+    if not len(training):
+        raise ConfigError(f"{chats} holds {len(features)} chats: write more, with train chats --tokens")
+    torch.manual_seed(config.seed)
+    if started is None:
+        drafter = new_drafter(config, target, tokenizer, _draft_tokens(config, features, training, target))
+    else:
+        check_vocabulary(started, target, tokenizer)
+        drafter = started
+    metrics = _train(config, drafter, target, features, training, held_out)
+    loop.save_weights(drafter, config.out)
+    loop.write_json(config.out / "metrics.json", metrics)
+    (config.out / "README.md").write_text(card(config, drafter.config, metrics), encoding="utf-8")
+    return metrics
+
+
+def _draft_tokens(config: DrafterConfig, features: Features, training: Sequence[int], target: Any) -> Tensor:
+    """The tokens that the target writes most, in the order of their numbers."""
+    vocab = int(target.get_output_embeddings().weight.shape[0])
+    if config.draft_vocab > vocab:
+        raise ConfigError(f"draft_vocab is {config.draft_vocab}, but the target has {vocab} tokens: give fewer")
+    tokens: Tensor = features.token_mass(training, vocab).topk(config.draft_vocab).indices.sort().values
+    return tokens
+
+
+def _train(
+    config: DrafterConfig,
+    drafter: HiddenBlockDrafter,
+    target: Any,
+    features: Features,
+    training: Sequence[int],
+    held_out: Sequence[int],
+) -> dict[str, Any]:
+    tokens = drafter.draft_tokens.long()
+    index = torch.full((drafter.config.vocab_size,), -1)
+    index[tokens.cpu()] = torch.arange(len(tokens))
+    embed, head = target.get_input_embeddings(), target.get_output_embeddings().weight[tokens].clone()
+    report = partial(figures, embed=embed, head=head, features=features, held_out=held_out, index=index)
+    steps = round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps
+    dataset = AnchorBatches(
+        features, training, steps=max(1, steps), batch=config.batch, anchors=config.anchors, block=drafter.config.block,
+        index=index, seed=config.seed,
+    )  # fmt: skip
+    trainer = HiddenTrainer(
+        embed=embed,
+        head=head,
+        model=drafter,
+        args=loop.arguments(config, len(dataset), whole_batches=True),
+        optimizers=loop.optimizers(config, drafter),
+        train_dataset=dataset,
+        callbacks=loop.callbacks(config, report),
+    )
+    print(f"{loop.parameters(drafter):,} parameters, {len(training):,} chats, {len(dataset):,} steps", flush=True)
+    result = loop.run(trainer, lambda count: count * config.batch * config.anchors)
+    held = sum(features.lengths[i] for i in held_out)
+    return {**loop.facts(config, drafter, {"chats": held}), "held_out": loop.measured(drafter, report), **result}

@@ -1,0 +1,136 @@
+"""What a drafter of hidden states learns from: hidden states and next-token distributions of the target, on its chats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from draftwood.train.chat_files import Chat, read_part
+
+KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's at temperature 1 they hold 97 %
+_ROWS = 16  # chats in one forward
+
+
+class Example(NamedTuple):
+    """One chat.
+
+    Attributes:
+        tokens: its token ids.
+        answered: which of them the target wrote.
+        hidden: bfloat16, the target's hidden states of ``target_layers`` at each token, concatenated.
+        tops, log_probs: the likeliest next tokens after each token and their log-probabilities; arbitrary where the target
+            did not write the next token.
+    """
+
+    tokens: Int[Tensor, "token"]
+    answered: Bool[Tensor, "token"]
+    hidden: Float[Tensor, "token taps_width"]
+    tops: Int[Tensor, "token kept"]
+    log_probs: Float[Tensor, "token kept"]
+
+
+@final
+class Features:
+    """The examples of a folder of chats, read from files that :func:`write_features` wrote.
+
+    Attributes:
+        lengths: number of tokens of each example.
+    """
+
+    def __init__(self, chats: Path, folder: Path) -> None:
+        self._parts = [(path, folder / (path.stem + ".safetensors")) for path in sorted(chats.glob("[0-9]*.npz"))]
+        self._chats = [read_part(path) for path, _ in self._parts]
+        self._index = [(part, at) for part, chats_of in enumerate(self._chats) for at in range(len(chats_of))]
+        starts: list[int] = []
+        for part in self._chats:
+            start = 0
+            for chat in part:
+                starts.append(start)
+                start += len(chat.tokens)
+        self._starts = starts
+        self.lengths = [len(self._chats[part][at].tokens) for part, at in self._index]
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> Example:
+        part, at = self._index[index]
+        chat, start = self._chats[part][at], self._starts[index]
+        end = start + len(chat.tokens)
+        with safe_open(self._parts[part][1], framework="pt") as file:
+            hidden, tops, log_probs = (file.get_slice(name)[start:end] for name in ("hidden", "tops", "log_probs"))
+        return Example(torch.tensor(chat.tokens), torch.tensor(chat.answered), hidden, tops, log_probs)
+
+    def token_mass(self, examples: Sequence[int], vocab: int) -> Float[Tensor, "vocab"]:
+        """The sum of the target's probabilities of each token, over all tokens that it wrote in these examples."""
+        mass = torch.zeros(vocab, dtype=torch.float64)
+        for index in examples:
+            example = self[index]
+            wrote = example.answered[1:]
+            tops, probs = example.tops[:-1][wrote], example.log_probs[:-1][wrote].double().exp()
+            mass.index_add_(0, tops.flatten().long(), probs.flatten())
+        return mass
+
+
+def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path) -> None:
+    """Read chats with the target, a file at a time; files that exist are kept.
+
+    Args:
+        target: a causal language model in evaluation mode.
+        layers: numbers as in ``output_hidden_states``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(chats.glob("[0-9]*.npz")):
+        out = folder / (path.stem + ".safetensors")
+        if out.is_file():
+            continue
+        part, began = read_part(path), perf_counter()
+        found = _read(target, layers, part)
+        partial = out.with_suffix(".partial")
+        save_file(found, partial)
+        partial.replace(out)
+        tokens = len(found["hidden"])
+        print(f"read {out.stem}: {tokens} tokens, {tokens / (perf_counter() - began):.0f} a second", flush=True)
+
+
+def _read(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> dict[str, Tensor]:
+    """The tensors of a file, over the tokens of all chats in order."""
+    found: list[tuple[Tensor, Tensor, Tensor]] = [(torch.empty(0),) * 3] * len(chats)
+    for rows in _by_length(chats):
+        for row, tensors in zip(rows, _forward(target, layers, [chats[row] for row in rows]), strict=True):
+            found[row] = tensors
+    hidden, tops, log_probs = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return {"hidden": hidden, "tops": tops, "log_probs": log_probs}
+
+
+def _by_length(chats: Sequence[Chat]) -> Iterator[list[int]]:
+    order = sorted(range(len(chats)), key=lambda i: len(chats[i].tokens))
+    for begin in range(0, len(order), _ROWS):
+        yield order[begin : begin + _ROWS]
+
+
+@torch.inference_mode()
+def _forward(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    longest = max(len(chat.tokens) for chat in chats)
+    tokens = torch.tensor([[*chat.tokens, *[0] * (longest - len(chat.tokens))] for chat in chats], device=target.device)
+    out = target.base_model(tokens, output_hidden_states=True, use_cache=False)  # padding on the right is never seen
+    hidden = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1).to("cpu", torch.bfloat16)
+    head = target.get_output_embeddings()
+    for row, chat in enumerate(chats):
+        wrote = torch.tensor([*chat.answered[1:], False])
+        tops = torch.zeros(len(chat.tokens), KEPT, dtype=torch.int32)
+        log_probs = torch.zeros(len(chat.tokens), KEPT, dtype=torch.float16)
+        scores = head(out.last_hidden_state[row, : len(wrote)][wrote.to(target.device)]).float().log_softmax(-1)
+        best = scores.topk(min(KEPT, scores.shape[-1]), dim=-1)
+        kept = best.values.shape[-1]
+        tops[wrote, :kept], log_probs[wrote, :kept] = best.indices.int().cpu(), best.values.half().cpu()
+        log_probs[wrote, kept:] = -torch.inf
+        yield hidden[row, : len(wrote)].clone(), tops, log_probs

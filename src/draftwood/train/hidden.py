@@ -1,0 +1,150 @@
+"""Training of a drafter of hidden states (:mod:`draftwood.runners.hidden.model`) on the target's chats.
+
+The loss of a slot is mostly the total variation distance to the target's distribution: the probability that the slot's token
+is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+
+from draftwood.core.errors import ConfigError
+from draftwood.runners.hidden.layers import block_input
+from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.pairing import vocabulary_digest
+from draftwood.train.config import DrafterConfig
+from draftwood.train.hidden_batches import Batch
+from draftwood.train.pairs import the_batch
+
+TVD_WEIGHT: Final = 0.9
+CE_WEIGHT: Final = 0.1
+SLOT_DECAY: Final = 4.0  # slots
+
+
+class HiddenTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer of batches with anchors, for a drafter with the target's embeddings and output weights."""
+
+    def __init__(self, *, embed: nn.Module, head: Tensor, **settings: Any) -> None:
+        super().__init__(data_collator=the_batch, **settings)
+        self.embed, self.head = embed, head
+
+    def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
+        """Weighted mean over the slots of all blocks; see Trainer."""
+        with torch.autocast(model.device.type, dtype=torch.bfloat16):
+            logp = block_log_probs(model, self.embed, self.head, inputs)
+        loss = loss_of(logp, inputs)
+        return (loss, {}) if return_outputs else loss
+
+
+def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
+    """Log-probabilities [row, anchor, slot, draft_vocab] after each parent of the text."""
+    anchors, parents = batch["anchors"], batch["parents"]
+    rows, count, block = parents.shape
+    with torch.no_grad():
+        roots = embed(parents[:, :, 0])
+    x = block_input(roots.flatten(0, 1).float(), model.mask, block).view(rows, count * block, -1)
+    token = torch.arange(batch["hidden"].shape[1], device=x.device)
+    memory = model.memory(batch["hidden"].float(), token.expand(rows, -1))
+    positions = (anchors[:, :, None] + torch.arange(block, device=x.device)).flatten(1)
+    states = model.states(x, positions, memory, _mask(anchors, block, len(token)))
+    base = nn.functional.linear(states, head).view(rows, count, block, -1)
+    logp: Tensor = (base.float() + model.markov(parents).float()).log_softmax(-1)
+    return logp
+
+
+def _mask(anchors: Tensor, block: int, length: int) -> Tensor:
+    """Additive mask [row, 1, anchor x slot, text + anchor x slot]: the text before the anchor, and the block so far."""
+    count, device = anchors.shape[1], anchors.device
+    text = torch.arange(length, device=device) < anchors.repeat_interleave(block, dim=1)[:, :, None]
+    own = torch.arange(count, device=device).repeat_interleave(block)
+    slot = torch.arange(block, device=device).repeat(count)
+    within = (own[:, None] == own) & (slot[:, None] >= slot)
+    seen = torch.cat([text, within.expand(len(anchors), -1, -1)], dim=2)
+    return torch.where(seen, 0.0, -torch.inf).unsqueeze(1)
+
+
+def loss_of(logp: Tensor, batch: Batch) -> Tensor:
+    """The weighted loss of all slots that the target wrote."""
+    found = logp.gather(-1, batch["tops"])
+    target = batch["log_probs"].exp()
+    rejected = 1 - torch.minimum(target, found.exp()).sum(-1)
+    entropy = -(target * found).sum(-1)
+    weight = batch["real"] * torch.exp(-torch.arange(logp.shape[2], device=logp.device) / SLOT_DECAY)
+    return ((TVD_WEIGHT * rejected + CE_WEIGHT * entropy) * weight).sum() / weight.sum().clamp(min=1e-6)
+
+
+def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens: Tensor) -> HiddenBlockDrafter:
+    """A drafter whose layers begin as the target's last layers, where these have the same shapes.
+
+    Raises:
+        ConfigError: a target without the dimensions of such layers.
+    """
+    own = target.config
+    heads = own.num_attention_heads
+    depth = own.num_hidden_layers
+    drafter = HiddenBlockDrafter(
+        HiddenBlockConfig(
+            target_layers=taps(depth, config.layers),
+            target_depth=depth,
+            vocab_size=int(target.get_output_embeddings().weight.shape[0]),
+            vocabulary=vocabulary_digest(tokenizer),
+            hidden_size=own.hidden_size,
+            block=config.block,
+            draft_vocab_size=len(draft_tokens),
+            markov_rank=config.rank,
+            num_hidden_layers=config.layers,
+            num_attention_heads=heads,
+            num_key_value_heads=getattr(own, "num_key_value_heads", None) or heads,
+            head_dim=getattr(own, "head_dim", None) or own.hidden_size // heads,
+            intermediate_size=own.intermediate_size,
+            rms_norm_eps=1e-5,
+            rope_theta=float((getattr(own, "rope_parameters", None) or {}).get("rope_theta", 10_000.0)),
+        )
+    )
+    drafter.draft_tokens.copy_(draft_tokens)
+    nn.init.zeros_(drafter.markov_out.weight)
+    nn.init.normal_(drafter.mask, std=0.02)
+    if config.start_layers:
+        copy_layers(drafter, target)
+    return drafter
+
+
+def taps(depth: int, layers: int) -> list[int]:
+    """The layers that are read: an early one, the middle, and the input of the last ``layers`` layers.
+
+    Raises:
+        ConfigError: the target, with ``depth`` layers, has fewer.
+    """
+    if layers > depth:
+        raise ConfigError(f"layers is {layers}, but the target has {depth}: give fewer")
+    last = depth - layers
+    return [*sorted({layer for layer in (2, depth // 2) if layer < last}), last]
+
+
+def copy_layers(drafter: HiddenBlockDrafter, target: Any) -> None:
+    """Begin with the target's last layers reading what they read there; other shapes keep their random weights."""
+    last = target.base_model.layers[-len(drafter.layers) :]
+    width = drafter.config.hidden_size
+    with torch.no_grad():
+        drafter.fc.weight.zero_()
+        drafter.fc.weight[:, -width:] = torch.eye(width)
+        drafter.norm.weight.copy_(target.base_model.norm.weight)
+        for layer, source in zip(drafter.layers, last, strict=True):
+            own, theirs = layer.state_dict(), source.state_dict()
+            same = {name: theirs[name].float() for name in own if name in theirs and own[name].shape == theirs[name].shape}
+            scale = same.pop("input_layernorm.weight", torch.ones(width))
+            for name in ("q_proj", "k_proj", "v_proj"):  # the text's states have another norm, so its scale goes here
+                if (key := f"self_attn.{name}.weight") in same:
+                    same[key] = same[key] * scale
+            layer.load_state_dict({**own, **same})
+
+
+def held_out_of(count: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Numbers of training examples, and of held-out ones: the first 64, or a tenth of a small folder."""
+    held_out = min(64, max(1, count // 10))
+    return range(held_out, count), range(held_out)

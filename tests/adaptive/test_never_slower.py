@@ -1,0 +1,141 @@
+"""Short texts are not slower than plain decoding, from the first one on; what probes lose is a small share of a text."""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import fmean
+
+import pytest
+import torch
+
+from draftwood.core.limits import Limits
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.guesses import GuessDrafter
+from draftwood.draft.adaptive.learnt import Learnt
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
+from draftwood.runners.table import TableRunner
+from draftwood.verify.coupled import Coupled, Greedy
+from tests.adaptive.scenarios import WORLDS
+from tests.adaptive.simulator import steer, text
+
+PLAIN = 100.0  # tokens per second
+LIKELY = {"useless": 0.05, "poor": 0.2, "medium": 0.5, "good": 0.8}
+SEEDS = range(8)
+
+
+def speed(name: str, world: str, length: int, learnt: Learnt | None = None) -> float:
+    """Mean speed over some texts, each the first of its process, as a multiple of plain decoding."""
+    runs = [
+        steer(Controller(learnt=learnt), WORLDS[world], text(seed, lambda _: LIKELY[name], length=length), seed=seed)
+        for seed in SEEDS
+    ]
+    return fmean(run.whole for run in runs) / PLAIN
+
+
+@cache
+def learnt(name: str, world: str) -> Learnt:
+    """The knowledge of an earlier process."""
+    controller = Controller()
+    steer(controller, WORLDS[world], text(50, lambda _: LIKELY[name], length=600), seed=50)
+    return controller.learnt
+
+
+@pytest.mark.parametrize("length", [40, 120, 400])
+@pytest.mark.parametrize("name", LIKELY)
+def test_with_nothing_known_a_text_is_not_slower(name, length):
+    assert speed(name, "usual", length) >= 0.97
+    assert speed(name, "dear", length) >= 0.955  # a round with a draft takes two plain ones, and one is needed to see it
+
+
+@pytest.mark.parametrize("world", ["usual", "dear"])
+@pytest.mark.parametrize("name", LIKELY)
+def test_in_a_later_process_a_text_is_not_slower(name, world):
+    for length in (40, 120, 400):
+        assert speed(name, world, length, learnt(name, world)) >= (0.97 if world == "usual" else 0.955)
+
+
+def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
+    lookup = PromptLookup(settings := AdaptiveSettings(), hits=[20.0] * 16, guesses=[20.0] * 16)
+    assert min(lookup.probabilities) > 0.7
+    lookup.add([[1, 2]])
+    assert lookup.guesses == [settings.lookup_text] * 16
+    before = lookup.probabilities[0]
+    for _ in range(3):
+        lookup.guess(Sampler(Sampling(), [[1, 2, 1]], [1], VOCAB, [frozenset()]), [4])
+        lookup.learn([[9]])
+    assert lookup.probabilities[0] < 0.75 * before
+
+
+@pytest.mark.parametrize("world", ["usual", "dear"])
+def test_probes_take_at_most_a_fiftieth_of_a_text(world):
+    for length in (40, 120, 400, 1500):
+        assert speed("useless", world, length, learnt("useless", world)) >= 0.98
+
+
+def test_what_is_gained_stays():
+    assert speed("good", "usual", 120) > 1.5
+    assert speed("good", "usual", 40, learnt("good", "usual")) > 1.4
+
+
+# ---- prompt lookup alone, in real rounds on a simulated clock ----
+
+VOCAB, BASE, TREE, NODE = 40, 0.010, 0.003, 0.0005
+
+
+class Timed(TableRunner):
+    """A target whose forwards take simulated seconds."""
+
+    def __init__(self, table: torch.Tensor, now: list[float]) -> None:
+        super().__init__(table)
+        self.now = now
+
+    def extend(self, tokens, depths, ancestors):
+        nodes = tokens.shape[1] - 1
+        self.now[0] += BASE + (TREE if nodes else 0.0) + NODE * nodes * len(tokens)
+        return super().extend(tokens, depths, ancestors)
+
+
+def alone(table: torch.Tensor, rows: int, new: int, *, temperature: float, always: bool = False) -> tuple[float, float]:
+    """Simulated seconds of a text over those of plain decoding, and tokens per forward."""
+    now, controllers = [0.0], Controllers()
+    drafter = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
+    if always:
+        controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
+        controllers.at(rows).tree_size = len
+    engine = Decoder(Timed(table, now), drafter, Coupled() if temperature else Greedy())
+    requests = [Request(prompt=[1 + row, 2, 3, 1 + row], seed=row, limits=Limits(max_new_tokens=new)) for row in range(rows)]
+    engine.generate(requests, Sampling(temperature=temperature))
+    return now[0] / (BASE * new), engine.stats[0].block_efficiency
+
+
+def cycle(length: int) -> torch.Tensor:
+    """A text that repeats itself after so many tokens."""
+    table = torch.zeros(VOCAB, VOCAB)
+    for token in range(VOCAB):
+        table[token, (token + 1) % length] = 30.0
+    return table
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("new", [33, 120, 400])
+def test_lookup_is_not_slower_where_nothing_can_be_guessed(rows, new):
+    seconds, _ = alone(torch.zeros(VOCAB, VOCAB), rows, new, temperature=1.0)  # matches are many, and never right
+    assert seconds <= 1.02
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_lookup_is_faster_where_a_text_repeats_itself(rows):
+    seconds, tokens = alone(cycle(7), rows, 120, temperature=0.0)
+    assert seconds < 0.6
+    assert tokens > 3
+
+
+def test_control_lookup_that_always_drafts_is_slower():
+    seconds, _ = alone(torch.zeros(VOCAB, VOCAB), 1, 120, temperature=1.0, always=True)
+    assert seconds > 1.2

@@ -1,0 +1,298 @@
+"""``draftwood chat`` on a terminal and from a pipe."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import draftwood
+from draftwood import LoadOptions, Pair
+from draftwood.cli.chat_settings import SECTIONS
+from draftwood.runners.torch_runner import TorchRunner
+from tests.cli.conftest import Run
+from tests.faults.folders import save_tiny
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+
+GREEDY = ["--temperature", "0", "--max-new-tokens", "8"]
+SPEED = r"\d+ tokens, [\d.]+ tokens/s, \d\.\d\d tokens per pass"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_chat(tmp_path_factory.mktemp("chat"), max_position_embeddings=4096)
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Pair:
+    return draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+
+
+def told(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def answers(pair: Pair, *texts: str, system: str | None = None, **settings: Any) -> list[str]:
+    """The answers of the Python interface to the same chat."""
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    found = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        found.append(pair.chat(messages, **{"temperature": 0, "max_new_tokens": 8, **settings}).text)
+        messages.append({"role": "assistant", "content": found[-1]})
+    return found
+
+
+# ---- a pipe ----
+
+
+def test_every_line_of_a_pipe_is_answered(run: Run, folder: Path, pair: Pair) -> None:
+    shown = told(run("chat", "--target", folder, *GREEDY, stdin="the fox ran\n\na dog\r\nthe hen"))
+    assert shown.stdout == "".join(f"{text}\n" for text in answers(pair, "the fox ran", "a dog", "the hen"))
+    assert len(re.findall(SPEED, shown.stderr)) == 3
+    assert "> " not in shown.stdout + shown.stderr, "no prompt without a terminal"
+
+
+def test_quiet_writes_nothing_else(run: Run, folder: Path) -> None:
+    shown = told(run("chat", "--target", folder, *GREEDY, "--quiet", stdin="the fox ran\n"))
+    assert not shown.stderr
+
+
+def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path, pair: Pair) -> None:
+    lines = "the fox ran\n/reset\n/system the red hen\nthe fox ran\n/system\n"
+    shown = told(run("chat", "--target", folder, *GREEDY, "--system", "a dog", "--quiet", stdin=lines))
+    one, other = (answers(pair, "the fox ran", system=system)[0] for system in ("a dog", "the red hen"))
+    assert shown.stdout == f"{one}\n{other}\n"
+    assert one != other
+    assert shown.stderr == "the red hen\n"
+
+
+def test_reset_forgets_the_messages_and_exit_ends(run: Run, folder: Path, pair: Pair) -> None:
+    lines = "the fox ran\n/reset\na dog\n/exit\nthe hen\n"
+    shown = told(run("chat", "--target", folder, *GREEDY, stdin=lines))
+    assert shown.stdout == "".join(f"{answers(pair, text)[0]}\n" for text in ("the fox ran", "a dog"))
+
+
+def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(run: Run, folder: Path, pair: Pair) -> None:
+    options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8]
+    shown = told(run("chat", *options, "--seed", 5, stdin="a dog\nthe hen\n"))
+    wanted = answers(pair, "a dog", "the hen", temperature=1.0, seed=5)
+    assert shown.stdout == "".join(f"{text}\n" for text in wanted)
+    drawn = told(run("chat", *options, stdin="a dog\n"))
+    [seed] = re.findall(r"seed (\d+)$", drawn.stderr.strip())
+    assert drawn.stdout == f"{answers(pair, 'a dog', temperature=1.0, seed=int(seed))[0]}\n"
+
+
+def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
+    options = ["--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
+    plain, shown = (told(run("chat", *options, *more, stdin="a dog\n")).stdout for more in ([], ["--show"]))
+    assert "⟦" in shown
+    assert re.sub("[⟦⟧]", "", shown) == plain
+
+
+def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> None:
+    save_chat(tmp_path, generation={"max_new_tokens": 3})
+    options = ["--target", tmp_path, "--temperature", 1, "--ignore-eos"]
+    assert told(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens, ")
+    given = told(run("chat", *options, "--max-new-tokens", 5, stdin="a\n")).stderr
+    assert given.startswith("5 tokens, ")
+    assert "ended at the length limit" in given
+
+
+def test_help_lists_every_option_under_its_subject(run: Run) -> None:
+    text = told(run("chat", "--help")).output
+    titles = [text.index(f"\n{title}:") for title in SECTIONS]
+    assert titles == sorted(titles)
+    for name in ("--system", "--quiet", "--logit-bias", "--max-new-tokens", "--method", "--seed"):
+        assert text.count(f"\n  {name} ") == 1
+    assert "[default: smollm2]" in text
+    assert "--batch-size" not in text
+
+
+@pytest.mark.parametrize(
+    ("stdin", "options", "sentence"),
+    [
+        (b"/quit\n", [], "there is no command /quit: /help lists them"),
+        (b"\xff\xfe\n", [], "this line is not UTF-8 text"),
+        (b"a\n", ["--max-new-tokens", "0"], "max_new_tokens is 0: give 1 or more"),
+        (b"a\n", ["--seed", "-1"], "seed is -1"),
+        (b"a\n", ["--method", "chain"], "method 'chain' needs a draft model"),
+        (b"a\n", ["--system", "\udce9"], "the system prompt is not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(run: Run, folder: Path, stdin: bytes, options: list[str], sentence: str) -> None:
+    shown = run("chat", "--target", folder, *GREEDY, *options, stdin=stdin)
+    assert shown.exit_code == 2
+    assert sentence in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_a_model_without_a_chat_template_is_refused_before_the_first_line(run: Run, tmp_path: Path) -> None:
+    shown = run("chat", "--target", save_tiny(tmp_path), stdin="")
+    assert shown.exit_code == 2
+    assert "has no chat template" in shown.stderr
+
+
+def test_a_line_that_begins_with_a_blank_is_no_command(run: Run, folder: Path, pair: Pair) -> None:
+    shown = told(run("chat", "--target", folder, *GREEDY, stdin=" /quit\n"))
+    assert shown.stdout == f"{answers(pair, ' /quit')[0]}\n"
+
+
+# ---- a terminal ----
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process, self.file = pty.fork()
+        if not self.process:
+            os.execve(command[0], command, environment)
+        self.seen = ""
+
+    def until(self, pattern: str, seconds: float = 120) -> str:
+        """What came up to the end of a match; it does not match again."""
+        end = monotonic() + seconds
+        while (found := re.search(pattern, self.seen, re.DOTALL)) is None:
+            ready = select.select([self.file], [], [], max(0.0, end - monotonic()))[0]
+            assert ready, f"{pattern!r} never came, but {self.seen!r}"
+            try:
+                part = os.read(self.file, 4096)
+            except OSError:
+                part = b""
+            assert part, f"the terminal closed before {pattern!r}: {self.seen!r}"
+            self.seen += part.decode("utf-8", errors="replace")
+        before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self.file, text.encode())
+
+    def exit_code(self) -> int:
+        """The exit code, once all that it wrote was read."""
+        while True:
+            try:
+                if not os.read(self.file, 4096):
+                    break
+            except OSError:
+                break
+        status = os.waitpid(self.process, 0)[1]
+        self.process = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        if self.process:
+            os.kill(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+        os.close(self.file)
+
+
+@pytest.fixture
+def terminal(folder: Path, environment: dict[str, str]) -> Iterator[Terminal]:
+    """A chat without end-of-text tokens, so that an answer is long."""
+    command = [sys.executable, "-m", "draftwood", "chat", "--target", str(folder), "--method", "ar", "--temperature", "1"]
+    command += ["--ignore-eos", "--max-new-tokens", "3000"]
+    found = Terminal(command, {**environment, "TERM": "xterm", "NO_COLOR": "1"})
+    yield found
+    found.close()
+
+
+PROMPT = r"\n(?:\x1b\[\?2004h)?> "  # readline switches bracketed paste on
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(terminal: Terminal) -> None:
+    assert "Ctrl-C stops an answer" in terminal.until(PROMPT)
+    for _ in range(2):
+        terminal.type("the fox ran\n")
+        terminal.until("the fox ran\r\n.*[a-z]")
+        terminal.type("\x03")
+        tokens = re.search(
+            r"(\d+) tokens, [\d.]+ tokens/s, [\d.]+ tokens per pass, stopped, seed \d+", terminal.until(PROMPT)
+        )
+        assert tokens is not None
+        assert int(tokens[1]) < 3000
+    terminal.type("abc\x03")
+    assert "Ctrl-D or /exit ends the chat." in terminal.until(PROMPT)
+    terminal.type("\x04")
+    assert terminal.exit_code() == 0
+
+
+def test_commands_and_errors_on_a_terminal(terminal: Terminal) -> None:
+    terminal.until(PROMPT)
+    terminal.type("/help\n")
+    assert "/reset" in terminal.until(PROMPT)
+    terminal.type("/nothing\n")
+    assert "Error: there is no command /nothing" in terminal.until(PROMPT)
+    terminal.type(" hen\x01/system\n")  # readline moves to the beginning of the line
+    terminal.until(PROMPT)
+    terminal.type("/system\n")
+    assert "\r\nhen\r\n" in terminal.until(PROMPT)
+    terminal.type("/system " + "the fox " * 400 + "\n")
+    terminal.until(PROMPT)
+    terminal.type("the fox\n")
+    terminal.until("the fox\r\n.*[a-z]")
+    terminal.type("\x03")
+    terminal.until("stopped")
+    terminal.until(PROMPT)
+    terminal.type("/reset\n")
+    terminal.until(PROMPT)
+    terminal.type("/exit\n")
+    assert terminal.exit_code() == 0
+
+
+def test_a_chat_that_is_full_says_what_to_do(folder: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    save_chat(tmp_path, max_position_embeddings=64)
+    command = [sys.executable, "-m", "draftwood", "chat", "--target", str(tmp_path), "--temperature", "0"]
+    found = Terminal(command, {**environment, "TERM": "xterm", "NO_COLOR": "1"})
+    found.until(PROMPT)
+    found.type("the fox ran " * 20 + "\n")
+    assert "/reset begins a new chat" in found.until(PROMPT)
+    found.type("a\n")
+    assert "tokens/s" in found.until(PROMPT)
+    found.type("\x04")
+    assert found.exit_code() == 0
+    found.close()
+
+
+def test_a_template_without_system_prompts_refuses_them_and_the_chat_goes_on(run: Run, tmp_path: Path) -> None:
+    template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
+    save_chat(tmp_path, tokenizer=chat_tokenizer(template))
+    shown = run("chat", "--target", tmp_path, *GREEDY, "--system", "a hen", stdin="a\n")
+    assert shown.exit_code == 2
+    assert "no system role" in shown.stderr
+
+
+def test_a_second_ctrl_c_stops_within_the_round_and_the_chat_goes_on(
+    run: Run, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, left = TorchRunner._forward, [3]
+
+    def interrupted(runner: Any, batch: Any) -> Any:
+        left[0] -= 1
+        for _ in range(2 * (left[0] == 0)):
+            signal.raise_signal(signal.SIGINT)
+        return inner(runner, batch)
+
+    monkeypatch.setattr("draftwood.cli.conversation._typed_lines", lambda: iter(["the fox ran", "/reset", "a dog"]))
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchRunner, "_forward", interrupted)
+        patch.setattr("draftwood.runners.torch_runner.check_tree_forward", lambda runner: None)
+        shown = told(run("chat", "--target", folder, *GREEDY, "--ignore-eos", "--method", "ar", stdin=""))
+    assert shown.stderr.splitlines()[1].startswith("2 tokens, ")
+    assert "stopped" in shown.stderr.splitlines()[1]
+    [wanted] = answers(pair, "a dog", limits={"max_new_tokens": 8, "ignore_eos": True}, max_new_tokens=None)
+    assert shown.stdout.endswith(f"\n{wanted}\n")
+    assert signal.getsignal(signal.SIGINT) is before

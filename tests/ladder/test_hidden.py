@@ -1,0 +1,125 @@
+"""A drafter of the target's hidden states: exact under every way of growing trees, whatever it has read."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.draft.level import LevelDrafter
+from draftwood.draft.rsd_s import StochasticBeam
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
+from draftwood.exactness.tape import total_variation
+from draftwood.verify.recursive import Recursive
+from draftwood.verify.traversal import Traversal
+from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.ladder.test_rung3_tape import (
+    EXACT,
+    SHARED,
+    WRONG,
+    Wrapped,
+    at_temperature,
+    engine_distribution,
+    other_temperature,
+    reference_distribution,
+)
+
+BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+DRAWN = pytest.mark.parametrize(("method", "shape", "vocab"), [
+    ("chain", "2", 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 3), ("iid", "2x2", 2), ("hybrid", "2-1", 2),
+    ("dynamic", "2x2", 2),
+])  # fmt: skip
+LENGTH = 4  # the first round only reads the prompt, so three tokens follow it
+
+
+@cache
+def pair(vocab: int, proposes: int | None = None):
+    return hidden_pair(tiny_gpt(vocab, 1), proposes=proposes)
+
+
+@BOTH
+@DRAWN
+def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, verifier):
+    target, draft = pair(vocab)
+    engine = decoder(target, draft, method, shape, verifier, nodes=4 if method == "dynamic" else None)
+    distribution = engine_distribution(engine, LENGTH, Sampling())
+    assert engine.stats[0].drafted > 0
+    assert total_variation(distribution, reference_distribution(target.model, LENGTH, at_temperature(1.0))) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize("eos", [(), (1,)])
+def test_distribution_when_some_tokens_cannot_be_proposed(verifier, eos):
+    target, draft = pair(3, proposes=2)
+    engine = decoder(target, draft, "rsd-s", "2x2", verifier, eos=eos)
+    distribution = engine_distribution(engine, LENGTH, Sampling(temperature=0.7))
+    expected = reference_distribution(target.model, LENGTH, at_temperature(0.7), eos=eos[0] if eos else None)
+    assert total_variation(distribution, expected) < EXACT
+
+
+@pytest.mark.parametrize(("method", "shape"), [("shared-noise", "2-2"), ("shared-noise", "2x2"), ("adaptive", None)])
+def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape):
+    target, draft = pair(3)
+    distribution = engine_distribution(decoder(target, draft, method, shape, "coupled"), 3, Sampling(), SHARED)
+    plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 3, Sampling(), SHARED)
+    assert len(plain) > 3
+    assert total_variation(distribution, plain) < EXACT
+
+
+@pytest.mark.parametrize("verifier", [Recursive, Traversal])
+def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier):
+    target, draft = pair(3)
+    expected = reference_distribution(target.model, LENGTH, at_temperature(1.0))
+    engine = Decoder(target, Wrapped(LevelDrafter(draft, StochasticBeam(2, 2)), other_temperature), verifier())
+    assert total_variation(engine_distribution(engine, LENGTH, Sampling()), expected) > WRONG
+
+
+METHODS = [
+    ("chain", "3"),
+    ("rsd-c", "2-2-1"),
+    ("rsd-s", "3x3"),
+    ("shared-noise", "2-2-1"),
+    ("adaptive", None),
+    ("ngram", "3"),
+]
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+def requests():
+    limits = [Limits(max_new_tokens=24 - 3 * i) for i in range(len(PROMPTS))]
+    return [Request(prompt=p, seed=i, limits=limit) for i, (p, limit) in enumerate(zip(PROMPTS, limits, strict=True))]
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize(("method", "shape"), METHODS)
+def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape, backend):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    model = tiny_gpt(23, 1, dtype=torch.float64 if backend == "torch" else torch.float32)
+    target, draft = hidden_pair(model, backend, proposes=15)
+    plain = decoder(target, None, "ar", greedy=True)
+    alone = [plain.generate([request], Sampling(temperature=0.0))[0].token_ids for request in requests()]
+    engine = decoder(target, draft, method, shape, greedy=True)
+    assert [r.token_ids for r in engine.generate(requests(), Sampling(temperature=0.0))] == alone
+
+
+@pytest.mark.parametrize(("method", "shape"), METHODS[:3])
+def test_a_rows_drawn_text_does_not_depend_on_its_neighbours(method, shape):
+    target, draft = hidden_pair(tiny_gpt(23, 1), proposes=15)
+    engine = decoder(target, draft, method, shape)
+    together = [r.token_ids for r in engine.generate(requests(), Sampling())]
+    assert together == [engine.generate([request], Sampling())[0].token_ids for request in requests()]
+
+
+@BOTH
+def test_low_precision_keeps_the_distribution_up_to_the_rounding_of_its_forwards(verifier, record_property):
+    target, draft = hidden_pair(tiny_gpt(4, 1, dtype=torch.bfloat16))
+    distribution = engine_distribution(decoder(target, draft, "rsd-s", "2x2", verifier), 3, Sampling(), batch=64)
+    expected = reference_distribution(target.model, 3, at_temperature(1.0))
+    found = total_variation(distribution, expected)
+    record_property("total_variation", found)
+    assert found < 0.02

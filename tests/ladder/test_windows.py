@@ -1,0 +1,76 @@
+"""The exact joint distribution of texts of a target with sliding attention, far beyond its window (rungs 3 and 5)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.settings import Sampling
+from draftwood.exactness.tape import total_variation
+from draftwood.runners import torch_runner
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.windows import sliding_window
+from tests.helpers import decoder
+from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
+from tests.runners.zoo import WINDOWED, tiny
+
+VOCAB, WINDOW, LENGTH = 3, 3, 3
+PROMPT = (0, 2, 1, 1, 0, 1, 0, 2)
+EXACT = 1e-5  # parts of these models compute in float32 whatever their weights are
+WRONG = 1e-3  # a negative control must be at least this far off
+KINDS = ["mistral", "gemma3_text", "qwen2"]
+METHODS = [
+    ("ar", None, "recursive"),
+    ("chain", "3", "traversal"),
+    ("rsd-c", "2-1", "traversal"),
+    ("rsd-s", "2x2", "recursive"),
+    ("ngram", "2", "recursive"),
+]
+
+
+def model(kind: str, seed: int, dtype: torch.dtype, window: int = WINDOW, **settings):
+    return tiny(kind, seed, dtype=dtype, **{**WINDOWED[kind], "vocab_size": VOCAB, "sliding_window": window, **settings})
+
+
+def distance(target, draft, method: str, shape: str | None, verifier: str, inner=lambda runner: runner) -> float:
+    """The total variation distance of the engine's joint distribution from the target's own, of one forward per prefix."""
+    engine = decoder(inner(target), draft, method, shape, verifier)
+    found = engine_distribution(engine, LENGTH, Sampling(), prompt=PROMPT, rounding=1e-6)
+    return total_variation(found, reference_distribution(target.model, LENGTH, at_temperature(1.0), prompt=PROMPT))
+
+
+@pytest.mark.parametrize(("method", "shape", "verifier"), METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_joint_distribution_beyond_the_window_is_the_targets(kind, method, shape, verifier):
+    target, draft = (TorchRunner(model(kind, seed, torch.float64, window)) for seed, window in ((1, WINDOW), (2, 2)))
+    assert distance(target, draft, method, shape, verifier) < EXACT
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_a_window_that_is_wrong_by_one_is_seen(kind, off, monkeypatch):
+    def used(model):
+        return sliding_window(model.config)._replace(size=WINDOW + off)
+
+    draft = TorchRunner(model(kind, 2, torch.float64))
+    monkeypatch.setattr(torch_runner, "used_window", used)
+    target = TorchRunner(model(kind, 1, torch.float64))
+    assert distance(target, draft, "chain", "2", "recursive") > WRONG
+
+
+def test_control_an_accepted_path_that_is_not_moved_is_seen():
+    target, draft = (TorchRunner(model("mistral", seed, torch.float64)) for seed in (1, 2))
+    assert distance(target, draft, "rsd-c", "2-1", "traversal", Misplaced) > WRONG
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_on_openvino_too(kind, monkeypatch):
+    pytest.importorskip("openvino")
+    from draftwood.runners.openvino import runner
+    from draftwood.runners.openvino.runner import OpenVinoRunner
+
+    target, draft = (OpenVinoRunner(model(kind, seed, torch.float32), drafts=seed == 2) for seed in (1, 2))
+    assert distance(target, draft, "rsd-s", "2x2", "recursive") < EXACT
+    monkeypatch.setattr(runner, "used_window", lambda model: sliding_window(model.config)._replace(size=WINDOW + 1))
+    wrong = OpenVinoRunner(target.model, check=False)
+    assert distance(wrong, draft, "chain", "2", "recursive") > WRONG

@@ -1,0 +1,22 @@
+"""A cache of its own for every test, and a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftwood.loading import gguf_store
+from tests.loading.gguf_files import source, write_gguf
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
+    gguf_store._digest.cache_clear()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "files" / "fox.gguf", *source())

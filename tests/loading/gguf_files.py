@@ -1,0 +1,142 @@
+"""Tiny GGUF files, written as llama.cpp's converter writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from transformers import LlamaForCausalLM
+
+from tests.faults.folders import tiny_llama, tiny_tokenizer
+
+F32, F16, BF16, Q8_0, Q4_1 = (gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_1"))
+_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
+    """A random Llama whose matrices fit blocks of 32, and its tokenizer."""
+    tokenizer = tiny_tokenizer()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 1, "max_position_embeddings": 96}
+    return tiny_llama(len(tokenizer), **{**sizes, **settings}).eval(), tokenizer
+
+
+def gguf_name(name: str) -> str:
+    """The name of a Llama's tensor in a GGUF file."""
+    stem, kind = name.rsplit(".", 1)
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    _, _, layer, part = stem.split(".", 3)
+    return f"blk.{layer}.{_NAMES[part]}.{kind}"
+
+
+def _permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows in the order that llama.cpp's rotary embedding needs."""
+    rows = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
+    return rows.swapaxes(1, 2).reshape(weight.shape)
+
+
+def tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
+    """The model's tensors under their GGUF names; tied ones once."""
+    config = model.config
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    found = {}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        part = name.split(".")[-2]
+        array = weight.float().numpy()
+        found[gguf_name(name)] = _permuted(array, heads[part]) if part in heads else array
+    return found
+
+
+def write_gguf(
+    path: Path,
+    model: LlamaForCausalLM,
+    tokenizer: Any,
+    kind: gguf.GGMLQuantizationType = F16,
+    *,
+    arch: str = "llama",
+    pre: str = "gpt-2",
+    leave_out: str = "",
+    extra: dict[str, np.ndarray] | None = None,
+    metadata: dict[str, int | str] | None = None,
+) -> Path:
+    """Write a model; matrices as ``kind``, vectors as float32.
+
+    Args:
+        pre: how the tokenizer splits text.
+        leave_out: a tensor that is not written.
+        extra: further tensors.
+        metadata: further values.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer, config = gguf.GGUFWriter(path, arch), model.config
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    _add_tokenizer(writer, tokenizer, pre)
+    for key, value in (metadata or {}).items():
+        writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
+    for name, array in {**tensors(model), **(extra or {})}.items():
+        if name != leave_out:
+            own = kind if array.ndim > 1 else F32
+            writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:
+    written = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocab = tokenizer.get_vocab()
+    special = {token["content"] for token in written["added_tokens"]}
+    tokens = sorted(vocab, key=lambda token: vocab[token])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in written["model"]["merges"]])
+    writer.add_bos_token_id(tokenizer.bos_token_id)
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_chat_template("{% for m in messages %}<end>{{ m['content'] }}{% endfor %}")
+
+
+def rounded(model: LlamaForCausalLM, kind: gguf.GGMLQuantizationType, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The model with matrices as the file holds them, in the number format that is kept."""
+    state = {}
+    for name, weight in model.state_dict().items():
+        if weight.ndim > 1:
+            held = gguf.dequantize(gguf.quantize(weight.numpy(), kind), kind)
+            weight = torch.from_numpy(np.array(held, np.float32))
+        state[name] = weight.to(dtype).float()
+    model.load_state_dict(state)
+    return model
+
+
+def logits(model: Any, tokens: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits

@@ -1,0 +1,182 @@
+"""GGUF files that are damaged, incomplete or unsupported are refused by name, in one sentence."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import draftwood
+from draftwood.core.errors import ModelError
+from draftwood.loading import gguf_convert
+from draftwood.loading.gguf_header import read_header
+from draftwood.loading.gguf_store import store_folder
+from draftwood.loading.names import resolve
+from tests.loading.gguf_files import F16, F32, Q8_0, source, write_gguf
+
+
+def refusal(file: Path) -> str:
+    """The message; nothing of the file is kept."""
+    with pytest.raises(ModelError) as caught:
+        draftwood.load(file, options={"backend": "torch"})
+    message = str(caught.value)
+    assert str(file) in message
+    assert "\n" not in message
+    assert not store_folder().exists() or list(store_folder().iterdir()) == []
+    return message
+
+
+def test_the_table_of_tensors_is_that_of_the_package_gguf(file: Path) -> None:
+    ours, theirs = read_header(file), gguf.GGUFReader(file)
+    assert ours.architecture == "llama"
+    assert ours.metadata["llama.embedding_length"] == 32
+    assert [(t.name, list(t.sizes), t.kind, ours.data_start + t.offset) for t in ours.tensors] == [
+        (t.name, t.shape.tolist(), t.tensor_type, t.data_offset) for t in theirs.tensors
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04 a zip archive", "is not a GGUF file"),
+        (b"GGUF", "damaged or incomplete"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1 of the format"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "no architecture"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60), "damaged or incomplete"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 0, 2**62), "damaged or incomplete"),
+    ],
+)
+def test_what_is_no_gguf_file_is_said(tmp_path: Path, data: bytes, said: str) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(data)
+    assert said in refusal(file)
+
+
+def test_a_truncated_file_is_incomplete_wherever_it_ends(file: Path) -> None:
+    data = file.read_bytes()
+    start = read_header(file).data_start
+    for end in (5, 20, 100, start // 2, start - 50, start + 1, (start + len(data)) // 2, len(data) - 64):
+        file.write_bytes(data[:end])
+        assert "incomplete" in refusal(file), end
+
+
+def test_a_damaged_header_is_an_error_of_the_file_and_is_found_at_once(file: Path) -> None:
+    data, start, random_ = file.read_bytes(), read_header(file).data_start, random.Random(0)
+    kept = 0  # for example where a name has changed
+    for _ in range(300):
+        damaged = bytearray(data)
+        for at in random_.sample(range(start), 3):
+            damaged[at] = random_.randrange(256)
+        file.write_bytes(damaged)
+        with suppress(ModelError):
+            read_header(file)
+            kept += 1
+    assert 0 < kept < 270
+
+
+def test_unknown_architectures_are_named(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "x.gguf", *source(), arch="clip")
+    message = refusal(file)
+    assert "'clip'" in message
+    assert "transformers" in message
+
+
+@pytest.mark.parametrize(("kind", "name"), [(15, "Q8_K"), (7777, "7777")])
+def test_quantisations_that_cannot_be_read_are_named(tmp_path: Path, kind: int, name: str) -> None:
+    file = write_gguf(tmp_path / "x.gguf", *source(), F16)
+    data = file.read_bytes()
+    entry = b"blk.0.ffn_up.weight" + struct.pack("<IQQ", 2, 32, 64)
+    at = data.index(entry) + len(entry)
+    file.write_bytes(data[:at] + struct.pack("<I", kind) + data[at + 4 :])
+    message = refusal(file)
+    assert f"type {name}" in message
+    assert "Q4_K_M" in message
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "x.gguf", *source(), Q8_0, leave_out="blk.1.ffn_up.weight")
+    assert "model.layers.1.mlp.up_proj.weight" in refusal(file)
+
+
+def test_tensors_that_transformers_would_ignore_are_refused(tmp_path: Path) -> None:
+    extra = {"blk.0.attn_q.bias": np.ones(32, np.float32)}
+    assert "weights, but transformers" in refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, extra=extra))
+
+
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    extra = {"blk.0.ffn_up.weight": np.ones((32, 32), np.float32)}
+    message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, extra=extra))
+    assert "model.layers.0.mlp.up_proj.weight' in another shape" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("split.count", 3, "one of 3 parts"),
+        ("llama.rope.scaling.type", "yarn", "yarn"),
+        ("llama.attention.sliding_window", 16, "sliding_window 16"),
+    ],
+)
+def test_what_transformers_would_ignore_in_the_metadata_is_refused(
+    tmp_path: Path, key: str, value: int | str, said: str
+) -> None:
+    assert said in refusal(write_gguf(tmp_path / "x.gguf", *source(), metadata={key: value}))
+
+
+@pytest.mark.parametrize("missing", ["gguf", "accelerate"])
+def test_the_extra_that_is_missing_is_named(file: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    own = gguf_convert.version_of
+    monkeypatch.setattr(gguf_convert, "version_of", lambda name: None if name == missing else own(name))
+    message = refusal_of_the_installation(file)
+    assert missing in message
+    assert 'pip install "draftwood[gguf]"' in message
+    monkeypatch.undo()
+
+
+def refusal_of_the_installation(file: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        resolve(file)
+    return str(caught.value)
+
+
+def test_a_model_in_the_cache_needs_no_extra(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = resolve(file)
+    monkeypatch.setattr(gguf_convert, "version_of", lambda name: None)
+    assert resolve(file) == folder
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "there is no file" in refusal(tmp_path / "x.gguf")
+
+
+def test_a_folder_may_hold_one_gguf_file_only(file: Path) -> None:
+    assert resolve(file.parent) == resolve(file)
+    write_gguf(file.with_name("hen.GGUF"), *source(seed=2))
+    with pytest.raises(ModelError, match=r"holds 2 GGUF files.*fox.gguf, hen.GGUF"):
+        resolve(file.parent)
+
+
+def test_a_folder_with_a_config_is_that_model(file: Path) -> None:
+    model, tokenizer = source(seed=3)
+    model.save_pretrained(file.parent)
+    tokenizer.save_pretrained(file.parent)
+    assert resolve(file.parent) == file.parent
+    assert draftwood.load(file.parent, options={"backend": "torch"}).encode("the")
+
+
+def test_encoder_decoder_models_are_refused(tmp_path: Path) -> None:
+    message = refusal(write_gguf(tmp_path / "x.gguf", *source(), arch="t5"))
+    assert "'t5'" in message
+
+
+def test_names_that_are_no_paths_stay_as_they_are() -> None:
+    names: list[Any] = ["someone/model", "", Path("nowhere"), 7, None, "target:0,2"]
+    assert [resolve(name) for name in names] == names

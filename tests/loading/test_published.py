@@ -1,0 +1,251 @@
+"""Published drafters: their logits are those of speculators, in every format; what cannot be honoured is refused by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from draftwood.core.errors import ModelError, PairingError
+from draftwood.loading.published import load_published
+from draftwood.runners.factory import make_runners
+from tests.loading import published_cases as cases
+from tests.loading.published_cases import ANCHORS, CASES, DEPTH, DRAFT_VOCAB, HIDDEN, LAYERS, TOKENS, VOCAB, WIDTH, filled
+
+FROZEN = cases.frozen()
+
+
+def target_model(vocab: int = VOCAB, width: int = WIDTH, depth: int = DEPTH):
+    """A target with the embeddings and output weights of the cases."""
+    config = LlamaConfig(
+        vocab_size=vocab, hidden_size=width, intermediate_size=8, num_hidden_layers=depth, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=4, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(filled("embed_tokens.weight", (vocab, width)))
+        model.lm_head.weight.copy_(filled("lm_head.weight", (vocab, width)))
+    return model
+
+
+def checkpoint(folder, name, *, config=None, tensors=None):
+    """A folder with a case's checkpoint, and its configuration."""
+    case = FROZEN[name]
+    config = case["config"] if config is None else config
+    tensors = cases.weights(case["shapes"]) if tensors is None else tensors
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+def loaded(folder, target=None):
+    return load_published(folder, json.loads((folder / "config.json").read_text()), target or target_model())
+
+
+def our_logits(folder, backend="torch", batch=False):
+    """As :func:`cases.logits_of`, from our runner; one row per anchor in a batch."""
+    target = target_model()
+    drafter = loaded(folder, target)
+    runner = make_runners(target, drafter, backend=backend).draft
+    found, depths = [], cases.BLOCK if not hasattr(drafter.config, "block") else drafter.config.block
+    for anchors in [ANCHORS] if batch else [[anchor] for anchor in ANCHORS]:
+        runner.clear()
+        runner.add([TOKENS[:anchor] for anchor in anchors])
+        runner.commit([[] for _ in anchors], [[] for _ in anchors], [HIDDEN[:anchor] for anchor in anchors])
+        levels = []
+        for depth in range(depths):
+            tokens = torch.tensor([[TOKENS[anchor + depth]] for anchor in anchors])
+            seen = torch.ones(len(anchors), 1, depth + 1, dtype=torch.bool)
+            levels.append(runner.extend(tokens, torch.full_like(tokens, depth), seen).dense(runner.vocab_size)[:, 0])
+        found += torch.stack(levels, dim=1)
+    return torch.stack(found)[:, :, drafter.draft_tokens]
+
+
+def difference(logits, name):
+    return float((logits - torch.tensor(FROZEN[name]["logits"])).abs().max())
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_speculators(name, batch, tmp_path):
+    assert difference(our_logits(checkpoint(tmp_path, name), batch=batch), name) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["eagle3", "dflash-reduced", "dspark"])
+def test_logits_beside_a_target_on_openvino(name, tmp_path):
+    pytest.importorskip("openvino")
+    assert difference(our_logits(checkpoint(tmp_path, name), backend="openvino"), name) < 2e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_frozen_logits_are_those_of_the_package_that_is_installed(name, tmp_path):
+    pytest.importorskip("speculators")
+    model = cases.speculator(name)
+    assert difference(cases.logits_of(model), name) < 2e-5
+    model.save_pretrained(tmp_path)
+    assert difference(our_logits(tmp_path), name) < 2e-5
+
+
+@pytest.mark.parametrize(("name", "part"), [
+    ("eagle3", "fc.weight"), ("eagle3-output", "fc_norm.1.weight"), ("dflash", "hidden_norm.weight"),
+    ("dflash", "layers.1.self_attn.q_norm.weight"), ("dspark", "markov_head.markov_w1.weight"),
+])  # fmt: skip
+def test_control_another_weight_is_seen(name, part, tmp_path):
+    tensors = cases.weights(FROZEN[name]["shapes"])
+    tensors[part] = tensors[part] + torch.linspace(0, 1, tensors[part].shape[0]).reshape(-1, *[1] * (tensors[part].ndim - 1))
+    assert difference(our_logits(checkpoint(tmp_path, name, tensors=tensors)), name) > 1e-3
+
+
+# The formats of other authors, for the same networks.
+
+NEUTRAL = {"bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "initializer_range": 0.02, "dtype": "bfloat16"}
+
+
+def flat(name, architecture, **more):
+    """The configuration of a case without nesting."""
+    inner = FROZEN[name]["config"]["transformer_layer_config"]
+    return {"architectures": [architecture], **inner, **NEUTRAL, "tie_word_embeddings": False, **more}
+
+
+def without(name, *parts):
+    return {key: value for key, value in cases.weights(FROZEN[name]["shapes"]).items() if key not in parts}
+
+
+BEFORE = [layer - 1 for layer in LAYERS]
+LENT = ("embed_tokens.weight", "lm_head.weight")
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "LlamaForCausalLMEagle3"])
+def test_eagle_of_safeailab_and_specforge(architecture, tmp_path):
+    config = flat(
+        "eagle3", architecture, draft_vocab_size=DRAFT_VOCAB, eagle_config={"eagle_aux_hidden_state_layer_ids": BEFORE}
+    )
+    tensors = {key.replace("layers.0.", "midlayer."): value for key, value in without("eagle3", LENT[0]).items()}
+    folder = checkpoint(tmp_path, "eagle3", config=config, tensors=tensors)
+    assert loaded(folder).config.target_layers == LAYERS
+    assert difference(our_logits(folder), "eagle3") < 2e-5
+
+
+def test_eagle_reads_layers_by_the_targets_depth_where_none_are_named(tmp_path):
+    config = flat("eagle3", "LlamaForCausalLM", draft_vocab_size=DRAFT_VOCAB)
+    assert loaded(checkpoint(tmp_path, "eagle3", config=config)).config.target_layers == [2, 3, 3]
+
+
+def test_dflash_of_z_lab(tmp_path):
+    config = flat(
+        "dflash", "DFlashDraftModel", block_size=3, num_target_layers=DEPTH,
+        dflash_config={"target_layer_ids": BEFORE, "mask_token_id": 4},
+    )  # fmt: skip
+    folder = checkpoint(tmp_path, "dflash", config=config, tensors=without("dflash", *LENT))
+    assert difference(our_logits(folder), "dflash") < 2e-5
+
+
+HEADS = {
+    "markov_rank": 2, "markov_head_type": "vanilla", "enable_confidence_head": True, "confidence_head_with_markov": True,
+}  # fmt: skip
+
+
+def test_dspark_of_specforge(tmp_path):
+    own = {"target_layer_ids": BEFORE, "mask_token_id": 4, "projector_type": "dspark", "attention_mode": "gqa", **HEADS}
+    config = flat("dspark", "DSparkDraftModel", block_size=3, dflash_config=own)
+    assert difference(our_logits(checkpoint(tmp_path, "dspark", config=config)), "dspark") < 2e-5
+
+
+def test_dspark_of_deepspec_which_has_embeddings_of_its_own(tmp_path):
+    own = {"target_layer_ids": BEFORE, "mask_token_id": 4, "num_anchors": 9, **HEADS}
+    config = flat("dspark", "Qwen3DSparkModel", block_size=3, **own)
+    tensors = {**without("dspark"), **{key: filled(key, (VOCAB, WIDTH)) for key in LENT}}
+    folder = checkpoint(tmp_path, "dspark", config=config, tensors=tensors)
+    assert loaded(folder).config.own_embedding
+    assert difference(our_logits(folder), "dspark") < 2e-5
+
+
+def test_other_models_are_not_published_drafters():
+    assert load_published("x", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, target_model()) is None
+    assert load_published("x", {"model_type": "hidden_block"}, target_model()) is None
+
+
+def test_the_confidence_head_is_left_aside_with_a_remark(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="draftwood"):
+        loaded(checkpoint(tmp_path, "dspark"))
+    assert "the confidence head of" in caplog.text
+
+
+# What is refused.
+
+
+def changed(name, inner=None, **more):
+    config = json.loads(json.dumps(FROZEN[name]["config"]))
+    config["transformer_layer_config"].update(inner or {})
+    return {**config, **more}
+
+
+@pytest.mark.parametrize(("name", "config", "said"), [
+    ("eagle3", {"new_flag": 3, "other": False}, "flags that are not known: new_flag, other"),
+    ("dspark", {"inner": {"strange": 1}}, "not known: transformer_layer_config.strange"),
+    ("dspark", {"markov_head_type": "gated"}, "markov_head_type is 'gated', and only 'vanilla'"),
+    ("dflash", {"speculators_model_type": "peagle"}, "speculators_model_type is 'peagle', and only eagle3, dflash, dspark"),
+    ("dflash", {"mask_token_id": None}, "it lacks mask_token_id"),
+    ("dflash", {"inner": {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4}}, "full_attention"),
+    ("eagle3", {"inner": {"hidden_act": "gelu"}}, "hidden_act is 'gelu', and only 'silu'"),
+    ("eagle3", {"inner": {"model_type": "gpt2"}}, "model_type is 'gpt2', and only llama, qwen3"),
+    ("eagle3", {"inner": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 9.0, "factor": 2}}}, "rope_parameters"),
+    ("eagle3", {"target_hidden_size": 16}, "target_hidden_size is 16, and only 8"),
+])  # fmt: skip
+def test_flags_that_cannot_be_honoured_are_refused_by_name(name, config, said, tmp_path):
+    with pytest.raises(ModelError, match=said):
+        loaded(checkpoint(tmp_path, name, config=changed(name, **config)))
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"norm_output": True}, "norm_output is True, and only no value"),
+    ({"eagle_config": {"use_input_layernorm": True}}, r"not known: eagle_config\.use_input_layernorm"),
+    ({"num_hidden_layers": 2}, "num_hidden_layers is 2, and only 1"),
+    ({"architectures": ["Qwen3Eagle3Model"]}, "architecture is 'Qwen3Eagle3Model', and only"),
+])  # fmt: skip
+def test_flags_of_other_formats_too(more, said, tmp_path):
+    config = {**flat("eagle3", "LlamaForCausalLMEagle3", draft_vocab_size=DRAFT_VOCAB), **more}
+    with pytest.raises(ModelError, match=said):
+        loaded(checkpoint(tmp_path, "eagle3", config=config))
+
+
+@pytest.mark.parametrize(("name", "change", "said"), [
+    ("eagle3", {"lm_head.weight": None}, r"lack 1 tensor \(lm_head.weight\)"),
+    ("eagle3", {"d2t": None}, r"lack 1 tensor \(d2t\)"),
+    ("eagle3", {"midlayer.new": torch.ones(2)}, r"hold 1 tensor that the model has no place for \(layers.0.new\)"),
+    ("dflash", {"fc.weight": torch.ones(8, 16)}, "fc.weight is 8 x 16 and should be 8 x 24"),
+    ("eagle3", {"d2t": torch.arange(3)}, "d2t is 3 and should be 7"),
+    ("eagle3", {"d2t": torch.arange(7) * 0 - 1}, "d2t and t2d"),
+    ("eagle3", {"t2d": torch.ones(VOCAB, dtype=torch.bool)}, "d2t and t2d"),
+])  # fmt: skip
+def test_tensors_that_are_missing_or_not_known_are_refused_by_name(name, change, said, tmp_path):
+    tensors = {**cases.weights(FROZEN[name]["shapes"]), **change}
+    folder = checkpoint(tmp_path, name, tensors={key: value for key, value in tensors.items() if value is not None})
+    with pytest.raises(ModelError, match=said):
+        loaded(folder)
+
+
+def test_weights_in_other_files_are_refused(tmp_path):
+    checkpoint(tmp_path, "eagle3")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"no file \*.safetensors"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "target", "said"), [
+    ("eagle3", {"width": 16}, "hidden states of width 8, the target's have 16"),
+    ("dflash", {"vocab": 17}, "a vocabulary of size 13, the target's has 17"),
+    ("dspark", {"depth": 4}, "output of layer 4 before the final norm, and of this target layers 0 to 3"),
+])  # fmt: skip
+def test_another_target_is_refused_with_both_numbers(name, target, said, tmp_path):
+    with pytest.raises(PairingError, match=said):
+        loaded(checkpoint(tmp_path, name), target_model(**target))
+
+
+def test_a_mask_token_that_has_no_embedding_is_refused(tmp_path):
+    with pytest.raises(PairingError, match="mask token is 13, but there are embeddings of 13"):
+        loaded(checkpoint(tmp_path, "dflash", config=changed("dflash", mask_token_id=13)))

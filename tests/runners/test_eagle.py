@@ -1,0 +1,174 @@
+"""The runner of EAGLE-3 drafters: its scores are those of a fresh reading, however the text came to it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from draftwood.core.errors import PairingError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine.requests import Request
+from draftwood.runners.hidden.eagle_runner import Eagle3Runner
+from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
+from tests.runners.test_hidden_states import plain_hidden
+
+VOCAB = 11
+FLAGS = [{}, {"norm_output": True, "fc_norm": True}, {"norm_before_fc": True, "norm_before_residual": True, "qk_norm": True}]
+PATH = [4, 7, 2]
+
+
+def runner_of(model, **flags) -> Eagle3Runner:
+    return Eagle3Runner(tiny_published(model, "eagle3", **flags), model)
+
+
+def some(length: int) -> list[int]:
+    return torch.randint(VOCAB, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+
+
+def scored(runner, roots: list[int], path: list[int]) -> torch.Tensor:
+    """Scores [row, depth, vocab] after roots and a path, level by level; every level has a sibling that is not followed."""
+    rows, found, seen = len(roots), [], [[0]]
+    for depth, token in enumerate([None, *path]):
+        if token is None:
+            tokens, depths = torch.tensor(roots)[:, None], torch.zeros(rows, 1, dtype=torch.long)
+            ancestors = torch.ones(rows, 1, 1, dtype=torch.bool)
+        else:
+            first = 2 * depth - 1
+            tokens, depths = torch.tensor([[(token + 1) % VOCAB, token]] * rows), torch.full((rows, 2), depth)
+            ancestors = torch.zeros(rows, 2, first + 2, dtype=torch.bool)
+            ancestors[:, 0, [*seen[-1], first]] = ancestors[:, 1, [*seen[-1], first + 1]] = True
+            seen.append([*seen[-1], first + 1])
+        found.append(runner.extend(tokens, depths, ancestors).logits[:, -1])
+    return torch.stack(found, dim=1)
+
+
+def fresh(runner, text: list[int], hidden: torch.Tensor) -> torch.Tensor:
+    """Scores after a text, its last token and a path, by another runner that reads the text at once."""
+    other = Eagle3Runner(runner.model, TARGET)
+    other.add([text[:-1]])
+    other.commit([[]], [[]], [hidden[: len(text) - 1]])
+    return scored(other, text[-1:], PATH)[0]
+
+
+TARGET = tiny_gpt(VOCAB, 1, context=800)
+HIDDEN = torch.randn(800, 2 * TARGET.config.hidden_size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("ends", [[699], [1, 699], [5, 9, 10, 640, 699], [600, 601, 605, 699]])
+def test_scores_are_those_of_a_fresh_reading_after_any_rounds(ends, flags):
+    text, runner = some(700), runner_of(TARGET, **flags)
+    runner.add([text[: ends[0]]])
+    runner.commit([[]], [[]], [HIDDEN[: ends[0]]])
+    for i, (known, end) in enumerate(pairwise(ends)):
+        if i % 2:  # nothing is drafted
+            runner.commit([[]], [text[known:end]], [HIDDEN[known:end]])
+            continue
+        path = text[known + 1 : known + 2]
+        scored(runner, [text[known]], path)
+        kept = [0, 2][: min(2, end - known)]
+        runner.commit([kept], [text[known + len(kept) : end]], [HIDDEN[known:end]])
+    assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
+
+
+def test_rows_come_and_go_without_changing_the_others():
+    texts, runner = [some(n) for n in (70, 9, 31)], runner_of(TARGET)
+    runner.add([text[:3] for text in texts[:2]])
+    runner.commit([[], []], [[], []], [HIDDEN[:3]] * 2)
+    scored(runner, [texts[0][3], texts[1][3]], [5])
+    runner.commit([[0], [0]], [texts[0][4:40], texts[1][4:8]], [HIDDEN[3:40], HIDDEN[3:8]])
+    runner.add([texts[2][:30]])
+    roots = [texts[0][40], texts[1][8], texts[2][30]]
+    assert torch.isinf(scored(runner, roots, [5])[2]).all()  # the row that came has no hidden states yet
+    ends = [40, 8, 30]
+    runner.commit([[0], [], []], [texts[0][41:69], [], []], [HIDDEN[40:69], HIDDEN[8:8], HIDDEN[:30]])
+    ends[0] = 69
+    found = scored(runner, [text[end] for text, end in zip(texts, ends, strict=True)], PATH)
+    for text, scores in zip(texts, found, strict=True):
+        assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
+    runner.commit([[]] * 3, [[]] * 3, [HIDDEN[:0]] * 3)
+    runner.drop([0])
+    found = scored(runner, [texts[1][8], texts[2][30]], PATH)
+    for text, scores in zip(texts[1:], found, strict=True):
+        assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
+
+
+def test_nodes_of_several_depths_in_one_call_are_those_level_by_level():
+    text, runner = some(12), runner_of(TARGET)
+    runner.add([text[:-1]])
+    runner.commit([[]], [[]], [HIDDEN[:11]])
+    tokens, depths = torch.tensor([[text[-1], *PATH]]), torch.arange(4)[None]
+    together = runner.extend(tokens, depths, torch.ones(4, 4, dtype=torch.bool).tril()[None]).logits[0]
+    assert float((together - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
+
+
+def test_control_hidden_states_of_another_token_are_seen():
+    text, runner = some(12), runner_of(TARGET)
+    runner.add([text[:-1]])
+    runner.commit([[]], [[]], [HIDDEN[1:12]])
+    assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) > 1e-2
+
+
+def test_a_target_that_returns_no_hidden_states_is_refused():
+    runner = runner_of(TARGET)
+    runner.add([[1]])
+    with pytest.raises(PairingError, match=r"hidden_layers=\(0, 1\)"):
+        runner.commit([[0]], [[]], None)
+
+
+LAYERS = (0, 1)
+
+
+def written(engine, prompt, **more):
+    [result] = engine.generate([Request(prompt=prompt, limits=Limits(max_new_tokens=9))], Sampling(temperature=0.0), **more)
+    return result.token_ids
+
+
+def passes_of(runner) -> list[int]:
+    """Lengths of the runner's next passes."""
+    passes, states = [], runner.model.states
+    runner.model.states = lambda embedded, *rest: passes.append(embedded.shape[1]) or states(embedded, *rest)
+    return passes
+
+
+def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs():
+    target, draft = published_pair(TARGET, "eagle3")
+    engine = decoder(target, draft, "rsd-s", "2x2", greedy=True)
+    answer = written(engine, first := some(40), reuse=True)
+    second = [*first, *answer, 7, 2, 5]
+    passes = passes_of(draft)
+    more = written(engine, second, reuse=True)
+    assert more == written(decoder(target, None, "ar", greedy=True), second)
+    assert max(passes) < 12
+    text = [*second, *more, 3]
+    known = draft._rows[0].known
+    assert text[:known] == draft._rows[0].text
+    assert known > len(second)
+    exact = fresh(draft, text[: known + 1], plain_hidden(TARGET, text, LAYERS))
+    assert float((scored(draft, [text[known]], PATH)[0] - exact).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("change", ["the text", "the first token", "ar", "two rows"])
+def test_texts_are_exact_where_the_memory_does_not_fit_the_later_text(change):
+    target, draft = published_pair(TARGET, "eagle3")
+    engine, plain = decoder(target, draft, "rsd-s", "2x2", greedy=True), decoder(target, None, "ar", greedy=True)
+    first = some(40)
+    answer = written(engine, first, reuse=True)
+    second = [*first, *answer, 7, 2, 5]
+    if change == "the text":
+        second[30] = (second[30] + 1) % VOCAB
+    elif change == "the first token":
+        second[0] = (second[0] + 1) % VOCAB
+    elif change == "ar":
+        second += written(plain, second, reuse=True)
+    else:
+        limits = [Limits(max_new_tokens=n) for n in (3, 30)]
+        requests = [Request(prompt=first, limits=limit) for limit in limits]
+        engine.generate(requests, Sampling(temperature=0.0), reuse=True)
+    passes = passes_of(draft)
+    assert written(engine, second, reuse=True) == written(plain, second)
+    assert passes
+    assert draft._rows[0].last is not None

@@ -1,0 +1,189 @@
+"""The runner of a drafter of hidden states: its scores are those of the training, however the text came to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.errors import PairingError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine.requests import Request
+from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.train.features import Example
+from draftwood.train.hidden import block_log_probs
+from draftwood.train.hidden_batches import batch_of
+from tests.helpers import decoder, hidden_pair, tiny_gpt, tiny_hidden
+from tests.runners.test_hidden_states import plain_hidden
+
+VOCAB, BLOCK = 11, 3
+
+
+def as_trained(model, drafter: HiddenBlockDrafter, text: list[int], path: list[int]) -> torch.Tensor:
+    """Log-probabilities after each token of a path that begins at the last token of a text, by the training's forward."""
+    layers = tuple(drafter.config.target_layers)
+    tokens = [*text, *path]
+    example = Example(
+        torch.tensor(tokens), torch.ones(len(tokens), dtype=torch.bool), plain_hidden(model, tokens, layers),
+        torch.zeros(len(tokens), 1, dtype=torch.int32), torch.zeros(len(tokens), 1),
+    )  # fmt: skip
+    batch = batch_of([example], [torch.tensor([len(text) - 1])], BLOCK, torch.arange(VOCAB))
+    head = model.get_output_embeddings().weight[drafter.draft_tokens.long()]
+    with torch.no_grad():
+        return block_log_probs(drafter, model.get_input_embeddings(), head, batch)[0, 0, : 1 + len(path)]
+
+
+def exact_hidden(monkeypatch):
+    """Hidden states are stored as bfloat16 for training; tests compare more exactly."""
+    monkeypatch.setattr("draftwood.train.hidden_batches.HIDDEN_TYPE", torch.float32)
+
+
+def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch.Tensor:
+    """Log-probabilities of row 0 after a root and each token of a path, level by level."""
+    rows, found = len(runner._memory.lengths), []
+    for depth, token in enumerate([root, *path]):
+        tokens = torch.full((rows, 1), token)
+        seen = torch.ones(rows, 1, depth + 1, dtype=torch.bool)
+        found.append(runner.extend(tokens, torch.full((rows, 1), depth), seen).dense(VOCAB)[0, 0])
+    return torch.stack(found).log_softmax(-1)
+
+
+def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
+    """End a round whose tokens have these hidden states, of which the row's prompt is pending at first."""
+    runner._texts.ends = [runner._memory._end(row) for row in range(len(hidden))]
+    runner.commit([[] for _ in hidden], [[0] * len(h) for h in hidden], hidden)
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, monkeypatch):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    exact_hidden(monkeypatch)
+    model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256)
+    _, runner = hidden_pair(model, backend, block=BLOCK)
+    text, path = torch.randint(VOCAB, (150,), generator=torch.Generator().manual_seed(1)).tolist(), [4, 7]
+    hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
+    expected = as_trained(model, runner.model, text, path)
+    for portions in ([149], [1, 148], [3, 1, 1, 100, 44], [60, 89]):
+        runner.clear()
+        runner.add([text[:1]])
+        start = 0
+        for i, count in enumerate(portions):
+            given(runner, [hidden[start : start + count]])
+            start += count
+            if i % 2 == 0 and start < 149:
+                scores_after(runner, text[start], [2])
+                given(runner, [hidden[:0]])
+        assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
+
+
+def test_rows_come_and_go_without_changing_the_others(monkeypatch):
+    exact_hidden(monkeypatch)
+    model = tiny_gpt(VOCAB, 1, dtype=torch.float32, context=256)
+    _, runner = hidden_pair(model, block=BLOCK)
+    layers, path = tuple(runner.model.config.target_layers), [4, 7]
+    texts = [torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (70, 9, 31)]
+    hidden = [plain_hidden(model, text, layers) for text in texts]
+    runner.add(texts[:2])
+    given(runner, [hidden[0][:20], hidden[1][:8]])
+    scores_after(runner, 1, [])
+    given(runner, [hidden[0][:0], hidden[1][:0]])
+    runner.add(texts[2:])
+    given(runner, [hidden[0][20:40], hidden[1][8:8], hidden[2][:30]])
+    scores_after(runner, 1, [])
+    given(runner, [part[:0] for part in hidden])
+    runner.drop([0])
+    for text in texts[1:]:
+        expected = as_trained(model, runner.model, text, path)
+        assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
+        given(runner, [hidden[1][:0] for _ in runner._memory.lengths])
+        runner.drop([0])
+
+
+def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
+    exact_hidden(monkeypatch)
+    model = tiny_gpt(VOCAB, 1, dtype=torch.float32)
+    _, runner = hidden_pair(model, block=BLOCK)
+    text = [1, 5, 3, 8, 2]
+    hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
+    runner.add([text])
+    given(runner, [hidden])  # the root's own state, which the target has not computed yet
+    assert float((scores_after(runner, text[-1], [4]) - as_trained(model, runner.model, text, [4])).abs().max()) > 1e-2
+
+
+def test_a_pass_is_made_once_a_round_and_only_where_something_is_drafted():
+    model = tiny_gpt(VOCAB, 1)
+    _, runner = hidden_pair(model, block=BLOCK)
+    passes = []
+    compute = runner._compute
+    runner._compute = lambda given: passes.append(given.positions.shape[1]) or compute(given)
+    hidden = plain_hidden(model, [1, 5, 3, 8], tuple(runner.model.config.target_layers))
+    runner.add([[1, 5, 3, 8]])
+    assert torch.isinf(scores_after(runner, 2, [])).all() or torch.isnan(scores_after(runner, 2, [])).all()
+    given(runner, [hidden[:2]])
+    given(runner, [hidden[2:]])
+    scores_after(runner, 2, [3, 4, 5, 6])
+    assert passes == [4]
+
+
+def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
+    model = tiny_gpt(VOCAB, 1)
+    _, runner = hidden_pair(model, block=BLOCK, proposes=6)
+    runner.add([[1, 5]])
+    given(runner, [plain_hidden(model, [1, 5], tuple(runner.model.config.target_layers))])
+    tokens, depths = torch.tensor([[2, 3, 4]]), torch.tensor([[0, BLOCK - 1, BLOCK]])
+    logits = runner.extend(tokens, depths, torch.eye(3, dtype=torch.bool)[None]).dense(VOCAB)[0]
+    assert torch.isfinite(logits[:2, :6]).all()
+    assert torch.isinf(logits[:2, 6:]).all()
+    assert torch.isinf(logits[2]).all()
+
+
+def test_a_target_that_returns_no_hidden_states_is_refused():
+    model = tiny_gpt(VOCAB, 1)
+    runner = HiddenBlockRunner(tiny_hidden(model), model)
+    runner.add([[1]])
+    with pytest.raises(PairingError, match=r"hidden_layers=\(1, 2\)"):
+        runner.commit([[0]], [[]], None)
+
+
+def test_a_drafter_of_another_target_is_refused():
+    drafter = tiny_hidden(tiny_gpt(VOCAB, 1))
+    with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
+        drafter.check_target(tiny_gpt(VOCAB, 1, layers=3), "")
+    with pytest.raises(PairingError, match="abc"):
+        drafter.check_target(tiny_gpt(VOCAB, 1), "abc")
+    drafter.check_target(tiny_gpt(VOCAB, 2), "")
+
+
+@pytest.mark.parametrize("between", [None, "ar", "ngram"])
+def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs(between):
+    target, draft = hidden_pair(tiny_gpt(VOCAB, 1), block=BLOCK)
+    sampling, limits = Sampling(temperature=0.0), Limits(max_new_tokens=9)
+
+    def written(engine, prompt, **more):
+        [result] = engine.generate([Request(prompt=prompt, limits=limits)], sampling, **more)
+        return result.token_ids
+
+    engine = decoder(target, draft, "rsd-s", "2x2", greedy=True)
+    first = [1, 5, 3, 8]
+    answer = written(engine, first, reuse=True)
+    if between is not None:  # the target's memory is of another text, or the drafter's ends earlier
+        answer = written(decoder(target, draft, between, greedy=True), [*first, *answer, 2], reuse=True)
+    second = [*first, *answer, 7, 2]
+    read = []
+    memory = draft._memory
+    append = memory.append
+    memory.append = lambda hidden, ends: read.append(len(hidden[0])) or append(hidden, ends)
+    reused = written(engine, second, reuse=True)
+    assert reused == written(decoder(target, None, "ar", greedy=True), second)
+    assert between is not None or read[0] < 5
+    del memory.append
+    assert scores_now(draft).isfinite().all()
+
+
+def scores_now(runner):
+    """Scores after the text so far, from what the runner has read; the text begins at the first token that it knows."""
+    return runner.extend(
+        torch.tensor([[2]]), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, 1, dtype=torch.bool)
+    ).logits

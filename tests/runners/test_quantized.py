@@ -1,0 +1,142 @@
+"""Weights of eight and four bits: another model, whose trees are scored as the same model scores one token at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood.core.errors import ConfigError
+from tests.helpers import begin
+from tests.runners.test_logit_identity import Walk
+from tests.runners.zoo import plain_scores, tiny
+
+pytest.importorskip("openvino")
+from draftwood.runners.openvino import network
+from draftwood.runners.openvino.graph import core
+from draftwood.runners.openvino.quantize import quantized
+from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.openvino.store import stored_graph
+
+CLOSE = 1e-4  # float32, scores of up to 10
+QUANTIZED = ["int8", "int4"]
+ROWS, WIDTH = 16, 128
+
+
+def small(kind: str = "llama", **settings):
+    return tiny(kind, dtype=torch.float32, **{"hidden_size": 64, "intermediate_size": 96, **settings})
+
+
+def one_by_one(runner: OpenVinoRunner):
+    """Scores of the last token of a text that is read in forwards of one token."""
+
+    def scores(text: list[int]) -> torch.Tensor:
+        begin(runner, [[]])
+        for token in text:
+            found = runner.extend(torch.tensor([[token]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+            runner.commit([[0]], [[]])
+        return found.logits[0, 0]
+
+    return scores
+
+
+def next_scores(runner: OpenVinoRunner, text: list[int]) -> torch.Tensor:
+    begin(runner, [text[:-1]])
+    seen = torch.ones(1, 1, 1, dtype=torch.bool)
+    return runner.extend(torch.tensor([text[-1:]]), torch.tensor([[0]]), seen).logits[0, 0]
+
+
+def types_of(graph) -> set[str]:
+    return {node.get_element_type().get_type_name() for node in graph.get_ops() if node.get_type_name() == "Constant"}
+
+
+@pytest.mark.parametrize("weights", QUANTIZED)
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen3"])
+def test_a_tree_is_scored_as_the_quantized_model_scores_one_token_at_a_time(kind, weights):
+    pytest.importorskip("nncf")
+    model = small(kind)
+    wanted = one_by_one(OpenVinoRunner(model, weights=weights))
+    rows = Walk(OpenVinoRunner(model, weights=weights), wanted, [5, 1, 9])
+    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
+    rows.keep([0, 2])
+    assert rows.round() < CLOSE
+
+
+@pytest.mark.parametrize(("weights", "most"), [("int8", 0.2), ("int4", 0.8)])
+def test_quantized_weights_make_another_model_that_is_near(weights, most):
+    pytest.importorskip("nncf")
+    model, text = small(), [3, 1, 4, 1, 5]
+    runner = OpenVinoRunner(model, weights=weights)
+    assert runner.engine == f"openvino {weights}"
+    exact = plain_scores(model, text)
+    assert 1e-3 < float((next_scores(runner, text) - exact).abs().max() / exact.abs().max()) < most
+
+
+def test_fewer_bits_are_further_from_the_model():
+    pytest.importorskip("nncf")
+    model, text = small(), [3, 1, 4, 1, 5]
+    exact = plain_scores(model, text)
+    far = {w: float((next_scores(OpenVinoRunner(model, weights=w), text) - exact).norm()) for w in QUANTIZED}
+    assert far["int8"] < far["int4"]
+
+
+def test_the_stored_graphs_have_the_bits_in_their_names():
+    pytest.importorskip("nncf")
+    model = small()
+    assert {w: types_of(stored_graph(model, w)) & {"i8", "i4", "u8"} for w in ("same", *QUANTIZED)} == {
+        "same": set(),
+        "int8": {"i8"},
+        "int4": {"i8", "i4"},  # the embedding and the output head keep eight bits
+    }
+
+
+@pytest.mark.parametrize("width", [32, 40])
+def test_groups_of_four_bits_fit_widths_that_64_does_not_divide(width):
+    pytest.importorskip("nncf")
+    model = small("llama", hidden_size=width, intermediate_size=3 * width)
+    runner = OpenVinoRunner(model, weights="int4")  # it compares a tree with its paths
+    assert torch.isfinite(next_scores(runner, [1, 2, 3])).all()
+
+
+@pytest.mark.parametrize("weights", QUANTIZED)
+def test_without_their_package_they_are_refused_by_name(monkeypatch, weights):
+    monkeypatch.setitem(__import__("sys").modules, "nncf", None)
+    with pytest.raises(ConfigError, match=r'pip install "draftwood\[int8\]"'):
+        OpenVinoRunner(small(vocab_size=91), weights=weights)  # not stored by another test
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_inputs_of_quantized_products_are_rounded_in_bfloat16_only(monkeypatch, dtype):
+    pytest.importorskip("nncf")
+    if dtype == torch.bfloat16 and "BF16" not in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this processor does not compute in bfloat16")
+    model, text = small().to(dtype), [3, 1, 4, 1, 5]
+    found = next_scores(OpenVinoRunner(model, weights="int8"), text)
+    monkeypatch.setitem(network._ACTIVATION_GROUPS, dtype, 0)
+    unrounded = next_scores(OpenVinoRunner(model, weights="int8"), text)
+    assert torch.equal(found, unrounded) is (dtype == torch.float32)
+
+
+@pytest.mark.parametrize("weights", QUANTIZED)
+def test_rounded_inputs_of_a_product_do_not_depend_on_the_rows_with_them(weights):
+    """Bit for bit: a token's sums are the same whatever tree it is in."""
+    pytest.importorskip("nncf")
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    rng = np.random.default_rng(0)
+    x = ops.parameter([-1, -1, WIDTH], ov.Type.f32, name="x")
+    first = ops.constant(rng.standard_normal((2 * WIDTH, WIDTH), dtype=np.float32))
+    last = ops.constant(rng.standard_normal((WIDTH, 2 * WIDTH), dtype=np.float32))  # NNCF gives the last layer eight bits
+    graph = ov.Model([ops.matmul(ops.relu(ops.matmul(x, first, False, True)), last, False, True)], [x], "products")
+    compiled = core().compile_model(
+        quantized(graph, weights), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+    )
+
+    def product(rows: np.ndarray) -> np.ndarray:
+        return compiled([np.ascontiguousarray(rows)])[0].copy()
+
+    values = rng.standard_normal((1, ROWS, WIDTH), dtype=np.float32)
+    together = product(values)
+    assert (together == np.concatenate([product(values[:, i : i + 1]) for i in range(ROWS)], axis=1)).all()
+    assert (together == np.concatenate([product(values[:, :5]), product(values[:, 5:])], axis=1)).all()

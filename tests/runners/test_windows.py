@@ -1,0 +1,157 @@
+"""Sliding windows count text positions: trees are scored as plain forwards score their paths, however long the text is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.core.errors import ModelError
+from draftwood.runners import torch_runner
+from draftwood.runners.context import context
+from draftwood.runners.slots import SlotTable
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.window_check import used_window
+from draftwood.runners.windows import Window, mask_argument, sliding_window
+from tests.runners.test_logit_identity import Walk
+from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny, windowed
+
+CLOSE = 1e-4  # float32, scores of up to 10
+WRONG = 1e-2  # a negative control must be at least this far off
+LENGTHS = [5, 20, 40, 0]  # tokens of the first texts; all of them outgrow the window
+MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some layers slide, others do not
+
+
+def walk(kind: str, lengths: list[int] = LENGTHS, **settings) -> Walk:
+    model = windowed(kind, **settings)
+    return Walk(TorchRunner(model), lambda text: plain_scores(model, text), lengths)
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_trees_are_scored_as_their_paths_beyond_the_window(kind):
+    rows = walk(kind)
+    assert rows.runner.max_length == 256
+    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
+    rows.keep([0, 1, 3])
+    rows.add([30, 3])
+    assert max(rows.round(nodes) for nodes in (12, 7, 1, 3, 7)) < CLOSE
+    rows.keep([1])
+    assert max(rows.round(nodes) for nodes in (12, 1, 5)) < CLOSE
+    assert len(rows.texts[0]) > 3 * WINDOW
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_paths_longer_than_the_window(kind):
+    """Nodes stop seeing their own ancestors."""
+    rows = walk(kind, window=2)
+    assert max(rows.round(nodes=16) for _ in range(3)) < CLOSE
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
+def test_prompts_longer_than_one_chunk_in_a_ragged_batch(kind):
+    rows = walk(kind, [3, 1100, 515], max_position_embeddings=1200, window=20)
+    assert max(rows.round(nodes=4), rows.round(nodes=4)) < CLOSE
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_control_a_window_that_is_wrong_by_one(kind, off, monkeypatch):
+    monkeypatch.setattr(torch_runner, "used_window", lambda model: sliding_window(model.config)._replace(size=WINDOW + off))
+    assert walk(kind).round() > WRONG
+
+
+def test_control_layers_of_the_wrong_kind(monkeypatch):
+    monkeypatch.setattr(torch_runner, "mask_argument", lambda full, sliding: mask_argument(sliding, full))
+    assert walk("gemma2").round() > WRONG
+
+
+def test_control_a_window_that_counts_slots(monkeypatch):
+    rows, alone = walk("mistral"), walk("mistral", [20], window=2)
+    monkeypatch.setattr(SlotTable, "slot_positions", slots_as_positions)
+    assert rows.round() > WRONG  # rows of other lengths
+    monkeypatch.undo()
+    assert alone.round(nodes=12) < CLOSE
+    monkeypatch.setattr(SlotTable, "slot_positions", slots_as_positions)
+    assert alone.round(nodes=12) > WRONG  # slots of siblings are between a node and its ancestors
+
+
+def slots_as_positions(table: SlotTable) -> torch.Tensor:
+    count = table._round.base + table._round.pad + table._round.nodes
+    return torch.arange(count).expand(len(table), -1)
+
+
+def test_the_first_window_needs_no_second_mask():
+    runner, seen = TorchRunner(windowed("gemma2")), []
+    inner = runner._cache.place
+    runner._cache.place = lambda batch: (seen.append(batch), inner(batch))
+    rows = Walk(runner, None, [WINDOW - 5])
+    rows.round(nodes=5, check=False, accept=False)
+    assert [batch.sliding is batch.mask for batch in seen] == [True] * len(seen)
+    rows.round(nodes=6, check=False)
+    assert seen[-1].sliding is not seen[-1].mask
+
+
+def test_models_without_windows_have_one_mask():
+    table = TorchRunner(tiny("llama"))._rows
+    table.add([[1, 2, 3]])
+    [batch] = table.batches(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    assert batch.sliding is None
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_the_window_of_a_configuration(kind):
+    assert used_window(windowed(kind)) == Window(WINDOW, everywhere=kind not in MIXED)
+
+
+@pytest.mark.parametrize(("kind", "settings"), [
+    ("llama", {}),
+    ("mistral", {"sliding_window": None}),
+    ("mistral", {"sliding_window": 256}),  # the context ends within the window
+    ("qwen2", {"use_sliding_window": False, "sliding_window": WINDOW}),
+])  # fmt: skip
+def test_configurations_without_a_window(kind, settings):
+    config = tiny(kind, **settings).config
+    assert sliding_window(config) is None
+    assert context(config).length == 256
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_control_a_window_changes_the_scores_beyond_it_and_not_before(kind):
+    slides, full, text = windowed(kind), windowed(kind, window=200), list(range(40, 40 + 2 * WINDOW))
+    assert not torch.allclose(plain_scores(slides, text), plain_scores(full, text), atol=WRONG)
+    assert torch.allclose(plain_scores(slides, text[:WINDOW]), plain_scores(full, text[:WINDOW]), atol=CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_window_that_the_model_ignores_is_ignored(dtype):
+    model = tiny("llama", dtype=dtype, sliding_window=WINDOW)
+    assert sliding_window(model.config) == Window(WINDOW, everywhere=True)
+    assert used_window(model) is None
+    assert model.config.sliding_window == WINDOW
+    assert used_window(windowed("mistral").to(dtype)) is not None
+
+
+def test_a_model_is_checked_once_and_again_if_it_changes():
+    model, calls = windowed("mistral"), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    found = [used_window(model), used_window(model)]
+    assert (found, len(calls)) == ([Window(WINDOW, everywhere=True)] * 2, 3)
+    model.set_attn_implementation("eager")
+    assert used_window(model) == found[0]
+    model.config.sliding_window = 5
+    assert used_window(model) == Window(5, everywhere=True)
+    assert len(calls) == 9
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_masks_that_a_model_takes_otherwise_are_refused_by_name(kind):
+    model = windowed(kind)
+    inner = model.forward
+    model.forward = lambda attention_mask=None, **inputs: inner(
+        attention_mask=attention_mask["full_attention"] if isinstance(attention_mask, dict) else attention_mask, **inputs
+    )
+    with pytest.raises(ModelError, match=rf"'{kind}' cannot score a draft tree: .*sliding_window={WINDOW}, but its scores"):
+        TorchRunner(model)
+    model.forward = lambda input_ids, use_cache: inner(input_ids=input_ids, use_cache=use_cache)
+    with pytest.raises(ModelError, match=f"'{kind}' cannot score a draft tree: TypeError"):
+        TorchRunner(model)
+    assert model.config.sliding_window == WINDOW

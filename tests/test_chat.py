@@ -1,0 +1,399 @@
+"""Chats: the template's tokens, the model's defaults, and a memory that is kept from answer to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+
+import draftwood
+from draftwood import ConfigError, LoadOptions, Pair
+from draftwood.core.limits import Limits
+from tests.faults.folders import save_tiny
+from tests.faults.test_15_beginning_of_text import adding
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+
+BACKENDS = ["torch", "openvino"]
+ASKED = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
+WORD = " the"
+SHORT: dict[str, Any] = {"max_new_tokens": 14}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``target`` and ``draft`` of a chat model."""
+    path = tmp_path_factory.mktemp("chat")
+    save_chat(path / "target")
+    save_chat(path / "draft", layers=1)
+    return path
+
+
+def pair_of(folder: Path, *, backend: str = "torch", draft: bool = True) -> Pair:
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
+    return draftwood.load(folder / "target", folder / "draft" if draft else None, options=options)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def turns(pair: Pair, **settings: Any) -> Iterator[tuple[list[dict[str, Any]], draftwood.Result]]:
+    """The messages and the answers of a chat of several turns."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "the hen"}]
+    for text in ASKED:
+        messages = [*messages, user(text)]
+        result = pair.chat(messages, **SHORT, **settings)
+        yield messages, result
+        messages = [*messages, assistant(result.text)]
+
+
+def fresh(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> draftwood.Result:
+    """The answer to the messages without any memory."""
+    request = pair.chat_request(messages)
+    limits = Limits(**SHORT, stop_token_ids=request.limits.stop_token_ids)
+    return pair.generate(list(request.prompt), limits=limits, **settings)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def shared(folder: Path, request: pytest.FixtureRequest) -> Pair:
+    return pair_of(folder, backend=request.param)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["auto", "ar", "chain", "rsd-s", "dynamic", "ngram"])
+def test_every_answer_is_that_of_a_fresh_start(shared: Pair, method: Any, temperature: float) -> None:
+    pair = shared
+    settings = {"method": method, "temperature": temperature, "seed": 3}
+    chat = list(turns(pair, **settings))
+    assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
+    assert len({result.text for _, result in chat}) > 1
+
+
+def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder: Path) -> None:
+    pair, methods = pair_of(folder), ["ngram", "chain", "ar", "chain", "auto"]
+    messages, answers = [user("a hen")], []
+    for method in methods:
+        answers.append(pair.chat(messages, method=method, temperature=0, **SHORT).text)
+        messages = [*messages, assistant(answers[-1]), user("the fox")]
+    for i, method in enumerate(methods):
+        assert fresh(pair, messages[: 2 * i + 1], method=method, temperature=0).text == answers[i]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_with_a_drafter_of_blocks(folder: Path, tmp_path: Path, temperature: float) -> None:
+    draft = save_chat(tmp_path, layers=1, mask_token_id=3, draft_block=4)
+    pair = draftwood.load(folder / "target", draft, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    settings: dict[str, Any] = {"method": "block", "temperature": temperature, "seed": 3}
+    chat = list(turns(pair, **settings))
+    assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
+
+
+class Reading:
+    """Counts the tokens that a module reads."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.tokens = 0
+        module.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.tokens += (named["input_ids"] if "input_ids" in named else args[0]).shape[1]
+
+    def taken(self) -> int:
+        taken, self.tokens = self.tokens, 0
+        return taken
+
+
+def plain_words(pair: Pair) -> dict[str, Any]:
+    """A sampling whose texts are encoded as they were generated: one word again and again."""
+    [word] = pair.tokenizer(WORD, add_special_tokens=False)["input_ids"]
+    return {"temperature": 0.0, "logit_bias": {word: 100.0}}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> None:
+    pair = pair_of(folder, backend=backend, draft=False)
+    settings: dict[str, Any] = {"method": "ar", "sampling": plain_words(pair)}
+    reading = Reading(pair.target.network)
+    messages = [user("the fox ran to the hill")]
+    first = pair.chat(messages, max_new_tokens=6, **settings)
+    prompt = len(pair.chat_request(messages).prompt)
+    assert first.text == WORD * 6
+    assert reading.taken() == prompt - 1 + 6, "the prompt, and every token but the last"
+    messages += [assistant(first.text), user("a dog")]
+    second = pair.chat_request(messages).prompt
+    assert list(second[prompt : prompt + 6]) == first.token_ids
+    pair.chat(messages, max_new_tokens=6, **settings)
+    assert reading.taken() == len(second) - (prompt + 5) - 1 + 6
+    pair.generate(list(second), limits=Limits(max_new_tokens=6), **settings)
+    assert reading.taken() == len(second) - 1 + 6, "control: generate reads everything"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
+    pair = pair_of(folder, backend=backend)
+    assert pair.draft is not None
+    reading = [Reading(module) for module in getattr(pair.draft, "networks", (pair.draft.network,))]
+    settings: dict[str, Any] = {"method": "chain", "sampling": plain_words(pair), "max_new_tokens": 12}
+    messages = [user("the fox ran to the hill and the hen sat on the red hill")]
+    first = pair.chat(messages, **settings)
+    before = sum(one.taken() for one in reading)
+    messages += [assistant(first.text), user("a dog")]
+    pair.chat(messages, **settings)
+    kept = sum(one.taken() for one in reading)
+    fresh_start = pair.generate(list(pair.chat_request(messages).prompt), limits=Limits(max_new_tokens=12),
+                                method="chain", sampling=plain_words(pair))  # fmt: skip
+    everything = sum(one.taken() for one in reading)
+    assert fresh_start.text == first.text
+    assert kept < before < everything
+    assert everything - kept >= len(pair.chat_request(messages[:1]).prompt) + 8
+
+
+@pytest.mark.usefixtures("always_drafts")
+def test_bursts_go_on_where_the_last_text_agrees(folder: Path) -> None:
+    pytest.importorskip("openvino")
+    pair = pair_of(folder, backend="openvino")
+    assert pair.draft is not None
+    runner: Any = pair.draft
+    pair.chat([user("the fox ran to the hill and the hen sat on the red hill")], method="adaptive", temperature=0, **SHORT)
+    assert runner._texts is not None, "else nothing is drafted in bursts"
+    cached = runner._cached
+    assert cached > 8
+    text = [*runner._text[:cached], 1, 2, 3]
+    runner.clear(keep=True)
+    runner.add([text])
+    assert runner._cached == cached
+    runner.clear(keep=True)
+    runner.add([text[:5]])
+    assert runner._cached == 5
+    runner.clear()
+    runner.add([text])
+    assert runner._cached == 0
+
+
+# ---- what comes between two turns ----
+
+
+@pytest.fixture
+def talk(folder: Path) -> tuple[Pair, list[dict[str, Any]], str]:
+    """A pair after a first answer, the messages of the second turn, and the right second answer."""
+    pair = pair_of(folder)
+    messages = [user("the fox ran")]
+    messages += [assistant(pair.chat(messages, temperature=0, **SHORT).text), user("a dog")]
+    return pair, messages, fresh(pair_of(folder), messages, temperature=0).text
+
+
+def test_other_texts_of_the_same_models_do_no_harm(talk: Any) -> None:
+    pair, messages, wanted = talk
+    pair.generate("once upon", max_new_tokens=5)
+    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+    pair.generate(["a hen", "a dog and a hen"], max_new_tokens=5)
+    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+    plain = draftwood.Decoder(pair.target, None, pair.decoder("ar").verifier, tokenizer=pair.tokenizer)
+    list(plain.stream([pair.request(pair.encode("the fox"))], draftwood.Sampling(temperature=0)))
+    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+
+
+def test_an_answer_that_is_closed_early_does_no_harm(talk: Any) -> None:
+    pair, messages, wanted = talk
+    stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
+    text = next(stream).text + next(stream).text
+    stream.close()
+    assert wanted.startswith(text)
+    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_an_answer_that_fails_within_a_round_does_no_harm(talk: Any, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    pair, messages, wanted = talk
+    inner, left = pair.target._forward, [after]
+
+    def fails(batch: Any) -> Any:
+        found = inner(batch)
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(pair.target, "_forward", fails)
+    with pytest.raises(KeyboardInterrupt):
+        pair.chat(messages, temperature=0, **SHORT)
+    monkeypatch.undo()
+    assert pair.chat(messages, temperature=0, **SHORT).text == wanted
+
+
+def test_a_second_chat_at_the_same_time_is_refused(talk: Any) -> None:
+    pair, messages, wanted = talk
+    stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
+    text, errors = next(stream).text, []
+
+    def other() -> None:
+        try:
+            pair.chat([user("me too")])
+        except ConfigError as error:
+            errors.append(str(error))
+
+    thread = Thread(target=other)
+    thread.start()
+    thread.join()
+    assert "generating already" in errors[0]
+    assert text + "".join(piece.text for piece in stream) == wanted
+
+
+# ---- the prompt and the end ----
+
+
+def test_the_prompt_is_that_of_the_template(folder: Path) -> None:
+    pair = pair_of(folder, draft=False)
+    messages = [{"role": "system", "content": "the hen"}, user("a dog"), assistant("ran"), user("on")]
+    wanted = pair.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert list(pair.chat_request(messages).prompt) == wanted
+
+
+def test_the_beginning_of_text_comes_once(tmp_path: Path) -> None:
+    save_chat(tmp_path / "target", tokenizer=adding(), bos_token_id=280)
+    pair = pair_of(tmp_path, draft=False)
+    prompt = list(pair.chat_request([user("the fox ran")]).prompt)
+    assert prompt.count(pair.tokenizer.bos_token_id) == 1
+    assert prompt == pair.encode("the fox ran")
+
+
+def test_parts_of_text_are_joined(folder: Path) -> None:
+    pair = pair_of(folder, draft=False)
+    parts = [{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}]
+    assert pair.chat_request([{"role": "user", "content": parts}]).prompt == pair.chat_request([user("a dog\nran")]).prompt
+
+
+def test_a_piece_for_every_round_makes_the_same_text(folder: Path) -> None:
+    pair = pair_of(folder)
+    whole = pair.chat([user("a dog")], seed=4, temperature=1.0, **SHORT)
+    pieces = list(pair.chat([user("a dog")], seed=4, temperature=1.0, stream=True, **SHORT))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert pieces[-1].finish_reason == whole.finish_reason
+
+
+STOPPING = TEMPLATE.replace("<end>", "<s>")
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (TEMPLATE, "<end>"),
+        (STOPPING, "<s>"),
+        (TEMPLATE.replace("<end>", " <s>"), "<s>"),
+        (TEMPLATE.replace("<end>", "."), None),
+        (TEMPLATE.replace("m['content']", "m['content'] | upper"), "<end>"),
+        (TEMPLATE.replace("{{ m['role'] }}", "{{ raise_exception('no') if m['role'] == 'assistant' }}"), None),
+    ],
+)
+def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path: Path, template: str, end: str | None) -> None:
+    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
+    pair = pair_of(tmp_path, draft=False)
+    wanted = () if end is None else (pair.tokenizer.convert_tokens_to_ids(end),)
+    request = pair.chat_request([user("a dog")])
+    assert request.limits.stop_token_ids == wanted
+    assert pair.chat_request([user("a dog")], {"stop_token_ids": (7,)}).limits.stop_token_ids == (7, *wanted)
+    assert pair.chat_request([user("a dog")], {"ignore_eos": True}).limits.stop_token_ids == ()
+
+
+@pytest.mark.parametrize("end", ["<end>", "<s>"])
+def test_an_answer_ends_with_an_end_of_text_and_with_an_end_of_turn(tmp_path: Path, end: str) -> None:
+    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(STOPPING))
+    pair = pair_of(tmp_path, draft=False)
+    token = pair.tokenizer.convert_tokens_to_ids(end)
+    result = pair.chat([user("a dog")], sampling={"temperature": 0.0, "logit_bias": {token: 100.0}})
+    assert (result.token_ids, result.text, result.finish_reason) == ([token], "", "stop")
+
+
+# ---- the model's defaults ----
+
+
+def test_the_sampling_and_the_length_are_the_models_own(tmp_path: Path) -> None:
+    own = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "max_new_tokens": 5}
+    save_chat(tmp_path / "target", generation=own)
+    pair = pair_of(tmp_path, draft=False)
+    pair_limits = Limits(max_new_tokens=5, stop_token_ids=pair.chat_request([user("a")]).limits.stop_token_ids)
+    assert replace(pair.chat_limits, stop_token_ids=pair_limits.stop_token_ids) == pair_limits
+    prompt = list(pair.chat_request([user("a dog")]).prompt)
+    found = pair.chat([user("a dog")], seed=6)
+    sampling = draftwood.Sampling(temperature=0.7, top_p=0.8, top_k=50)
+    assert found.token_ids == pair.generate(prompt, seed=6, limits=pair_limits, sampling=sampling).token_ids
+    assert len(found.token_ids) <= 5
+    assert pair.chat([user("a dog")], temperature=0).token_ids == pair.chat([user("a dog")], temperature=0).token_ids
+
+
+def test_a_model_without_defaults_answers_greedily_and_at_length(folder: Path) -> None:
+    pair = pair_of(folder, draft=False)
+    assert pair.sampling.greedy
+    assert pair.chat_limits == Limits(max_new_tokens=1024)
+    assert pair.limits == Limits(), "a plain text keeps its own limits"
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ("hello", r"messages is 'hello': give a list of messages"),
+        ({"role": "user", "content": "x"}, r"messages is .*: give a list"),
+        ([], r"messages is empty: give a list"),
+        (["hello"], r"messages\[0\] is 'hello': give a mapping with role and content"),
+        ([{"content": "x"}], r"messages\[0\] has no role"),
+        ([user("a"), {"role": "assistant"}], r"messages\[1\] has no content"),
+        ([{"role": "user", "content": None}], r"messages\[0\] has no content"),
+        ([{"role": "bot", "content": "x"}], r"messages\[0\] has role 'bot': give one of system, developer, user, assistant"),
+        ([{"role": ["user"], "content": "x"}], r"messages\[0\] has role \['user'\]"),
+        ([user(3)], r"the content of messages\[0\] is 3: give a text, or a list of parts"),  # type: ignore[arg-type]
+        ([user("\ud83d")], r"content of messages\[0\] is no Unicode text"),
+        ([user("a"), assistant("b")], r"the last message is the assistant's"),
+        ([{"role": "user", "content": ["x"]}], r'part 0 of messages\[0\] is .x.: give \{"type": "text"'),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"part 0 .* has type 'image_url', but .* text only"),
+        ([{"role": "user", "content": [{"type": "text", "text": 3}]}], r"part 0 of messages\[0\] holds the text 3"),
+    ],
+)
+def test_bad_messages_are_refused_in_one_sentence(folder: Path, messages: Any, sentence: str) -> None:
+    pair = pair_of(folder, draft=False)
+    with pytest.raises(ConfigError, match=sentence):
+        pair.chat(messages)
+
+
+def test_a_model_without_a_template_is_refused(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "target")
+    pair = pair_of(tmp_path, draft=False)
+    with pytest.raises(ConfigError, match="has no chat template, so it is no chat model"):
+        pair.chat([user("a")])
+    bare = Pair(pair.target.model, None, None)
+    with pytest.raises(ConfigError, match="has no chat template"):
+        bare.chat([user("a")])
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{{ raise_exception('roles must\n alternate') }}", "refuses these messages: roles must alternate"),
+        ("{% if %}", "refuses these messages: "),
+        ("{{ messages[7]['content'] }}", "refuses these messages: "),
+        ("{# nothing #}", "writes nothing for these messages"),
+    ],
+)
+def test_a_template_that_refuses_the_messages_says_why(tmp_path: Path, template: str, sentence: str) -> None:
+    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
+    with pytest.raises(ConfigError, match=sentence):
+        pair_of(tmp_path, draft=False).chat([user("a")])
+
+
+def test_a_chat_that_is_too_long_is_refused(folder: Path) -> None:
+    pair = pair_of(folder, draft=False)
+    with pytest.raises(draftwood.CacheError, match="context is 512"):
+        pair.chat([user("the fox " * 400)])

@@ -1,0 +1,80 @@
+"""What was learnt about a pair stays for the next process."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import draftwood
+from draftwood import LoadOptions
+from draftwood.engine.memory import Memory, memory_of
+
+KEY = {
+    "target": {"name": "one", "fingerprint": "1"}, "draft": None, "dtype": "float32", "device": "cpu", "engine": "torch",
+    "machine": {"cpu": "some", "threads": 2, "accelerator": None},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def loaded(profile: str = "auto"):
+    return draftwood.load(options=LoadOptions(backend="torch", profile=profile))
+
+
+def test_a_pair_writes_what_it_has_learnt_once_it_is_gone_and_the_next_one_begins_there(cache):
+    pair = loaded()
+    text = pair.generate("Once upon a time", seed=1, max_new_tokens=24, temperature=1.0).token_ids
+    assert not list(cache.glob("learnt/*"))
+    learnt = pair._decoders.learnt
+    assert learnt["adaptive, sampling"].by_rows[1].costs.base > 0
+    del pair
+    gc.collect()
+    [file] = cache.glob("learnt/*")
+    assert file.stat().st_size < 10_000
+    pair = loaded()
+    assert pair._decoders.learnt == learnt
+    before = file.stat().st_mtime_ns
+    assert pair.generate("Once upon a time", seed=1, max_new_tokens=24, temperature=1.0).token_ids == text
+    del pair
+    gc.collect()
+    assert file.stat().st_mtime_ns > before
+
+
+def test_without_a_profile_nothing_is_read_or_written(cache):
+    pair = loaded("none")
+    pair.generate("Once upon a time", seed=1, max_new_tokens=8)
+    del pair
+    gc.collect()
+    assert not list(cache.glob("learnt/*"))
+    assert memory_of("none", KEY) is None
+    assert memory_of("auto", None) is None
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[]", '{"format": 0, "learnt": {}}', '{"format": 1, "learnt": {"adaptive": {}}}']
+)
+def test_a_damaged_file_gives_a_warning_and_is_replaced(damaged):
+    memory = Memory(KEY)
+    assert memory.read() == {}
+    memory.path.parent.mkdir()
+    memory.path.write_text(damaged)
+    with pytest.warns(UserWarning, match="cannot be used .* drafting learns anew, and replaces it"):
+        assert memory.read() == {}
+    memory.write({})
+    assert memory.read() == {}
+    assert [path.name for path in memory.path.parent.iterdir()] == [memory.path.name]
+
+
+def test_another_number_of_threads_has_its_own_file():
+    other = {**KEY, "machine": {**KEY["machine"], "threads": 1}}
+    assert Memory(other).path != Memory(KEY).path == Memory(dict(KEY)).path
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(cache):
+    (cache / "learnt").write_text("a file where the folder should be")
+    Memory(KEY).write({})

@@ -1,0 +1,232 @@
+"""A drafter of hidden states is trained from nothing but a chat model: chats, features, training, figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import draftwood
+from draftwood.core.errors import ConfigError, DraftwoodError, PairingError
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.models import load_model
+from draftwood.train.chat_files import read_chats
+from draftwood.train.chats import write_chats
+from draftwood.train.config import ChatsConfig, DrafterConfig
+from draftwood.train.drafter import train_drafter
+from draftwood.train.features import KEPT, Features, write_features
+from draftwood.train.hidden import copy_layers, held_out_of, loss_of, new_drafter, taps
+from draftwood.train.hidden_batches import AnchorBatches, batch_of, possible_anchors
+from tests.faults.folders import tiny_llama
+from tests.runners.test_hidden_states import plain_hidden
+from tests.tiny_chat import chat_tokenizer
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, tokenizer = tmp_path_factory.mktemp("target"), chat_tokenizer()
+    torch.manual_seed(1)
+    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
+    path = tmp_path_factory.mktemp("chats")
+    write_chats(ChatsConfig(target=target, out=path, tokens=1_000, rows=16, longest=60, dtype="float32"))
+    return path
+
+
+def settings(target: Path, chats: Path, out: Path, **more) -> DrafterConfig:
+    given = {
+        "target": target, "chats": chats, "out": out, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1,
+        "rank": 4, "draft_vocab": 20, "optimizer": "adamw", "learning_rate": 5e-3, "warmup": 5, "save_every": 20,
+        "report_every": 30,
+    }  # fmt: skip
+    return DrafterConfig(**given | more)
+
+
+def model_of(target: Path, dtype: torch.dtype = torch.float32):
+    return load_model(target, LoadOptions(), torch.device("cpu"), dtype)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, target: Path, chats: Path) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    train_drafter(settings(target, chats, out))
+    return out
+
+
+def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:
+    metrics = json.loads((trained / "metrics.json").read_text())
+    first, last = metrics["history"][0]["report"], metrics["held_out"]
+    assert last["rejection"][0] < first["rejection"][0] - 0.03
+    assert last["chain"] > first["chain"]
+    assert 1 <= last["tree"] <= 4
+    assert metrics["steps"] == 60
+    card = (trained / "README.md").read_text()
+    assert f"| end | {' '.join(f'{rate:.3f}' for rate in last['rejection'])} | {last['chain']:.3f} |" in card
+    assert "draftwood train drafter" in card
+    assert "--steps 60" in card
+    assert "--seed" not in card  # a default
+    assert metrics["tokens_seen"] == 60 * 4 * 8
+
+
+def test_the_drafter_loads_by_name_and_drafts(trained: Path, target: Path) -> None:
+    pair = draftwood.load(target, trained, options=LoadOptions(backend="torch"))
+    plain = pair.generate("the fox", method="ar", temperature=0, max_new_tokens=30)
+    drafted = pair.generate("the fox", method="rsd-s", temperature=0, max_new_tokens=30)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted > 0
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(25))
+        with pytest.raises(KeyboardInterrupt):
+            train_drafter(settings(target, chats, tmp_path))
+    train_drafter(settings(target, chats, tmp_path))
+    again = [load_model_of(path) for path in (trained, tmp_path)]
+    assert all(torch.equal(a, b) for a, b in zip(*[model.state_dict().values() for model in again], strict=True))
+
+
+def stop_at(step: int):
+    def on_step_end(self, args, state, control, **_) -> None:
+        if state.global_step == step:
+            raise KeyboardInterrupt
+
+    return on_step_end
+
+
+def load_model_of(path: Path):
+    from draftwood.loading.models import load_hidden_drafter
+
+    return load_hidden_drafter(path, torch.device("cpu"), torch.float32)
+
+
+def test_training_goes_on_from_a_drafter(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+    train_drafter(settings(target, chats, tmp_path, start=trained, steps=5))
+    before, after = load_model_of(trained), load_model_of(tmp_path)
+    assert torch.equal(before.draft_tokens, after.draft_tokens)
+    assert not torch.equal(before.fc.weight, after.fc.weight)
+
+
+def test_a_drafter_of_another_target_is_refused(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer()
+    other = tmp_path / "other"
+    tiny_llama(len(tokenizer), layers=5, max_position_embeddings=256).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
+        draftwood.load(other, trained)
+    with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
+        train_drafter(settings(other, chats, tmp_path / "out", start=trained))
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"draft_vocab": 10**6}, "draft_vocab is 1000000, but the target has"),
+    ({"layers": 9}, "layers is 9, but the target has"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_the_target_are_refused(
+    target: Path, chats: Path, tmp_path: Path, changed, message
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_drafter(settings(target, chats, tmp_path, **changed))
+
+
+def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tmp_path: Path) -> None:
+    model, layers = model_of(target), [1, 2]
+    write_features(model, layers, chats, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    write_features(model, layers, chats, tmp_path)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    features = Features(chats, tmp_path)
+    for index in (0, 7, len(features) - 1):
+        chat, example = read_chats(chats)[index], features[index]
+        assert example.tokens.tolist() == chat.tokens
+        expected = plain_hidden(model, chat.tokens, layers)
+        assert float((example.hidden.float() - expected).abs().max()) < 0.02 * float(expected.abs().max())
+        with torch.no_grad():
+            logp = model(torch.tensor([chat.tokens])).logits[0].log_softmax(-1)
+        for at in possible_anchors(example).tolist():
+            best = logp[at].topk(min(KEPT, logp.shape[1]))
+            assert example.tops[at, 0] == best.indices[0]
+            assert float((example.log_probs[at, : len(best.values)] - best.values).abs().max()) < 0.01
+
+
+def test_a_file_that_was_being_written_is_made_again(target: Path, chats: Path, tmp_path: Path) -> None:
+    (tmp_path / "00000.partial").write_bytes(b"cut")
+    write_features(model_of(target), [1], chats, tmp_path)
+    with safe_open(tmp_path / "00000.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"hidden", "tops", "log_probs"}
+
+
+def test_batches_depend_on_their_number_and_hold_every_chat_once_an_epoch(target: Path, chats: Path, tmp_path: Path) -> None:
+    write_features(model_of(target), [1], chats, tmp_path)
+    features = Features(chats, tmp_path)
+    training, held_out = held_out_of(len(features))
+    assert not set(training) & set(held_out)
+    vocab = len(chat_tokenizer())
+    made = {"steps": 50, "batch": 4, "anchors": 8, "block": 3, "index": torch.arange(vocab), "seed": 3}
+    one, two = (AnchorBatches(features, training, **made) for _ in range(2))
+    assert torch.equal(one[7]["anchors"], two[7]["anchors"])
+    assert not torch.equal(one[7]["anchors"], one[8]["anchors"])
+    used = [i for batch in one._order(0) for i in batch]
+    assert len(used) == len(set(used))
+    assert set(used) <= set(training)
+    assert len(set(training) - set(used)) < 16 * 4
+
+
+def test_the_loss_is_the_rejection_rate_where_the_target_wrote() -> None:
+    logp = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]]]).log()
+    batch = {
+        "tops": torch.tensor([[[[0, 1], [2, 1]]]]),
+        "log_probs": torch.tensor([[[[0.6, 0.4], [0.9, 0.1]]]]).log(),
+        "real": torch.tensor([[[True, False]]]),
+    }
+    rejected, entropy = 1 - (0.5 + 0.3), -(0.6 * np.log(0.5) + 0.4 * np.log(0.3))
+    assert float(loss_of(logp, batch)) == pytest.approx(0.9 * rejected + 0.1 * entropy, rel=1e-5)
+    batch["real"][0, 0, 1] = True
+    assert float(loss_of(logp, batch)) != pytest.approx(0.9 * rejected + 0.1 * entropy, rel=1e-2)
+
+
+def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Path) -> None:
+    model, tokenizer = model_of(target), chat_tokenizer()
+    config = DrafterConfig(target=target, out=Path("."), layers=1, block=3, rank=4, start_layers=False)
+    drafter = new_drafter(config, model, tokenizer, torch.arange(20)).eval()
+    text = [3, 5, 9, 2, 8]
+    hidden = plain_hidden(model, text, taps(model.config.num_hidden_layers, 1))
+    own = torch.cat([model(torch.tensor([text]), use_cache=True).past_key_values.layers[-1].values])
+    positions = torch.arange(len(text))[None]
+    assert float((drafter.memory(hidden[None], positions)[0, 1] - own).abs().max()) > 0.1  # control: random weights
+    copy_layers(drafter, model)
+    assert float((drafter.memory(hidden[None], positions)[0, 1] - own).abs().max()) < 1e-4
+
+
+def test_bad_chats_are_named(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "chats").mkdir()
+    with pytest.raises(DraftwoodError, match="chats"):
+        train_drafter(settings(target, tmp_path / "chats", tmp_path / "out"))
+
+
+def test_labels_and_padding_of_a_batch(target: Path, chats: Path, tmp_path: Path) -> None:
+    write_features(model_of(target), [1], chats, tmp_path)
+    features = Features(chats, tmp_path)
+    example = max((features[i] for i in range(8)), key=lambda one: int(one.answered.sum()))
+    index = torch.full((len(chat_tokenizer()),), -1)
+    index[5:25] = torch.arange(20)
+    anchors = possible_anchors(example)[-2:]
+    other = next(features[i] for i in range(len(features)) if len(possible_anchors(features[i])) > 1)
+    batch = batch_of([example, other], [anchors, possible_anchors(other)[:2]], 3, index)
+    for row, at in enumerate(anchors.tolist()):
+        for slot in range(3):
+            after = at + slot + 1
+            real = after < len(example.tokens) and bool(example.answered[after])
+            assert bool(batch["real"][0, row, slot]) == real
+            if real:
+                assert batch["parents"][0, row, slot] == example.tokens[after - 1]
+                assert batch["labels"][0, row, slot] == index[example.tokens[after]]
