@@ -1,0 +1,1 @@
+"""What the rounds of a text did: recorded, replayed, explained and drawn."""
