@@ -11,9 +11,11 @@ import torch
 from safetensors import safe_open
 
 import draftwood
-from draftwood.core.errors import ConfigError, DraftwoodError, PairingError
+from draftwood.core.errors import ConfigError, DraftwoodError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
+from draftwood.loading import names
 from draftwood.loading.models import load_model
+from draftwood.loading.names import ShortName
 from draftwood.train.chat_files import read_chats
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
@@ -93,6 +95,17 @@ def test_a_stopped_run_goes_on_to_the_same_weights(target: Path, chats: Path, tr
     train_drafter(settings(target, chats, tmp_path))
     again = [load_model_of(path) for path in (trained, tmp_path)]
     assert all(torch.equal(a, b) for a, b in zip(*[model.state_dict().values() for model in again], strict=True))
+
+
+def test_the_target_may_be_a_short_name(target: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fox = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub=str(target))
+    monkeypatch.setattr(names, "SHORT_NAMES", {"fox": fox})
+    metrics = train_drafter(settings(Path("fox"), chats, tmp_path, steps=1))
+    assert metrics["config"]["target"] == "fox"
+    assert (tmp_path / "README.md").read_text().startswith("# A drafter for fox\n")
+    with pytest.raises(ModelError, match="unheard"):
+        train_drafter(settings(Path("unheard"), chats, tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
 
 
 def stop_at(step: int):
