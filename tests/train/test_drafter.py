@@ -67,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, target: Path, chats: Path)
 def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
     first, last = metrics["history"][0]["report"], metrics["held_out"]
-    assert last["rejection"][0] < first["rejection"][0] - 0.03
+    assert last["rejection"][0] < first["rejection"][0] - 0.02
     assert last["chain"] > first["chain"]
     assert 1 <= last["tree"] <= 4
     assert metrics["steps"] == 60
