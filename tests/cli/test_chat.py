@@ -70,6 +70,22 @@ def test_quiet_writes_nothing_else(run: Run, folder: Path) -> None:
     assert not shown.stderr
 
 
+def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder: Path, pair: Pair) -> None:
+    shown = told(run("chat", "a dog", "--target", folder, *GREEDY))
+    assert "tokens/s" in shown.stderr  # control
+    quiet = told(run("chat", "a dog", "--target", folder, *GREEDY, "--show", "--quiet"))
+    assert shown.stdout == f"{answers(pair, 'a dog')[0]}\n"
+    assert re.sub("[⟦⟧]", "", quiet.stdout) == shown.stdout
+    assert not quiet.stderr
+
+
+def test_quiet_and_compare_are_refused_together(run: Run, folder: Path) -> None:
+    shown = run("chat", "a dog", "--target", folder, *GREEDY, "--quiet", "--compare")
+    assert shown.exit_code == 2
+    assert "--compare shows two speeds, and --quiet shows none: leave out one of them" in shown.stderr
+    assert shown.stdout == ""
+
+
 def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path, pair: Pair) -> None:
     lines = "the fox ran\n/reset\n/system the red hen\nthe fox ran\n/system\n"
     shown = told(run("chat", "--target", folder, *GREEDY, "--system", "a dog", "--quiet", stdin=lines))
