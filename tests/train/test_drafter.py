@@ -172,7 +172,7 @@ def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tm
 
 
 def test_a_file_that_was_being_written_is_made_again(target: Path, chats: Path, tmp_path: Path) -> None:
-    (tmp_path / "00000.partial").write_bytes(b"cut")
+    (tmp_path / "00000.safetensors.part").write_bytes(b"cut")
     write_features(model_of(target), [1], chats, tmp_path)
     with safe_open(tmp_path / "00000.safetensors", framework="pt") as file:
         assert set(file.keys()) == {"hidden", "tops", "log_probs"}

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from draftwood.core.files import replacing
 from draftwood.train.chat_files import Chat, read_part
 
 KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's at temperature 1 they hold 97 %
@@ -94,9 +95,8 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
             continue
         part, began = read_part(path), perf_counter()
         found = _read(target, layers, part)
-        partial = out.with_suffix(".partial")
-        save_file(found, partial)
-        partial.replace(out)
+        with replacing(out) as written:
+            save_file(found, written)
         tokens = len(found["hidden"])
         print(f"read {out.stem}: {tokens} tokens, {tokens / (perf_counter() - began):.0f} a second", flush=True)
 
