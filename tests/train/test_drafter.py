@@ -16,7 +16,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
-from draftwood.train.chat_files import read_chats
+from draftwood.train.chat_files import read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
@@ -169,6 +169,21 @@ def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tm
             best = logp[at].topk(min(KEPT, logp.shape[1]))
             assert example.tops[at, 0] == best.indices[0]
             assert float((example.log_probs[at, : len(best.values)] - best.values).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("changed", ["chats", "layers"])
+def test_features_of_other_chats_or_layers_are_made_again(target: Path, chats: Path, tmp_path: Path, changed: str) -> None:
+    first, *others = read_chats(chats)[:4]
+    for name, kept in (("one", [first, others[0]]), ("other", others[:2])):
+        (tmp_path / name).mkdir()
+        save_part(tmp_path / name / "00000.npz", kept, 100)
+    model, before = model_of(target), (tmp_path / "one", [1])
+    now = {"chats": (tmp_path / "other", [1]), "layers": (tmp_path / "one", [2])}[changed]
+    for folder, layers in (before, now):
+        write_features(model, layers, folder, tmp_path / "features")
+        example = Features(folder, tmp_path / "features")[1]
+        expected = plain_hidden(model, example.tokens.tolist(), layers)
+        assert float((example.hidden.float() - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
 def test_a_file_that_was_being_written_is_made_again(target: Path, chats: Path, tmp_path: Path) -> None:
