@@ -17,7 +17,7 @@ from torch import Tensor
 from draftwood.core.files import replacing
 from draftwood.train.chat_files import Chat, read_part
 
-KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's at temperature 1 they hold 97 %
+KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's they hold 96 % (1,178 tokens of its chats)
 _ROWS = 16  # chats in one forward
 
 
