@@ -129,8 +129,10 @@ def written(engine, prompt, **more):
 
 def passes_of(runner) -> list[int]:
     """Lengths of the runner's next passes."""
-    passes, states = [], runner.model.states
-    runner.model.states = lambda embedded, *rest: passes.append(embedded.shape[1]) or states(embedded, *rest)
+    passes = []
+    runner.network.register_forward_pre_hook(
+        lambda _, args, given: passes.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
     return passes
 
 

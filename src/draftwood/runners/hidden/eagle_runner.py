@@ -13,7 +13,7 @@ from torch import Tensor
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.rows import remaining
 from draftwood.runners.slots import SlotTable
@@ -41,17 +41,14 @@ class Eagle3Runner:
         self.model = drafter
         self.device = drafter.device
         self.forward_seconds = 0.0
-        self._embed, self._head = drafter.embedding(target), drafter.head(target)
+        self.network = EaglePass(drafter, target)
+        self._head = drafter.head(target)
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
         self._rows: list[EagleText] = []
         self._single = False  # the row was added alone, so its entries can be kept
         self._kept: list[EagleText] = []
         self._nodes = _Nodes()
-
-    @property
-    def network(self) -> Eagle3Drafter:
-        return self.model
 
     @property
     def vocab_size(self) -> int:
@@ -128,10 +125,15 @@ class Eagle3Runner:
         features, done, states = torch.cat([waiting, features], dim=1), 0, features
         for batch in self._slots.batches(tokens, depths, ancestors):
             self._cache.place(batch)
-            new = batch.tokens.shape[1]
-            embedded = self._embed(batch.tokens).to(self.model.dtype)
-            given = features[:, done : done + new]
-            states, done = self.model.states(embedded, given, batch.positions, self._cache, batch.mask), done + new
+            end = done + batch.tokens.shape[1]
+            states = self.network(
+                input_ids=batch.tokens,
+                features=features[:, done:end],
+                positions=batch.positions,
+                cache=self._cache,
+                mask=batch.mask,
+            )
+            done = end
         return states[:, -tokens.shape[1] :]
 
     def _stacked(self, rows: Sequence[Tensor | None], longest: int) -> Float[Tensor, "row longest taps_width"]:

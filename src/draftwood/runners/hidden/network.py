@@ -157,6 +157,29 @@ class HiddenPass(nn.Module):
 
 
 @final
+class ObservablePass(nn.Module):
+    """The pass as the runner calls it, with the roots as tokens. It is a module, so hooks can observe its calls.
+
+    Args:
+        compute: the pass.
+        embed: the embedding of tokens.
+    """
+
+    def __init__(self, compute: HiddenNetwork, embed: nn.Module) -> None:
+        super().__init__()
+        self._compute = compute
+        self.embed = embed
+
+    def forward(
+        self, input_ids: Int[Tensor, "row 1"], hidden: Tensor, positions: Tensor, root_position: Tensor, memory: Tensor,
+        mask: Tensor,
+    ) -> PassOutput:  # fmt: skip
+        """The pass after the roots ``input_ids``; the other arguments are those of a :class:`PassInput`."""
+        root = self.embed(input_ids).squeeze(1).to(hidden.dtype)
+        return self._compute(PassInput(hidden, positions, root, root_position, memory, mask))
+
+
+@final
 class TorchHiddenNetwork:
     """The pass in PyTorch."""
 

@@ -16,9 +16,9 @@ from draftwood.core.settings import Backend
 from draftwood.runners.hidden.memory import HiddenMemory
 from draftwood.runners.hidden.network import (
     BlockDrafter,
-    HiddenNetwork,
     HiddenPass,
-    PassInput,
+    ObservablePass,
+    PassOutput,
     TorchHiddenNetwork,
     proposed,
 )
@@ -53,10 +53,8 @@ class HiddenBlockRunner:
         self.max_length: int | None = None
         self.device = drafter.device
         self.forward_seconds = 0.0
-        self.network = HiddenPass(drafter, target)
         kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
-        self._compute: HiddenNetwork = kind(self.network)
-        self._embed = drafter.embedding(target)
+        self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
         shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         kept = torch.float32 if engine == "openvino" else drafter.dtype
         self._memory = HiddenMemory(shape, len(config.target_layers) * config.hidden_size, kept, self.device)
@@ -104,11 +102,17 @@ class HiddenBlockRunner:
 
     def _pass(self, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
-        memory, dtype = self._memory, self._memory.parts.dtype
+        memory = self._memory
         new = memory.unread()
         mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
-        root_embedding = self._embed(root).to(dtype)
-        out = self._compute(PassInput(new.hidden, new.positions, root_embedding, memory.ends(), memory.parts, mask))
+        out: PassOutput = self.network(
+            input_ids=root.unsqueeze(1),
+            hidden=new.hidden,
+            positions=new.positions,
+            root_position=memory.ends(),
+            memory=memory.parts,
+            mask=mask,
+        )
         memory.read(out.memory)
         return out.scores
 
