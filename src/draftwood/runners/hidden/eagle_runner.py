@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.pairing import known_hidden
 from draftwood.runners.rows import remaining
 from draftwood.runners.slots import SlotTable
 
@@ -153,11 +153,7 @@ class Eagle3Runner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
-        if hidden is None:
-            raise PairingError(
-                "the drafter reads hidden states, but the target's runner returns none: make it with "
-                f"hidden_layers={tuple(self.model.config.target_layers)}"
-            )
+        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         scored = bool(self._nodes.states)
         kept = [scored and row.ready and len(new) > 0 for row, new in zip(self._rows, hidden, strict=True)]
         for row, drafted, rest in zip(self._rows, self._nodes.chosen(nodes), pending, strict=True):

@@ -110,13 +110,6 @@ class HiddenNetwork(Protocol):
     def __call__(self, given: PassInput, /) -> PassOutput: ...
 
 
-def proposed(drafter: BlockDrafter) -> Int[Tensor, "draft_vocab"] | None:
-    """The tokens that a drafter can propose; None for the whole vocabulary in order."""
-    tokens: Tensor = drafter.draft_tokens.long()
-    every = torch.arange(int(drafter.config.vocab_size), device=tokens.device)
-    return None if torch.equal(tokens, every) else tokens
-
-
 @final
 class HiddenPass(nn.Module):
     """The pass as a function of tensors.

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.hidden.memory import HiddenMemory
 from draftwood.runners.hidden.network import (
     BlockDrafter,
@@ -20,10 +20,10 @@ from draftwood.runners.hidden.network import (
     ObservablePass,
     PassOutput,
     TorchHiddenNetwork,
-    proposed,
 )
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
 from draftwood.runners.hidden.texts import RowTexts
+from draftwood.runners.pairing import known_hidden
 
 
 @final
@@ -60,7 +60,7 @@ class HiddenBlockRunner:
         self._memory = HiddenMemory(shape, len(config.target_layers) * config.hidden_size, kept, self.device)
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
         self._texts = RowTexts()
-        self._tokens = proposed(drafter)
+        self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
 
     @property
     def vocab_size(self) -> int:
@@ -136,11 +136,7 @@ class HiddenBlockRunner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
-        if hidden is None:
-            raise PairingError(
-                "the drafter reads hidden states, but the target's runner returns none: make it with "
-                f"hidden_layers={tuple(self.model.config.target_layers)}"
-            )
+        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         self._texts.commit(nodes, pending)
         self._memory.append(hidden, self._texts.ends)
         self._scores = None
