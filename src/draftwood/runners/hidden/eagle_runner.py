@@ -14,6 +14,7 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.rows import remaining
 from draftwood.runners.slots import SlotTable
@@ -24,8 +25,8 @@ class Eagle3Runner:
     """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`, in PyTorch.
 
     The cache keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
-    made again once they are accepted. Scores are -inf for tokens that the drafter cannot propose, and in rows whose hidden
-    states are not known yet: nothing is drafted there.
+    made again once they are accepted. Scores are those of the tokens that the drafter can propose. They are -inf in rows
+    whose hidden states are not known yet: nothing is drafted there.
 
     Args:
         drafter: a drafter in evaluation mode.
@@ -43,6 +44,7 @@ class Eagle3Runner:
         self.forward_seconds = 0.0
         self.network = EaglePass(drafter, target)
         self._head = drafter.head(target)
+        self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
         self._rows: list[EagleText] = []
@@ -84,14 +86,16 @@ class Eagle3Runner:
         start = perf_counter()
         ready = [row.ready for row in self._rows]
         with torch.inference_mode():
-            logits = torch.full((*tokens.shape, self.vocab_size), -torch.inf, device=self.device, dtype=self.model.dtype)
             parents = self._nodes.add(tokens, depths, ancestors)
             if any(ready):
                 states = self._states(tokens, depths, ancestors, parents)
-                logits[..., self.model.draft_tokens] = torch.nn.functional.linear(self.model.normed(states), self._head)
+                logits = torch.nn.functional.linear(self.model.normed(states), self._head)
                 logits[[not one for one in ready]] = -torch.inf
+            else:
+                shape = *tokens.shape, len(self._head)
+                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self.model.dtype)
         self.forward_seconds += perf_counter() - start
-        return Scores(logits)
+        return Scores(logits, tokens=self._tokens)
 
     def _states(
         self,
