@@ -78,9 +78,9 @@ def test_a_level_that_was_refused_is_tried_again():
         controller.end_level(0, 1.0, 0.9, 1, LEVEL)
         controller.end_level(1, 0.9, 0.01, 1, LEVEL)
     controller.begin_round()
-    asked = [controller.another_level(1, 0.9, 1) for _ in range(300)]
-    assert not asked[0]
-    assert any(asked)
+    decisions = [controller.another_level(1, 0.9, 1) for _ in range(300)]
+    assert not decisions[0]
+    assert any(decisions)
 
 
 def test_reading_text_is_no_cost_of_a_level():

@@ -146,7 +146,7 @@ def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, l
 
 
 class Constant:
-    """A program that writes the target's greedy text, whatever distribution it was asked for."""
+    """A program that writes the target's greedy text, whatever the distribution."""
 
     def __init__(self, pair, method, folder):
         self.pair, self.method = pair, method

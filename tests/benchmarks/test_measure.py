@@ -1,4 +1,4 @@
-"""One measurement on either side: what is counted, and that transformers is asked the same question."""
+"""One measurement on either side: what is counted, and that transformers gets the same input."""
 
 from __future__ import annotations
 
