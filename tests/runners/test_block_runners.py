@@ -98,7 +98,7 @@ class Rounds:
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
 
     def round(self, count: int | None = None, *, scored: bool = True) -> float:
-        """Ask once, for ``count`` places or node by node, compare every row, accept a ragged number of tokens."""
+        """Score ``count`` places at once or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
         worst, nodes, rest = 0.0, [[0] for _ in self.texts], new
