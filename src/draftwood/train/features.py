@@ -104,7 +104,7 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
 
 
 def _made_of(chats: Path, layers: Sequence[int]) -> dict[str, str]:
-    """What the features of a file of chats depend on, besides the target."""
+    """What the features of a file of chats depend on, apart from the target."""
     digest = hashlib.sha256(chats.read_bytes()).hexdigest()
     return {"chats": digest, "layers": " ".join(map(str, layers)), "kept": str(KEPT)}
 
