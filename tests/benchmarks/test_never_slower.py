@@ -25,10 +25,17 @@ COMMAND = [
     "--temperatures",
     "1",
     "--max-new-tokens",
-    "8",
+    "6",
     "--repeats",
     "2",
+    "--drafts",
+    "none",
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(never_slower, "PAUSE", 0.0)
 
 
 def test_both_write_the_same_tokens_in_every_case(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
