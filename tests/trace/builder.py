@@ -11,6 +11,9 @@ WORDS = [" the", " a", " little", " girl", " named", " Lily", ".", " She", " lov
          " he", " saw", " big", " tree", " was", " very", " happy", "\n", " day", " Once"]  # fmt: skip
 
 
+SOURCE = "Millionen von Autofahrern werden sich Sorgen um ihre Sicherheit machen."
+
+
 def top(probs: Sequence[float], count: int = 5) -> Distribution:
     """The likeliest tokens of a distribution that need not sum to 1."""
     total = sum(probs)
@@ -56,7 +59,7 @@ class Maker:
             level = new
         children = [[n for n in range(len(tokens)) if parents[n] == v] for v in range(len(tokens))]
         trials, choices, path, verdicts = [], [], [], {0: "root"}
-        verify = self._match if self.verifier == "coupled" else self._test
+        verify = {"coupled": self._match, "tolerance": self._tolerate}.get(self.verifier, self._test)
         last, source, changed = verify(tokens, children, dists, trials, choices, path, verdicts)
         nodes = [
             Node(
@@ -114,6 +117,21 @@ class Maker:
             node = match[0]
             path.append(node)
 
+    def _tolerate(self, tokens, children, dists, trials, choices, path, verdicts):
+        node = 0
+        while True:
+            target = dists[node][0]
+            best = sorted(range(len(target)), key=lambda t: -target[t])[:3]
+            kept = [t for t in best if target[t] > target[best[0]] / 2.718]
+            choices.append(Choice(node=node, token=best[0], noise=None, kept=kept))
+            match = [child for child in children[node] if tokens[child] in kept]
+            for child in children[node]:
+                verdicts[child] = "accepted" if child in match else "rejected"
+            if not match:
+                return best[0], top(target), False
+            node = match[0]
+            path.append(node)
+
     def trace(self, rounds=5, method="rsd-s"):
         made, end, tokens = [], 0.0, []
         root = 0
@@ -125,6 +143,6 @@ class Maker:
         return Trace(
             target="toy target", draft="toy draft", method=method, verifier=self.verifier,
             shape=f"{max(self.widths)}x{len(self.widths)}" if self.draws else None, temperature=1.0, seed=0, prompt=[23, 1, 0],
-            source=[], tokens=tokens, prompt_text="".join(self.words[t] for t in (23, 1, 0)), source_text="",
+            source=[1, 2] if self.verifier == "tolerance" else [], tokens=tokens, prompt_text="".join(self.words[t] for t in (23, 1, 0)), source_text=SOURCE * (self.verifier == "tolerance"),
             text="".join(self.words[t] for t in tokens), texts=texts, rounds=made,
         )  # fmt: skip

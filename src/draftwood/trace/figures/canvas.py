@@ -52,7 +52,9 @@ class Canvas:
             ET.SubElement(group, "title").text = "\n".join(visible(line, spaces=False) for line in title.split("\n"))
         return group
 
-    def rect(self, x: float, y: float, width: float, height: float, kind: str, *, within: ET.Element, radius: float = 0) -> None:
+    def rect(
+        self, x: float, y: float, width: float, height: float, kind: str, *, within: ET.Element, radius: float = 0
+    ) -> None:
         """A box."""
         box = ET.SubElement(within, "rect", {"class": kind})
         for key, value in {"x": x, "y": y, "width": width, "height": height, "rx": radius}.items():

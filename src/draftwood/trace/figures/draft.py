@@ -7,7 +7,7 @@ from typing import Final, final
 
 from draftwood.core.draws import Draw
 from draftwood.trace.figures.canvas import SMALL
-from draftwood.trace.figures.scene import PITCH, Scene, colour_of
+from draftwood.trace.figures.scene import PITCH, Scene, colour_of, with_tokens
 from draftwood.trace.labels import number
 
 _GAP: Final = 16.0  # between iterations
@@ -108,7 +108,8 @@ def _level(scene: Scene, x: float, at: dict[int, float], rows: dict[int, float],
             canvas.text(x + columns.probs, y + 4, words, "quiet", size=SMALL)
         else:
             canvas.text(x + columns.probs, y + 4, f"p{node}", "quiet", size=SMALL)
-            scene.bar(x + columns.probs + NAME, y, columns.bar - NAME, nodes[node].draft, marked, "bar draft")
+            listed = with_tokens(nodes[node].draft, {nodes[n].token: nodes[n].draft_prob for n in scene.children[node]})
+            scene.bar(x + columns.probs + NAME, y, columns.bar - NAME, listed, marked, "bar draft")
         for child in scene.children[node]:
             kept = nodes[child].verdict == "accepted"
             canvas.curve((start, y), (end, rows[child]), "path" if kept else "line")

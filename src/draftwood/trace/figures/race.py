@@ -38,8 +38,8 @@ def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:
     canvas = Canvas("Autoregressive decoding and Draft & Verify", words, f"dw-race-{width}")
     canvas.text(_MARGIN, 26, "Autoregressive decoding and Draft & Verify", "head-line", size=13)
     half = (width - 3 * _MARGIN) / 2 if wide else width - 2 * _MARGIN
-    shown = min(_SHOWN, int((half - 20) // _STEP) - (0 if wide else 1))
-    _plain_schema(canvas, plain, _MARGIN, 48, half, shown - wide)
+    shown = min(_SHOWN, int((half - 6) // _STEP) - 1)  # behind the drafted tokens there is room for one more
+    _plain_schema(canvas, plain, _MARGIN, 48, half, 4)
     left, top = (2 * _MARGIN + half, 48.0) if wide else (_MARGIN, 228.0)
     bottom = _draft_schema(canvas, speculative, left, top, half, shown)
     end = max(plain.rounds[-1].end, speculative.rounds[-1].end)
@@ -47,7 +47,9 @@ def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:
     for name, trace in (("plain", plain), (speculative.method, speculative)):
         y = _lane(canvas, name, trace, y, width, end)
     _axis(canvas, y, width, end)
-    same = "both texts are equal" if plain.tokens == speculative.tokens else "the texts differ: two draws of one distribution"
+    same = (
+        "both texts are equal" if plain.tokens == speculative.tokens else "the texts differ: two draws of one distribution"
+    )
     if plain.tokens != speculative.tokens and speculative.verifier == "tolerance":
         same = "the texts differ: the tolerance verifier changes the text"
     canvas.text(_MARGIN, y + 50, same, "note")
@@ -127,7 +129,7 @@ def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
         canvas.text(middle, y + 44, sign, look, anchor="middle", size=15)
         if kept:
             _token(canvas, left, y + 16, f"y{place + 2}", words, "c3", scene.title(node), node=node)
-    if accepted <= len(chain) and (accepted < count + 1):
+    if accepted <= len(chain):
         words = scene.text(made.next_token)
         _token(canvas, x + 10 + accepted * _STEP, y + 16, f"y{accepted + 2}", words, "own",
                f"y{accepted + 2}: {words}\nthe target's own token", token=made.next_token)  # fmt: skip
@@ -146,7 +148,9 @@ def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: 
         title = f"round {made.number + 1}: {len(made.tokens)} tokens until {made.end * 1000:.1f} ms\n{text}"
         group = canvas.group("forward", title, round=made.number, end=made.end, tokens=len(made.tokens))
         wide = max(0.5, (made.end - start) * scale)
-        canvas.rect(_MARGIN + start * scale, y + 8, wide, _LANE - 6, "c3" if count else "own", within=group, radius=min(3, wide / 3))
+        canvas.rect(
+            _MARGIN + start * scale, y + 8, wide, _LANE - 6, "c3" if count else "own", within=group, radius=min(3, wide / 3)
+        )
         label = str(len(made.tokens))
         if wide > mono_width(label, SMALL) + 4:
             canvas.text(_MARGIN + start * scale + wide / 2, y + 24, label, within=group, anchor="middle", size=SMALL)

@@ -9,7 +9,7 @@ from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.draft import DraftColumns, draw_draft
 from draftwood.trace.figures.scene import PILL, PITCH, Scene
 from draftwood.trace.figures.target import draw_target
-from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts, width_of
+from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
 from draftwood.trace.labels import sans_width, shorten
 from draftwood.trace.records import Trace, TracedRound
 
@@ -32,8 +32,12 @@ def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
         ConfigError: there is no such round.
     """
     made = round_of(trace, number)
-    words = f"Round {made.number + 1}: {len(made.nodes) - 1} drafted tokens, {len(made.path)} accepted, one of the target's own."
-    canvas = Canvas(f"Round {made.number + 1} of {trace.method} with the {trace.verifier} verifier", words, f"dw{made.number}-{width}")
+    words = (
+        f"Round {made.number + 1}: {len(made.nodes) - 1} drafted tokens, {len(made.path)} accepted, one of the target's own."
+    )
+    canvas = Canvas(
+        f"Round {made.number + 1} of {trace.method} with the {trace.verifier} verifier", words, f"dw{made.number}-{width}"
+    )
     scene = Scene(trace, made, canvas)
     if width >= WIDE:
         return _in_one_row(scene)
@@ -100,7 +104,9 @@ def _in_one_row(scene: Scene) -> str:
         _head(scene, x, _TOP - 2, words)
     bottom = top + max(panel.height, tried.height) + 22
     start = _MARGIN + columns.label + 48
-    canvas.line([(output + 48, tried.last + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
+    canvas.line(
+        [(output + 48, tried.last + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True
+    )
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
     return canvas.finish(_with_heading(scene, output + 96 + _MARGIN), bottom + 48)
 

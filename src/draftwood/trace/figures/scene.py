@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Final, final
 
 from draftwood.trace.figures.canvas import SMALL, Canvas
-from draftwood.trace.labels import mono_width, number, shorten, token_text
-from draftwood.trace.records import Distribution, TracedRound, Trial
-from draftwood.trace.records import Trace as TraceRecord
+from draftwood.trace.labels import mono_width, shorten, token_text
+from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
 PITCH: Final = 34.0  # from row to row
 PILL: Final = 22.0  # height of a token
@@ -24,7 +23,7 @@ _COLOURS: Final = 6
 class Scene:
     """A round and the canvas on which it is drawn."""
 
-    trace: TraceRecord
+    trace: Trace
     round: TracedRound
     canvas: Canvas
 
@@ -106,7 +105,9 @@ class Scene:
             return
         lines = [f"{self.text(t)}  {p:.6g}" for t, p in zip(given.tokens, given.probs, strict=True)]
         title = "\n".join([*lines, f"all others  {given.rest:.6g}"])
-        group = self.canvas.group(name, title, tokens=" ".join(map(str, given.tokens)), probs=" ".join(map(repr, given.probs)))
+        group = self.canvas.group(
+            name, title, tokens=" ".join(map(str, given.tokens)), probs=" ".join(map(repr, given.probs))
+        )
         self.canvas.rect(x, y - BAR / 2, width, BAR, "frame", within=group)
         left = x
         for rank, (token, prob) in enumerate(zip(given.tokens, given.probs, strict=True)):
@@ -118,6 +119,15 @@ class Scene:
                 if wide >= 12 and words != "…":
                     self.canvas.text(left + wide / 2, y + 4, words, within=group, anchor="middle", size=SMALL)
             left += wide
+
+
+def with_tokens(given: Distribution | None, more: Mapping[int, float | None]) -> Distribution | None:
+    """A distribution that also lists these tokens, with the probabilities that the trace has of them."""
+    if given is None:
+        return None
+    extra = {token: prob for token, prob in more.items() if prob is not None and token not in given.tokens}
+    rest = max(0.0, given.rest - sum(extra.values()))
+    return Distribution(tokens=[*given.tokens, *extra], probs=[*given.probs, *extra.values()], rest=rest)
 
 
 def colour_of(depth: int) -> str:
@@ -133,7 +143,3 @@ def numbers_of(trial: Trial, verifier: str) -> list[tuple[str, float]]:
         "uniform number": trial.uniform,
     }  # fmt: skip
     return [(name, value) for name, value in named.items() if value is not None]
-
-
-def chance_of(value: float | None) -> str:
-    return "" if value is None else number(value)

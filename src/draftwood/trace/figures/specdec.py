@@ -9,7 +9,7 @@ from typing import Final, final
 from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.scene import PILL, Scene
-from draftwood.trace.labels import mono_width, number, shorten, visible
+from draftwood.trace.labels import mono_width, number, sans_width, shorten, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound
 
 _MARGIN: Final = 16.0
@@ -86,7 +86,7 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
     for line in _wrapped(visible(trace.source_text, spaces=False), width - 2 * _MARGIN):
         canvas.text(_MARGIN, y, line, "code")
         y += 18
-    places, y = positions_of(made), y + 10
+    places, y, used = positions_of(made), y + 10, 0.0
     widths = [_width(scene, place) for place in places]
     label = 104.0 if width >= 700 else 0.0
     start, column = 0, _prefix_width(scene)
@@ -96,8 +96,9 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
             room -= widths[stop] + _GAP
             stop += 1
         y = _system(scene, y, label, (places[start:stop], widths[start:stop]), column if start == 0 else 0.0)
+        used = max(used, width - room)
         start = stop
-    return canvas.finish(width, y)
+    return canvas.finish(max(min(width, used), 700 if width >= 700 else 348), y)
 
 
 def _wrapped(text: str, width: float) -> list[str]:
@@ -138,9 +139,7 @@ def _tail(text: str, width: float) -> str:
     return out[::-1]
 
 
-def _system(
-    scene: Scene, y: float, label: float, columns: tuple[list[Position], list[float]], prefix: float
-) -> float:
+def _system(scene: Scene, y: float, label: float, columns: tuple[list[Position], list[float]], prefix: float) -> float:
     """One line of positions, with all five rows; returns the lower edge."""
     canvas, (places, widths) = scene.canvas, columns
     on_top = 0.0 if label else 16.0
@@ -148,7 +147,9 @@ def _system(
     tops = [y + sum(heights[:row]) + (row + 1) * on_top + row * 8 for row in range(len(ROWS))]
     for row, name in enumerate(ROWS):
         at = tops[row] + 18 if label else tops[row] - 3
-        canvas.text(_MARGIN, at, name, "head-line", size=SMALL)
+        group = canvas.group("row-name")
+        canvas.rect(_MARGIN, at - 11, sans_width(name, SMALL), 14, "mat", within=group)
+        canvas.text(_MARGIN, at, name, "head-line", within=group, size=SMALL)
     x = _MARGIN + label
     if prefix:
         _prefix_cells(scene, x, tops, prefix)

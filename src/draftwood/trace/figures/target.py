@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from draftwood.trace.figures.canvas import SMALL
-from draftwood.trace.figures.scene import Scene, colour_of
+from draftwood.trace.figures.scene import Scene, colour_of, with_tokens
 from draftwood.trace.labels import mono_width, shorten
 
 BOX: Final = 34.0  # width of the target
@@ -43,4 +43,5 @@ def draw_target(scene: Scene, x: float, rows: dict[int, float], width: float, la
         canvas.line([(left + BOX, y), (start - 3, y)])
         canvas.text(start, y + 4, f"q{node}", "quiet", size=SMALL)
         marked = {nodes[child].token: colour_of(nodes[child].depth) for child in scene.children[node]}
-        scene.bar(start + NAME, y, x + width - start - NAME, nodes[node].target, marked, "bar target-probs")
+        listed = with_tokens(nodes[node].target, {nodes[n].token: nodes[n].target_prob for n in scene.children[node]})
+        scene.bar(start + NAME, y, x + width - start - NAME, listed, marked, "bar target-probs")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from draftwood.trace.figures.canvas import SMALL
-from draftwood.trace.figures.scene import PILL, Scene, colour_of
+from draftwood.trace.figures.scene import PILL, Scene, colour_of, with_tokens
 from draftwood.trace.labels import number, shorten
 from draftwood.trace.records import Choice, Distribution, Trial
 
@@ -137,7 +137,8 @@ def _named_bar(
     value: float | None = None,
 ) -> None:  # fmt: skip
     scene.canvas.text(columns.left, y + 4, name, "quiet", size=SMALL)
-    scene.bar(columns.left + _NAME, y, columns.bar, given, marked, "bar residual")
+    listed = given if value is None else with_tokens(given, dict.fromkeys(marked, value))
+    scene.bar(columns.left + _NAME, y, columns.bar, listed, marked, "bar residual")
     if value is not None:
         scene.canvas.text(columns.left + _NAME + columns.bar + 5, y + 4, number(value), "quiet", size=10.5)
 
