@@ -11,6 +11,7 @@ WORDS = [" the", " a", " little", " girl", " named", " Lily", ".", " She", " lov
          " he", " saw", " big", " tree", " was", " very", " happy", "\n", " day", " Once"]  # fmt: skip
 
 
+PROMPT = [4, 1, 0]
 SOURCE = "Millionen von Autofahrern werden sich Sorgen um ihre Sicherheit machen."
 
 
@@ -47,7 +48,7 @@ class Maker:
         tokens, parents, depths, dists, level = [root], [None], [0], [self.distributions()], [0]
         for width in self.widths if self.draws else ():
             new = []
-            for place in range(width):
+            for _ in range(width):
                 parent = self.rng.choice(level)
                 taken = {tokens[n] for n in range(len(tokens)) if parents[n] == parent}
                 free = [0 if t in taken else p for t, p in enumerate(dists[parent][1])]
@@ -142,7 +143,9 @@ class Maker:
         texts = dict(enumerate(self.words))
         return Trace(
             target="toy target", draft="toy draft", method=method, verifier=self.verifier,
-            shape=f"{max(self.widths)}x{len(self.widths)}" if self.draws else None, temperature=1.0, seed=0, prompt=[23, 1, 0],
-            source=[1, 2] if self.verifier == "tolerance" else [], tokens=tokens, prompt_text="".join(self.words[t] for t in (23, 1, 0)), source_text=SOURCE * (self.verifier == "tolerance"),
+            shape=f"{max(self.widths)}x{len(self.widths)}" if self.draws else None, temperature=1.0, seed=0,
+            prompt=PROMPT,
+            source=[1, 2] if self.verifier == "tolerance" else [], tokens=tokens,
+            prompt_text="".join(self.words[t] for t in PROMPT), source_text=SOURCE * (self.verifier == "tolerance"),
             text="".join(self.words[t] for t in tokens), texts=texts, rounds=made,
         )  # fmt: skip

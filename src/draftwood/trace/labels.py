@@ -41,13 +41,13 @@ def visible(text: str, *, spaces: bool = True) -> str:
 
 
 def token_text(trace: Trace, token: int) -> str:
-    """The visible text of a token; its id in ``‹ ›`` where it has none."""
-    return visible(trace.texts.get(token, "")) or f"‹{token}›"
+    """The visible text of a token; its id in angle quotes where it has none."""
+    return visible(trace.texts.get(token, "")) or f"\u2039{token}\u203a"
 
 
 def is_plain(text: str) -> bool:
     """Whether the width of the text is known in all fonts; else figures force it."""
-    return all(" " <= char <= "ɏ" or char in "␣↵⇥…′″‴✓✗⟨⟩‹›→−·≥≤" for char in text)
+    return all(" " <= char <= "ɏ" or char in "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤" for char in text)
 
 
 def mono_width(text: str, size: float) -> float:

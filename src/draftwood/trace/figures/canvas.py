@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Final, final
 
@@ -42,12 +42,14 @@ class Canvas:
         self.lines = ET.SubElement(self.root, "g")
         self.shapes = ET.SubElement(self.root, "g")
 
-    def group(self, kind: str, title: str = "", *, within: ET.Element | None = None, **data: object) -> ET.Element:
+    def group(
+        self, kind: str, title: str = "", *, data: Mapping[str, object] | None = None, within: ET.Element | None = None
+    ) -> ET.Element:
         """A group of shapes; ``title`` appears where the pointer rests, ``data`` becomes ``data-`` attributes."""
         group = ET.SubElement(self.shapes if within is None else within, "g", {"class": kind})
-        for key, value in data.items():
+        for key, value in (data or {}).items():
             if value is not None:
-                group.set("data-" + key.replace("_", "-"), visible(str(value), spaces=False))
+                group.set("data-" + key, visible(str(value), spaces=False))
         if title:
             ET.SubElement(group, "title").text = "\n".join(visible(line, spaces=False) for line in title.split("\n"))
         return group

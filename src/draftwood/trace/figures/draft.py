@@ -1,4 +1,4 @@
-"""The left part of figure 1: per iteration the tokens that the draft model reads, its distributions, and what they brought."""
+"""The left part of figure 1: what the draft model reads in each iteration, its distributions, and what they bring."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def draw_draft(scene: Scene, x: float, y: float, columns: DraftColumns) -> Draft
 def _iteration(scene: Scene, x: float, span: tuple[float, float], depth: int, columns: DraftColumns) -> None:
     """The name of an iteration, and the box of its stochastic beam."""
     canvas, colour, (top, bottom) = scene.canvas, colour_of(depth + 1), span
-    group = canvas.group("iteration", iteration=depth + 1)
+    group = canvas.group("iteration", data={"iteration": depth + 1})
     if columns.label:
         canvas.rect(x, top + 3, columns.label - 12, bottom - top - 6, colour, within=group, radius=6)
         canvas.text(x + (columns.label - 12) / 2, (top + bottom) / 2 + 5, str(depth + 1), "head-line", within=group,
@@ -113,9 +113,9 @@ def _level(scene: Scene, x: float, at: dict[int, float], rows: dict[int, float],
         for child in scene.children[node]:
             kept = nodes[child].verdict == "accepted"
             canvas.curve((start, y), (end, rows[child]), "path" if kept else "line")
-    for node in {child for node in at for child in scene.children[node]}:
-        scene.pill(end, rows[node], columns.pill, node)
-        _numbers(scene, end + columns.pill + 6, rows[node], node)
+    for child in sorted(child for node in at for child in scene.children[node]):
+        scene.pill(end, rows[child], columns.pill, child)
+        _numbers(scene, end + columns.pill + 6, rows[child], child)
 
 
 def _numbers(scene: Scene, x: float, y: float, node: int) -> None:

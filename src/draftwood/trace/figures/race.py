@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from draftwood.core.errors import ConfigError
@@ -56,9 +57,11 @@ def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:
     return canvas.finish(width, y + 66)
 
 
-def _token(canvas: Canvas, x: float, y: float, name: str, words: str, kind: str, title: str, **data: object) -> None:
+def _token(
+    canvas: Canvas, x: float, y: float, name: str, words: str, kind: str, title: str, data: Mapping[str, object]
+) -> None:
     """A token with its name in front, such as ``y3``."""
-    group = canvas.group("node " + ("untried" if kind == "faint-pill" else ""), title, **data)
+    group = canvas.group("node " + ("untried" if kind == "faint-pill" else ""), title, data=data)
     look = {"faint-pill": "plain"}.get(kind, kind)
     canvas.rect(x, y - PILL / 2, _PILL, PILL, f"pill {look}", within=group, radius=PILL / 2)
     canvas.text(x + 7, y + 4, name, "quiet", within=group, size=10.5)
@@ -77,7 +80,7 @@ def _plain_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
     for place, item in enumerate(made):
         left = x + 10 + place * _STEP
         for name, words, row in ((place + 1, [root, *texts][place], y + 128), (place + 2, texts[place], y + 16)):
-            _token(canvas, left, row, f"y{name}", words, "plain", f"y{name}: {words}")
+            _token(canvas, left, row, f"y{name}", words, "plain", f"y{name}: {words}", {})
         canvas.line([(left + _PILL / 2, y + 116), (left + _PILL / 2, y + 96)], arrow=True)
         canvas.line([(left + _PILL / 2, y + 50), (left + _PILL / 2, y + 29)], arrow=True)
         canvas.text(left + _PILL / 2 + 6, y + 44, f"{item.end * 1000:.0f} ms", "quiet", size=10.5)
@@ -108,31 +111,31 @@ def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
     scene, chain = Scene(trace, made, canvas), _drafted_chain(made)
     first = max(0, min(len(made.path) - 1, len(chain) - count)) if len(made.path) >= count else 0
     chain, accepted = chain[first : first + count], len(made.path) - first
-    frame = canvas.group("model", f"round {made.number + 1}", round=made.number)
+    frame = canvas.group("model", f"round {made.number + 1}", data={"round": made.number})
     canvas.rect(x, y + 50, width, 30, "target", within=frame, radius=8)
     canvas.text(x + width / 2, y + 69, "verify, executed in parallel", "head-line", within=frame, anchor="middle")
     canvas.rect(x, y + 142, width, 30, "plain", within=frame, radius=8)
     canvas.text(x + width / 2, y + 161, "draft", "head-line", within=frame, anchor="middle")
-    root = scene.text(made.nodes[chain[0] if not chain else (made.nodes[chain[0]].parent or 0)].token) if chain else scene.text(
-        made.nodes[0].token)  # fmt: skip
-    _token(canvas, x + 10, y + 206, "y1", root, "plain", f"y1: {root}")
+    above = (made.nodes[chain[0]].parent or 0) if chain else 0
+    root = scene.text(made.nodes[above].token)
+    _token(canvas, x + 10, y + 206, "y1", root, "plain", f"y1: {root}", {"node": above})
     canvas.line([(x + 10 + _PILL / 2, y + 194), (x + 10 + _PILL / 2, y + 174)], arrow=True)
     for place, node in enumerate(chain):
         left, words = x + 10 + place * _STEP, scene.text(made.nodes[node].token)
         kept, after = place < accepted, place > accepted
         kind = "faint-pill" if after else "c3" if kept else "c2"
-        _token(canvas, left, y + 110, f"y{place + 2}", words, kind, scene.title(node), node=node)
+        _token(canvas, left, y + 110, f"y{place + 2}", words, kind, scene.title(node), {"node": node})
         middle = left + _PILL / 2
         canvas.line([(middle, y + 142), (middle, y + 123)], arrow=True)
         canvas.line([(middle, y + 99), (middle, y + 82)], arrow=True)
-        sign, look = ("✓", "yes") if kept else ("–", "never") if after else ("✗", "no")
+        sign, look = ("✓", "yes") if kept else ("-", "never") if after else ("✗", "no")
         canvas.text(middle, y + 44, sign, look, anchor="middle", size=15)
         if kept:
-            _token(canvas, left, y + 16, f"y{place + 2}", words, "c3", scene.title(node), node=node)
+            _token(canvas, left, y + 16, f"y{place + 2}", words, "c3", scene.title(node), {"node": node})
     if accepted <= len(chain):
         words = scene.text(made.next_token)
         _token(canvas, x + 10 + accepted * _STEP, y + 16, f"y{accepted + 2}", words, "own",
-               f"y{accepted + 2}: {words}\nthe target's own token", token=made.next_token)  # fmt: skip
+               f"y{accepted + 2}: {words}\nthe target's own token", {"token": made.next_token})  # fmt: skip
     return y + 218
 
 
@@ -146,7 +149,7 @@ def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: 
         count = len(made.path)
         text = visible(made.text)
         title = f"round {made.number + 1}: {len(made.tokens)} tokens until {made.end * 1000:.1f} ms\n{text}"
-        group = canvas.group("forward", title, round=made.number, end=made.end, tokens=len(made.tokens))
+        group = canvas.group("forward", title, data={"round": made.number, "end": made.end, "tokens": len(made.tokens)})
         wide = max(0.5, (made.end - start) * scale)
         canvas.rect(
             _MARGIN + start * scale, y + 8, wide, _LANE - 6, "c3" if count else "own", within=group, radius=min(3, wide / 3)

@@ -96,7 +96,8 @@ def _in_one_row(scene: Scene) -> str:
     output = verdicts.right + 26
     draw_output(scene, output, 96, tried, top - 12)
     heads = [
-        (_MARGIN, "Draft|iteration"), (_MARGIN + columns.label, "Input|token"), (_MARGIN + columns.probs, "Draft model|probability"),
+        (_MARGIN, "Draft|iteration"), (_MARGIN + columns.label, "Input|token"),
+        (_MARGIN + columns.probs, "Draft model|probability"),
         (_MARGIN + columns.drafted, "Draft|token"), (target, "Target model|probability"),
         (verdicts.left, TITLES.get(scene.trace.verifier, "Verification")), (output, "Output|token"),
     ]  # fmt: skip

@@ -74,11 +74,12 @@ class Scene:
         """A node of the tree: its number and its token, around the height ``y``."""
         item, trial = self.round.nodes[node], self.trials.get(node)
         fate = {"not tried": "untried"}.get(item.verdict, item.verdict)
-        group = self.canvas.group(
-            f"node {fate}", self.title(node), node=node, token=item.token, verdict=item.verdict,
-            target_prob=item.target_prob, draft_prob=item.draft_prob,
-            chance=None if trial is None else trial.chance, uniform=None if trial is None else trial.uniform,
-        )  # fmt: skip
+        data = {
+            "node": node, "token": item.token, "verdict": item.verdict, "target-prob": item.target_prob,
+            "draft-prob": item.draft_prob, "chance": None if trial is None else trial.chance,
+            "uniform": None if trial is None else trial.uniform,
+        }  # fmt: skip
+        group = self.canvas.group(f"node {fate}", self.title(node), data=data)
         colour = "plain" if item.depth == 0 else colour_of(item.depth)
         self._pill(group, x, y, width, str(node), self.text(item.token), colour)
 
@@ -87,7 +88,7 @@ class Scene:
         made = self.round
         source = "the residual of the target's distribution" if made.next_is_residual else "the target's distribution"
         title = f"{self.text(made.next_token)} (token {made.next_token})\nthe target's own token, from {source}"
-        group = self.canvas.group(f"node {kind}", title, token=made.next_token, verdict="own")
+        group = self.canvas.group(f"node {kind}", title, data={"token": made.next_token, "verdict": "own"})
         self._pill(group, x, y, width, str(len(made.nodes)), self.text(made.next_token), "own")
 
     def _pill(self, group: ET.Element, x: float, y: float, width: float, label: str, words: str, colour: str) -> None:
@@ -105,9 +106,8 @@ class Scene:
             return
         lines = [f"{self.text(t)}  {p:.6g}" for t, p in zip(given.tokens, given.probs, strict=True)]
         title = "\n".join([*lines, f"all others  {given.rest:.6g}"])
-        group = self.canvas.group(
-            name, title, tokens=" ".join(map(str, given.tokens)), probs=" ".join(map(repr, given.probs))
-        )
+        data = {"tokens": " ".join(map(str, given.tokens)), "probs": " ".join(map(repr, given.probs))}
+        group = self.canvas.group(name, title, data=data)
         self.canvas.rect(x, y - BAR / 2, width, BAR, "frame", within=group)
         left = x
         for rank, (token, prob) in enumerate(zip(given.tokens, given.probs, strict=True)):

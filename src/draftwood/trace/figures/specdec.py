@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -14,6 +14,7 @@ from draftwood.trace.records import Distribution, Trace, TracedRound
 
 _MARGIN: Final = 16.0
 _GAP: Final = 12.0
+_WRAPPED: Final = 880  # the source sentence is no wider
 _BEST: Final = 3  # candidates of a position
 _LONGEST: Final = 130.0  # width of a column's text
 ROWS: Final = ("decoder input", "draft", "spec-verify", "output", "next input")
@@ -83,7 +84,7 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
     title = f"Round {made.number + 1}: draft all masks at once, verify in one forward"
     canvas.text(_MARGIN, 26, title if width > 600 else f"Round {made.number + 1}: draft and verify", "head-line", size=14)
     y = 50.0
-    for line in _wrapped(visible(trace.source_text, spaces=False), width - 2 * _MARGIN):
+    for line in _wrapped(visible(trace.source_text, spaces=False), min(width, _WRAPPED) - 2 * _MARGIN):
         canvas.text(_MARGIN, y, line, "code")
         y += 18
     places, y, used = positions_of(made), y + 10, 0.0
@@ -98,7 +99,7 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
         y = _system(scene, y, label, (places[start:stop], widths[start:stop]), column if start == 0 else 0.0)
         used = max(used, width - room)
         start = stop
-    return canvas.finish(max(min(width, used), 700 if width >= 700 else 348), y)
+    return canvas.finish(width if width < _WRAPPED else max(used, _WRAPPED), y)
 
 
 def _wrapped(text: str, width: float) -> list[str]:
@@ -176,7 +177,16 @@ def _column(scene: Scene, x: float, tops: list[float], width: float, place: Posi
     if place.drafted is not None:
         token = scene.round.nodes[place.drafted].token
         kind = "c3" if place.kept else "c2" if place.reached else "plain"
-        _cell(scene, x, tops[1], width, scene.text(token), kind, scene.title(place.drafted), node=place.drafted, token=token)
+        _cell(
+            scene,
+            x,
+            tops[1],
+            width,
+            scene.text(token),
+            kind,
+            scene.title(place.drafted),
+            {"node": place.drafted, "token": token},
+        )
     _verified(scene, x, tops[2], width, place)
     if place.output is None:
         _cell(scene, x, tops[3], width, "[BLANK]", "plain", "not used: behind the first rejection")
@@ -185,13 +195,22 @@ def _column(scene: Scene, x: float, tops: list[float], width: float, place: Posi
     own = not place.kept
     title = f"{scene.text(place.output)}\n" + ("the target's own token" if own else "drafted and kept")
     for row in (3, 4):
-        _cell(scene, x, tops[row], width, scene.text(place.output), "own" if own else "c3", title, token=place.output)
+        _cell(scene, x, tops[row], width, scene.text(place.output), "own" if own else "c3", title, {"token": place.output})
 
 
-def _cell(scene: Scene, x: float, y: float, width: float, words: str, kind: str, title: str, **data: object) -> None:
+def _cell(
+    scene: Scene,
+    x: float,
+    y: float,
+    width: float,
+    words: str,
+    kind: str,
+    title: str,
+    data: Mapping[str, object] | None = None,
+) -> None:
     if not words:
         return
-    group = scene.canvas.group("cell", title, **data)
+    group = scene.canvas.group("cell", title, data=data)
     scene.canvas.rect(x, y + 4, width, PILL, kind, within=group, radius=4)
     look = "quiet" if words in ("[MASK]", "[BLANK]") else "code"
     fitting = shorten(words, width - 10, 12.0)
@@ -201,7 +220,7 @@ def _cell(scene: Scene, x: float, y: float, width: float, words: str, kind: str,
 def _verified(scene: Scene, x: float, y: float, width: float, place: Position) -> None:
     """The target's best tokens with their probabilities, below the verdict on the drafted one."""
     canvas, height = scene.canvas, _BEST * 17.0 + 30
-    group = canvas.group("verified", accepted=place.kept, output=place.output)
+    group = canvas.group("verified", data={"accepted": place.kept, "output": place.output})
     canvas.rect(x, y + 2, width, height, "card" if place.reached else "plain", within=group, radius=4)
     if not place.reached:
         canvas.text(x + width / 2, y + 6 + height / 2, "[BLANK]", "quiet", within=group, anchor="middle", size=SMALL)

@@ -15,9 +15,12 @@ _NAME: Final = 34.0  # "q12''" in front of a distribution
 _VALUE: Final = 40.0  # the candidate's probability behind it
 _CHILD: Final = 28.0  # height of a child that is compared with the target's choice
 TITLES: Final = {
-    "recursive": "Recursive rejection sampling", "traversal": "Traversal, leaves first", "coupled": "Match the target's choice",
-    "greedy": "Match the target's choice", "tolerance": "Near the target's best",
-}  # fmt: skip
+    "recursive": "Recursive rejection sampling",
+    "traversal": "Traversal, leaves first",
+    "coupled": "Match the target's choice",
+    "greedy": "Match the target's choice",
+    "tolerance": "Near the target's best",
+}
 
 
 @final
@@ -91,7 +94,7 @@ def _rejected_below(scene: Scene, parent: int) -> int:
 
 
 def _prime(letter: str, node: int, times: int) -> str:
-    return f"{letter}{node}" + (("", "′", "″", "‴")[times] if times <= 3 else f"′{times}")
+    return f"{letter}{node}" + (("", "\u2032", "\u2033", "\u2034")[times] if times <= 3 else f"\u2032{times}")
 
 
 def _trials(scene: Scene, y: float, columns: VerdictColumns, kept: dict[int, float]) -> float:
@@ -113,10 +116,11 @@ def _trial(scene: Scene, y: float, columns: VerdictColumns, trial: Trial, parent
     """``q`` above ``p`` with the candidate marked, the candidate, and the outcome with its numbers below."""
     node = scene.round.nodes[trial.node]
     marked = {node.token: colour_of(node.depth)}
-    group = scene.canvas.group(
-        "trial", node=trial.node, target_prob=trial.target_prob, draft_prob=trial.draft_prob, chance=trial.chance,
-        uniform=trial.uniform, accepted=trial.accepted,
-    )  # fmt: skip
+    data = {
+        "node": trial.node, "target-prob": trial.target_prob, "draft-prob": trial.draft_prob, "chance": trial.chance,
+        "uniform": trial.uniform, "accepted": trial.accepted,
+    }  # fmt: skip
+    group = scene.canvas.group("trial", data=data)
     _named_bar(scene, columns, y + 13, _prime("q", parent, times), trial.residual, marked, trial.target_prob)
     if trial.proposal is not None:
         _named_bar(scene, columns, y + 32, _prime("p", parent, times), trial.proposal, marked, trial.draft_prob)
@@ -173,8 +177,8 @@ def _choices(scene: Scene, y: float, columns: VerdictColumns, kept: dict[int, fl
 def _choice(scene: Scene, y: float, columns: VerdictColumns, choice: Choice) -> None:
     words = scene.text(choice.token)
     noise = "" if choice.noise is None else f"\nGumbel noise {choice.noise:.6g}"
-    group = scene.canvas.group("choice", f"the target's choice after node {choice.node}: {words}{noise}", node=choice.node,
-                               token=choice.token, noise=choice.noise)  # fmt: skip
+    title = f"the target's choice after node {choice.node}: {words}{noise}"
+    group = scene.canvas.group("choice", title, data={"node": choice.node, "token": choice.token, "noise": choice.noise})
     given = scene.round.nodes[choice.node].target
     marked = dict.fromkeys(choice.kept, "c1") | {choice.token: "own"}
     _named_bar(scene, columns, y + 13, f"q{choice.node}", given, marked)
