@@ -27,6 +27,8 @@ def visible(text: str, *, spaces: bool = True) -> str:
         text: any text: HTML, control characters, bidi controls and lone surrogates included.
         spaces: show blanks as ``␣``; else they stay as they are.
     """
+    if text.isascii() and text.isprintable():
+        return text.replace(" ", "␣") if spaces else text
     out, marks = [], 0
     for char in text:
         category = unicodedata.category(char)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Final, final
 
@@ -49,7 +50,8 @@ class Canvas:
         group = ET.SubElement(self.shapes if within is None else within, "g", {"class": kind})
         for key, value in (data or {}).items():
             if value is not None:
-                group.set("data-" + key, visible(str(value), spaces=False))
+                words = f"{value:.6g}" if isinstance(value, float) else str(value)
+                group.set("data-" + key, visible(words, spaces=False))
         if title:
             ET.SubElement(group, "title").text = "\n".join(visible(line, spaces=False) for line in title.split("\n"))
         return group
@@ -104,6 +106,7 @@ class Canvas:
         return ET.tostring(self.root, encoding="unicode") + "\n"
 
 
+@cache
 def style() -> str:
     """The style sheet of all figures."""
     return files("draftwood.trace.figures").joinpath("figure.css").read_text(encoding="utf-8")

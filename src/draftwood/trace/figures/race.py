@@ -40,7 +40,7 @@ def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:
     canvas.text(_MARGIN, 26, "Autoregressive decoding and Draft & Verify", "head-line", size=13)
     half = (width - 3 * _MARGIN) / 2 if wide else width - 2 * _MARGIN
     shown = min(_SHOWN, int((half - 6) // _STEP) - 1)  # behind the drafted tokens there is room for one more
-    _plain_schema(canvas, plain, _MARGIN, 48, half, 4)
+    _plain_schema(canvas, plain, _MARGIN, 48, half, min(4, shown + 1))
     left, top = (2 * _MARGIN + half, 48.0) if wide else (_MARGIN, 228.0)
     bottom = _draft_schema(canvas, speculative, left, top, half, shown)
     end = max(plain.rounds[-1].end, speculative.rounds[-1].end)
@@ -98,11 +98,12 @@ def _drafted_chain(made: TracedRound) -> list[int]:
 
 
 def example_of(trace: Trace) -> TracedRound:
-    """The first round that accepts a token and rejects a later one; else the one that accepts most."""
-    for made in trace.rounds:
-        if made.path and len(_drafted_chain(made)) > len(made.path):
-            return made
-    return max(trace.rounds, key=lambda made: (len(made.path), -made.number))
+    """The round that shows most: it rejects a token, and accepts many."""
+
+    def shows(made: TracedRound) -> tuple[bool, int]:
+        return any(node.verdict == "rejected" for node in made.nodes) and bool(made.path), len(made.path)
+
+    return max(trace.rounds, key=shows)
 
 
 def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float, count: int) -> float:
@@ -143,8 +144,12 @@ def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: 
     """A row of boxes, one for each forward of the target, from its start to its end in time."""
     scale, start = (width - 2 * _MARGIN) / end, 0.0
     tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
-    words = f"{name}: {len(trace.rounds)} forwards, {tokens} tokens, {last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"
-    canvas.text(_MARGIN, y, shorten(words, width - 2 * _MARGIN, SMALL), "code", size=SMALL)
+    words = [f"{name}: {len(trace.rounds)} forwards, {tokens} tokens,", f"{last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"]
+    if mono_width(" ".join(words), SMALL) <= width - 2 * _MARGIN:
+        words = [" ".join(words)]
+    for line in words:
+        canvas.text(_MARGIN, y, shorten(line, width - 2 * _MARGIN, SMALL), "code", size=SMALL)
+        y += 15 if line != words[-1] else 0
     for made in trace.rounds:
         count = len(made.path)
         text = visible(made.text)
@@ -173,4 +178,4 @@ def _axis(canvas: Canvas, y: float, width: float, end: float) -> None:
         words = f"{tick * step:g}" + (" ms" if tick == ticks - 1 else "")
         anchor = "start" if tick == 0 else "end" if x + 24 > width - _MARGIN else "middle"
         canvas.text(x, y + 18, words, "quiet", anchor=anchor, size=10.5)
-    canvas.text(_MARGIN, y + 34, "one box is one forward of the target; the number is its new tokens", "note", size=10.5)
+    canvas.text(_MARGIN, y + 34, "a box: one forward; the number: its new tokens", "note", size=10.5)

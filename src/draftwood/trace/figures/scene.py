@@ -106,7 +106,7 @@ class Scene:
             return
         lines = [f"{self.text(t)}  {p:.6g}" for t, p in zip(given.tokens, given.probs, strict=True)]
         title = "\n".join([*lines, f"all others  {given.rest:.6g}"])
-        data = {"tokens": " ".join(map(str, given.tokens)), "probs": " ".join(map(repr, given.probs))}
+        data = {"tokens": " ".join(map(str, given.tokens)), "probs": " ".join(f"{prob:.6g}" for prob in given.probs)}
         group = self.canvas.group(name, title, data=data)
         self.canvas.rect(x, y - BAR / 2, width, BAR, "frame", within=group)
         left = x

@@ -27,9 +27,10 @@ def draw_target(scene: Scene, x: float, rows: dict[int, float], width: float, la
     top, bottom = min(rows.values()) - 16, max(rows.values()) + 16
     group = canvas.group("target-model", f"one forward of {scene.trace.target} reads all {len(nodes)} nodes")
     canvas.rect(left, top, BOX, bottom - top, "target", within=group, radius=8)
-    words, step = ("target" if bottom - top < 200 else "target model"), 15.0
+    step = 15.0
+    words = next((words for words in ("target model", "target") if bottom - top > (len(words) + 1) * step), "T")
     height = (top + bottom) / 2 - (len(words) - 1) * step / 2 + 4
-    for place, letter in enumerate(words if bottom - top > len(words) * step else "T"):
+    for place, letter in enumerate(words):
         if letter != " ":
             canvas.text(left + BOX / 2, height + place * step, letter, "code", within=group, anchor="middle")
     start = left + BOX + _ARROW
