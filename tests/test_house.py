@@ -20,6 +20,7 @@ FLOORS = [
     ["core"],
     ["runners"],
     ["draft", "verify", "loading"],
+    ["trace"],
     ["engine"],
     ["api", "translation"],
     ["hf", "train", "exactness", "tune"],
