@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (348, 760, 1360)
 HOSTILE = ["<script>alert(1)</script>", "\u202eevil\u2066", "</text></svg><img src=x onerror=alert(1)>", "a&b", '"q"', "\x00\x1b[31m", "\ud800",
            "日本語のとても長いことば", "שלום", "👩‍👩‍👧", "a" + "\u0301" * 40, "]]>", "", " " * 30, "\r\n", "{{x}}"]  # fmt: skip
+
+
+def stopped(trace):
+    """The trace with a reason why its trees were not larger."""
+    return replace(trace, rounds=[replace(made, stop="another level does not pay, given what it costs") for made in trace.rounds])
+
+
 ROUND = Maker(3).trace(12)
 CASES = {
     "rsd-s": ROUND,
@@ -25,6 +33,7 @@ CASES = {
     "wide": Maker(6, widths=(12, 12, 2)).trace(4, "rsd-c"),
     "chain": Maker(2, widths=(1,) * 10, agreement=0.97).trace(5, "chain"),
     "coupled": Maker(4, verifier="coupled", agreement=1).trace(8, "shared-noise"),
+    "stopped": stopped(Maker(7).trace(3)),
     "nothing": Maker(1, draws=False, verifier="coupled").trace(4, "ar"),
     "tolerance": Maker(8, widths=(1,) * 9, verifier="tolerance", agreement=0.97).trace(5, "block"),
     "hostile": Maker(9, words=HOSTILE).trace(8),
@@ -142,7 +151,7 @@ def test_bars_are_as_long_as_their_probabilities():
         frame, *parts = group.findall(f"{SVG}rect")
         probs = [float(prob) for prob in group.get("data-probs").split()]
         drawn = [float(part.get("width")) / float(frame.get("width")) for part in parts]
-        assert drawn == pytest.approx([p for p in probs if p * float(frame.get("width")) >= 0.3], abs=0.01)
+        assert drawn == pytest.approx([p for p in probs if p * float(frame.get("width")) >= 0.8], abs=0.01)
     shown = [group.get("data-tokens").split()[0] for group in groups(draw_round(ROUND, 0), "target-probs")]
     assert shown == [str(node.target.tokens[0]) for node in made.nodes]
 
@@ -251,12 +260,11 @@ def test_race_and_translation_in_the_terminal():
         describe_round(ROUND, 0, width=39)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [380, 800, 1400])
+@pytest.mark.parametrize(("width", "dark"), [(380, False), (800, False), (1400, False), (1400, True)])
 def test_in_chromium_no_text_overlaps_and_all_can_be_read(browser, tmp_path, width, dark):
     browser.size(width, 1200, dark=dark)
-    for name in CASES:
-        for place, svg in enumerate(itertools.islice(figures(name, {380: 348, 800: 760, 1400: 1360}[width]), 4)):
+    for name in ["rsd-s"] if dark else CASES:
+        for place, svg in enumerate(itertools.islice(figures(name, {380: 348, 800: 760, 1400: 1360}[width]), 2)):
             path = tmp_path / f"{name}-{place}.svg"
             path.write_text(svg, encoding="utf-8")
             browser.open(path)

@@ -46,7 +46,8 @@ def describe_round(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
         lines.append(f"  token {len(made.nodes)} {token_text(trace, made.next_token)} drawn from {source}: {_best(trace, made.next_from)}")
     out = [*(made.nodes[node].token for node in made.path), made.next_token]
     lines += ["", "output: " + " ".join(token_text(trace, token) for token in out)]
-    lines.append("ms: " + ", ".join(f"{stage} {seconds * 1000:.1f}" for stage, seconds in made.seconds.items()))
+    if made.seconds:
+        lines.append("ms: " + ", ".join(f"{stage} {seconds * 1000:.1f}" for stage, seconds in made.seconds.items()))
     if made.stop:
         lines.append(f"tree ended: {visible(made.stop, spaces=False)}")
     return _fitted(lines, width)

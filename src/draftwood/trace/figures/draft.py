@@ -90,7 +90,7 @@ def _iteration(scene: Scene, x: float, span: tuple[float, float], depth: int, co
     else:
         canvas.rect(x, top - 16, 86, 16, colour, within=group, radius=6)
         canvas.text(x + 7, top - 4, f"iteration {depth + 1}", "code", within=group, size=SMALL)
-    if scene.trace.method == "rsd-s":
+    if scene.beam:
         left = x + columns.probs + columns.bar + 8
         beam = canvas.group("beam", "stochastic beam search over all distributions of this iteration")
         canvas.rect(left, top + 1, columns.lines - 16, bottom - top - 2, "sbs", within=beam, radius=6)
@@ -104,7 +104,7 @@ def _level(scene: Scene, x: float, at: dict[int, float], rows: dict[int, float],
         scene.pill(x + columns.label, y, columns.pill, node)
         marked = {nodes[child].token: colour_of(nodes[child].depth) for child in scene.children[node]}
         if nodes[node].draft is None:
-            words = "copied" if scene.round.draw == Draw.POINT_MASS else "not kept"
+            words = "copied" if scene.round.draw == Draw.POINT_MASS else f"p{node}   -"
             canvas.text(x + columns.probs, y + 4, words, "quiet", size=SMALL)
         else:
             canvas.text(x + columns.probs, y + 4, f"p{node}", "quiet", size=SMALL)

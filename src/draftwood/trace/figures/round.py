@@ -17,7 +17,7 @@ WIDE: Final = 1360  # from this width on, all columns stand in one row
 MIDDLE: Final = 760  # from this width on, draft above verification; below, one part under the other
 NARROW: Final = 348  # the least width
 _MARGIN: Final = 16.0
-_TOP: Final = 84.0  # below title and column heads
+_TOP: Final = 94.0  # below title and column heads
 
 
 def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
@@ -61,8 +61,9 @@ def _heading(scene: Scene, width: float) -> None:
     shape = f" {trace.shape}" if trace.shape else ""
     line = f"Round {made.number + 1}: {trace.method}{shape}, {trace.verifier} verifier, temperature {trace.temperature:g}"
     scene.canvas.text(_MARGIN, 26, _fitting(line, width, 14), "head-line", size=14)
-    seconds = ", ".join(f"{stage} {value * 1000:.1f}" for stage, value in made.seconds.items())
-    rest = f"{len(made.tokens)} new tokens from one forward of the target; ms: {seconds}"
+    rest = f"{len(made.tokens)} new tokens from one forward of the target"
+    if made.seconds:
+        rest += "; ms: " + ", ".join(f"{stage} {value * 1000:.1f}" for stage, value in made.seconds.items())
     scene.canvas.text(_MARGIN, 44, _fitting(rest, width, 12), "note")
     if made.stop:
         scene.canvas.text(_MARGIN, 60, shorten(f"tree ended: {made.stop}", width - 2 * _MARGIN, SMALL), "quiet", size=SMALL)
@@ -94,7 +95,7 @@ def _in_one_row(scene: Scene) -> str:
     verdicts = VerdictColumns(target + 250 + 28, 130, 96)
     tried = draw_verdicts(scene, top, verdicts)
     output = verdicts.right + 26
-    draw_output(scene, output, 96, tried, top - 12)
+    end = draw_output(scene, output, 96, tried, top - 12)
     heads = [
         (_MARGIN, "Draft|iteration"), (_MARGIN + columns.label, "Input|token"),
         (_MARGIN + columns.probs, "Draft model|probability"),
@@ -103,10 +104,10 @@ def _in_one_row(scene: Scene) -> str:
     ]  # fmt: skip
     for x, words in heads:
         _head(scene, x, _TOP - 2, words)
-    bottom = top + max(panel.height, tried.height) + 22
+    bottom = max(top + max(panel.height, tried.height), end + PILL) + 22
     start = _MARGIN + columns.label + 48
     canvas.line(
-        [(output + 48, tried.last + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True
+        [(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True
     )
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
     return canvas.finish(_with_heading(scene, output + 96 + _MARGIN), bottom + 48)
@@ -138,9 +139,9 @@ def _in_two_rows(scene: Scene) -> str:
     tried = draw_verdicts(scene, lower, verdicts)
     output = verdicts.right + 22
     _head(scene, output, lower - 26, "Output|token")
-    draw_output(scene, output, 92, tried, lower - 10)
-    bottom = lower + max(tried.height, len(rows) * 26 + 10) + 18
-    _back(scene, bottom, top, output + 46, tried.last)
+    end = draw_output(scene, output, 92, tried, lower - 10)
+    bottom = max(lower + max(tried.height, len(rows) * 26 + 10), end + PILL) + 18
+    _back(scene, bottom, top, output + 46, end)
     return scene.canvas.finish(_with_heading(scene, output + 92 + _MARGIN), bottom + 48)
 
 

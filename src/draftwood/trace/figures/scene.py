@@ -38,6 +38,11 @@ class Scene:
             row.sort(key=lambda child: self.round.nodes[child].rank)
         return below
 
+    @property
+    def beam(self) -> bool:
+        """Whether children were chosen among all candidates of a level at once."""
+        return self.trace.method == "rsd-s"
+
     @cached_property
     def levels(self) -> list[list[int]]:
         """Node numbers by depth."""
@@ -50,7 +55,10 @@ class Scene:
         return {trial.node: trial for trial in self.round.trials}
 
     def inputs(self, depth: int) -> list[int]:
-        """Nodes of a level that the draft model read: those with a distribution or with children."""
+        """Nodes of a level that the draft model read. A stochastic beam reads whole levels; of others it is known of nodes
+        with a distribution or with children."""
+        if self.beam and depth + 1 < len(self.levels):
+            return self.levels[depth]
         return [n for n in self.levels[depth] if self.children[n] or self.round.nodes[n].draft is not None]
 
     def text(self, token: int) -> str:
@@ -112,7 +120,7 @@ class Scene:
         left = x
         for rank, (token, prob) in enumerate(zip(given.tokens, given.probs, strict=True)):
             wide = min(width * prob, x + width - left)
-            if wide >= 0.3:
+            if wide >= 0.8:
                 kind = marked.get(token, "part" if rank % 2 == 0 else "part2")
                 self.canvas.rect(left, y - BAR / 2, wide, BAR, kind, within=group)
                 words = shorten(self.text(token), wide - 4, SMALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
 
 from draftwood.trace.figures.canvas import SMALL
@@ -189,14 +190,19 @@ def _choice(scene: Scene, y: float, columns: VerdictColumns, choice: Choice) -> 
 
 
 def draw_output(scene: Scene, x: float, width: float, panel: VerdictPanel, top: float) -> float:
-    """The column of output tokens, each level with its verdict; returns the lower edge."""
+    """The column of output tokens, each level with its verdict where verdicts come in the order of the text.
+
+    Returns:
+        The lower edge.
+    """
     scene.pill(x, top, width, 0)
-    for place, node in enumerate([*scene.round.path, None]):
-        y = panel.last if node is None else panel.kept.get(node, top + (place + 1) * (PILL + 6))
-        if node is None:
-            scene.own_pill(x, y, width)
-        else:
-            scene.pill(x, y, width, node)
-        if node is None or node in panel.kept:
-            scene.canvas.line([(panel.right + 2, y), (x - 3, y)], "line", arrow=True)
-    return max(panel.last, top) + PILL
+    heights = [panel.kept.get(node, 0.0) for node in scene.round.path] + [panel.last]
+    ordered = all(below - above >= PILL + 4 for above, below in pairwise([top, *heights]))
+    if not ordered:
+        heights = [top + (place + 1) * (PILL + 8) for place in range(len(heights))]
+    for node, y in zip(scene.round.path, heights, strict=False):
+        scene.pill(x, y, width, node)
+    scene.own_pill(x, heights[-1], width)
+    for y in heights if ordered else ():
+        scene.canvas.line([(panel.right + 2, y), (x - 3, y)], "line", arrow=True)
+    return heights[-1]

@@ -116,7 +116,7 @@ class TracePage extends HTMLElement {
     this.slider.max = this.rounds.length;
     this.width = 0;
     this.clock.set(this.clock.end);
-    this.choose(this.rounds.length ? this.texts[text].first : -1);
+    this.choose(Math.min(this.texts[text].first, this.rounds.length - 1));
     this.resized();
   }
 
