@@ -146,7 +146,9 @@ def _cost(rounds: Sequence[TracedRound]) -> list[str]:
     total = sum(seconds.values())
     if total <= 0:
         return []
-    parts = [f"{stage} {1e3 * seconds[stage] / len(timed):.1f} ms ({100 * seconds[stage] / total:.0f} %)" for stage in STAGES]
+    parts = [
+        f"{stage} {1e3 * seconds[stage] / len(timed):.1f} ms ({100 * seconds[stage] / total:.0f} %)" for stage in STAGES
+    ]
     return [
         f"A round took {1e3 * total / len(timed):.1f} ms: {', '.join(parts)}; a token took {1e3 * _token(timed):.1f} ms.",
     ]
@@ -169,7 +171,7 @@ def _more(trace: Trace, rounds: Sequence[TracedRound]) -> list[str]:
     bound = f"A draft equal to the target would bring at most {found.perfect + 1:.2f} tokens a round with trees this deep"
     lines.append(bound + (f", {(found.perfect + 1) / per_round:.1f} tokens/s at this cost." if per_round > 0 else "."))
     if found.sibling is not None:
-        pays = f"; it pays if it takes less than {1e3 * found.sibling.high * token:.2f} ms" if token > 0 else ""
+        pays = f"; it cannot pay if it takes more than {1e3 * found.sibling.high * token:.2f} ms" if token > 0 else ""
         lines.append(f"Another sibling at the end of every path would bring {_range(found.sibling)} tokens a round{pays}.")
     pays = f"; it pays if it takes less than {1e3 * found.level * token:.2f} ms" if token > 0 else ""
     lines.append(
