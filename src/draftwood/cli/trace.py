@@ -119,10 +119,8 @@ def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], 
 
     if not sentence.strip():
         raise ConfigError("the sentence is empty: give a sentence to translate")
-    defaults = {
-        f.name: f.default for classes in translate_settings.SECTIONS.values() for cls in classes for f in fields(cls)
-    }
-    settings = translate_settings.Settings.of({**defaults, **{name: options[name] for name in options if name in given}})
+    wanted = {name: value for name, value in options.items() if name in given}
+    settings = translate_settings.Settings.of({**translate_settings.defaults(), **wanted})
     opened = settings.open()
     translator = opened.translator
     request = translator.request(translator.encode(sentence), opened.limits(settings), 0)

@@ -1,4 +1,4 @@
-"""What a trace says about speed, in about ten lines: what depths and ranks brought, what a round cost, what more would bring.
+"""What a trace says about speed: what depths and ranks brought, what a round cost, what more drafting would bring.
 
 The expectations and their derivations are in :mod:`draftwood.trace.chances`. A gain of ``g`` tokens a round pays if it costs
 less than ``g`` times the seconds of a token (``docs/adaptive.md`` derives this rule).
@@ -30,7 +30,7 @@ class Expectation:
         nodes: their number.
         perfect: accepted tokens of a draft equal to the target, with trees as deep as these: at most their mean depth.
         sibling: of one more child at the end of every path, where there were children; None where it is not known.
-        leaf: share of rounds that ended at a leaf below the root, where another level might have gone on.
+        leaf: share of rounds that ended at a leaf below the root and not with the text, so another level might go on.
         inner: share of nodes with children on the paths at which one was accepted.
     """
 
@@ -66,7 +66,7 @@ def expect(trace: Trace) -> Expectation:
                 if (chance := first_child(trace, one, node)) is not None:
                     firsts.append(chance)
         passed += len(one.path)
-        leaves += bool(one.path) and one.path[-1] not in parents
+        leaves += bool(one.path) and one.path[-1] not in parents and len(one.tokens) > len(one.path)
         if (chance := next_sibling(trace, one, noise, vocab)) is not None:
             siblings.append(chance)
     return Expectation(
@@ -146,9 +146,7 @@ def _cost(rounds: Sequence[TracedRound]) -> list[str]:
     total = sum(seconds.values())
     if total <= 0:
         return []
-    parts = [
-        f"{stage} {1e3 * seconds[stage] / len(timed):.1f} ms ({100 * seconds[stage] / total:.0f} %)" for stage in STAGES
-    ]
+    parts = [f"{stage} {1e3 * spent / len(timed):.1f} ms ({100 * spent / total:.0f} %)" for stage, spent in seconds.items()]
     return [
         f"A round took {1e3 * total / len(timed):.1f} ms: {', '.join(parts)}; a token took {1e3 * _token(timed):.1f} ms.",
     ]

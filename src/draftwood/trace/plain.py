@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
 
 
 @cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """The fields of a dataclass and their types."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
@@ -71,12 +71,14 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return float(value) if hint is float else value
 
 
-def _is(kind: type, value: Any) -> bool:
+def _is(kind: Any, value: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is not str or is_unicode(value))
+    if kind is str:
+        return isinstance(value, str) and is_unicode(value)
+    return isinstance(value, kind)
 
 
 def _record(cls: type[Any], value: Any, where: str) -> Any:
