@@ -36,6 +36,7 @@ from draftwood.loading.models import eos_of
 from draftwood.loading.profile import Profile, ProfileKey
 from draftwood.runners.protocols import Runner
 from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceLike, trace_settings
 
 
@@ -138,6 +139,15 @@ class Session(ABC):
         decoder, resolved = self._with_method(method, sampling)
         kept = trace_settings(trace)
         return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self._draft_runner, kept=kept)
+
+    def traced(
+        self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
+    ) -> list[Trace]:
+        """The traces of requests; arguments as for :meth:`recorder`."""
+        decoder, _ = self._with_method(method, sampling)
+        made = self.recorder(requests, sampling, method, trace=trace)
+        decoder.generate(requests, sampling, watch=made.take)
+        return made.traces()
 
     def _with_method(self, method: MethodLike | None, sampling: Sampling) -> tuple[Decoder, Method]:
         resolved = self.method(method, temperature=sampling.temperature)

@@ -107,7 +107,9 @@ class RoundArrays:
     def target_probs(self, row: int) -> list[float]:
         """The probability of each node's token at its parent, by the target."""
         tree = self.tree
-        return self.target[row, tree.parents[row], tree.tokens[row]].double().exp().clamp_(max=1.0).tolist()
+        found = self.target[row, tree.parents[row], tree.tokens[row]]
+        probs: list[float] = found.double().exp().clamp_(max=1.0).tolist()
+        return probs
 
     def draft_probs(self, row: int) -> list[float]:
         """The same by the draft; only where a draft model gave distributions."""

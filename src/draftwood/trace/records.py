@@ -6,6 +6,7 @@ the draft tree: node 0 is the root, and parents come before their children.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final
 
@@ -44,6 +45,7 @@ class Node:
         target: the target's distribution after it; None where it was not computed or not kept.
         draft: the draft's distribution after it, from which its children come; None at leaves and for drafts without.
         noise: with shared noise, the Gumbel noise of its token at its position; else None.
+        certain: it was chosen, not drawn, so its ``Q`` is one token: in hybrid trees some nodes, in point-mass trees all.
     """
 
     token: int
@@ -56,6 +58,7 @@ class Node:
     target: Distribution | None
     draft: Distribution | None
     noise: float | None = None
+    certain: bool = False
 
 
 @final
@@ -193,3 +196,13 @@ class Trace:
     remarks: list[str] = field(default_factory=list)
     beta: int | None = None
     tau: float | None = None
+
+
+def largest_token(rounds: Iterable[TracedRound]) -> int:
+    """The largest token id in stored rounds."""
+    found = 0
+    for one in rounds:
+        stored = [kept for node in one.nodes for kept in (node.target, node.draft) if kept is not None]
+        ids = [one.next_token, *(node.token for node in one.nodes), *(token for kept in stored for token in kept.tokens)]
+        found = max(found, *ids)
+    return found
