@@ -38,7 +38,9 @@ class Browser:
         """Until the expression is true; its value."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda driver: driver.execute_script(f"return {code}"))
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(
+            lambda driver: driver.execute_script(f"return {code}")
+        )
 
     def problems(self):
         """Errors and refused requests that the browser reported since the last call."""

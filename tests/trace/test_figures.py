@@ -17,13 +17,18 @@ from tests.trace.builder import Maker
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (348, 760, 1360)
-HOSTILE = ["<script>alert(1)</script>", "\u202eevil\u2066", "</text></svg><img src=x onerror=alert(1)>", "a&b", '"q"', "\x00\x1b[31m", "\ud800",
-           "日本語のとても長いことば", "שלום", "👩‍👩‍👧", "a" + "\u0301" * 40, "]]>", "", " " * 30, "\r\n", "{{x}}"]  # fmt: skip
+HOSTILE = [
+    "<script>alert(1)</script>", "\u202eevil\u2066", "</text></svg><img src=x onerror=alert(1)>", "a&b", '"q"',
+    "\x00\x1b[31m", "\ud800", "日本語のとても長いことば", "שלום", "👩\u200d👧", "a" + "\u0301" * 40, "]]>", "", " " * 30,
+    "\r\n", "{{x}}",
+]  # fmt: skip
 
 
 def stopped(trace):
     """The trace with a reason why its trees were not larger."""
-    return replace(trace, rounds=[replace(made, stop="another level does not pay, given what it costs") for made in trace.rounds])
+    return replace(
+        trace, rounds=[replace(made, stop="another level does not pay, given what it costs") for made in trace.rounds]
+    )
 
 
 ROUND = Maker(3).trace(12)
@@ -65,7 +70,9 @@ def boxes(svg):
 def overlapping(found):
     """Pairs of texts whose boxes share more than rounding."""
     pairs = itertools.combinations(found, 2)
-    return [(a[4], b[4]) for a, b in pairs if min(a[2], b[2]) - max(a[0], b[0]) > 0.6 and min(a[3], b[3]) - max(a[1], b[1]) > 0.6]
+    return [
+        (a[4], b[4]) for a, b in pairs if min(a[2], b[2]) - max(a[0], b[0]) > 0.6 and min(a[3], b[3]) - max(a[1], b[1]) > 0.6
+    ]
 
 
 def figures(name, width):
@@ -165,7 +172,9 @@ def test_verifiers_that_match_show_the_targets_choice():
     trace = CASES["coupled"]
     for place, made in enumerate(trace.rounds):
         found = groups(draw_round(trace, place), "choice")
-        assert [(int(g.get("data-node")), int(g.get("data-token"))) for g in found] == [(c.node, c.token) for c in made.choices]
+        assert [(int(g.get("data-node")), int(g.get("data-token"))) for g in found] == [
+            (c.node, c.token) for c in made.choices
+        ]
 
 
 def test_the_race_counts_forwards_and_tokens():
@@ -199,7 +208,7 @@ def test_markup_and_controls_in_tokens_are_text(width):
         tags = {element.tag.removeprefix(SVG) for element in parsed(svg).iter()}
         assert tags <= {"svg", "title", "desc", "style", "defs", "marker", "path", "g", "rect", "text"}
         assert not re.findall("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800\x00\x1b]", svg)
-        assert not [key for element in parsed(svg).iter() for key in element.keys() if key.startswith("on")]
+        assert not [key for element in parsed(svg).iter() for key in element.attrib if key.startswith("on")]
         svg.encode("utf-8")
     joined = "".join(figures("hostile", width))
     assert "⟨U+202E⟩evil" in joined
@@ -277,6 +286,7 @@ def test_in_chromium_no_text_overlaps_and_all_can_be_read(browser, tmp_path, wid
             assert min(box[5] for box in found) >= 10
             assert max(box[2] for box in found) <= browser.js("return document.documentElement.width.baseVal.value")
             ink, card = browser.js(
-                "return ['text', '.card'].map((s) => getComputedStyle(document.querySelector(s)).fill.match(/\\d+/g).map(Number))"
+                "return ['text', '.card'].map((s) => document.querySelector(s))"
+                ".map((e) => getComputedStyle(e).fill.match(/\\d+/g).map(Number))"
             )
             assert (sum(ink) > sum(card)) == dark

@@ -1,4 +1,4 @@
-"""The page in Chromium, opened from a file: it plays, its figures are the trace's, the keyboard is enough, nothing is fetched."""
+"""The page in Chromium, from a file: it plays, its figures are the trace's, the keyboard is enough, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def shown_rounds(browser):
 
 def drawn_nodes(browser):
     """Numbers of the nodes of the round's figure on the page."""
-    found = browser.js(
-        "return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))"
-    )
+    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
     return {int(node["node"]): node for node in found}
 
 
 def assert_drawn(browser, made):
-    browser.wait(f"document.querySelector('div[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{made.number}-')")
+    browser.wait(
+        f"document.querySelector('div[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{made.number}-')"
+    )
     nodes = drawn_nodes(browser)
     assert set(nodes) == set(range(len(made.nodes)))
     for number, node in nodes.items():
@@ -81,7 +81,9 @@ def test_a_click_on_a_round_opens_its_figure(opened):
 
 def test_the_text_is_the_traces_and_drafted_tokens_are_marked(opened):
     assert opened.js("return document.querySelector('dw-text .text').textContent") == shown(TEXT.prompt_text + TEXT.text)
-    parts = opened.js("return [...document.querySelectorAll('dw-text .round')].map((r) => [...r.children].map((p) => p.className))")
+    parts = opened.js(
+        "return [...document.querySelectorAll('dw-text .round')].map((r) => [...r.children].map((p) => p.className))"
+    )
     assert parts == [["drafted"] * len(made.path) + ["own"] for made in TEXT.rounds]
 
 
@@ -95,7 +97,8 @@ def test_the_tree_shows_every_verdict(opened):
 
 def test_the_histogram_counts_accepted_lengths(opened):
     rows = opened.js(
-        "return [...document.querySelectorAll('dw-histogram tbody tr')].map((r) => [...r.children].slice(0, 2).map((c) => +c.textContent))"
+        "return [...document.querySelectorAll('dw-histogram tbody tr')]"
+        ".map((r) => [...r.children].slice(0, 2).map((c) => +c.textContent))"
     )
     lengths = [len(made.path) for made in TEXT.rounds]
     assert rows == [[k, lengths.count(k)] for k in range(max(lengths) + 1)]
@@ -125,7 +128,9 @@ def test_the_race_runs_on_one_clock(opened):
     time_of = TEXT.rounds[4].end
     opened.js("document.querySelector('dw-page').clock.set(arguments[0])", time_of)
     plain = sum(made.end <= time_of + 1e-9 for made in PLAIN.rounds)
-    counts = opened.js("const p = document.querySelector('dw-page'); return [p.plainCount.textContent, p.fastCount.textContent]")
+    counts = opened.js(
+        "const p = document.querySelector('dw-page'); return [p.plainCount.textContent, p.fastCount.textContent]"
+    )
     assert f"{plain} forwards, {plain} tokens" in counts[0]
     assert f"5 forwards, {sum(len(made.tokens) for made in TEXT.rounds[:5])} tokens" in counts[1]
     assert opened.js("return document.querySelectorAll('.forward').length") == len(PLAIN.rounds) + len(TEXT.rounds)
@@ -134,9 +139,14 @@ def test_the_race_runs_on_one_clock(opened):
 def test_a_german_sentence_is_shown_round_by_round(opened):
     assert GERMAN.source_text in opened.js("return document.querySelector('[lang=de]').textContent")
     for index in (0, 4):
-        opened.js("const p = document.querySelector('dw-page'); p.germanRound.value = arguments[0]; p.germanRound.onchange()", index)
+        opened.js(
+            "const p = document.querySelector('dw-page'); p.germanRound.value = arguments[0]; p.germanRound.onchange()",
+            index,
+        )
         opened.wait(f"document.querySelector('[aria-labelledby^=\"dw-spec{index}-\"]')")
-        words = opened.js("return [...document.querySelectorAll('[aria-labelledby^=dw-spec] .verified')].map((v) => v.dataset.output)")
+        words = opened.js(
+            "return [...document.querySelectorAll('[aria-labelledby^=dw-spec] .verified')].map((v) => v.dataset.output)"
+        )
         made = GERMAN.rounds[index]
         assert [w for w in words if w is not None] == [str(token) for token in made.tokens]
 
@@ -159,7 +169,7 @@ def test_the_keyboard_is_enough(opened):
     press(opened, Keys.SPACE)
     press(opened, "-", Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     reached = shown_rounds(opened)
-    assert 2 <= reached
+    assert reached >= 2
     assert opened.js("return document.querySelector('dw-page').speed.value") == "0.5"
     for _ in range(8):
         press(opened, Keys.TAB)
@@ -189,7 +199,8 @@ def test_at_every_width_nothing_overlaps_and_axe_finds_nothing_serious(browser, 
         )  # fmt: skip
         assert not overlapping(found)
     sizes = browser.js(
-        "return [...document.querySelectorAll('svg.dw-figure')].map((s) => s.getBoundingClientRect().width / s.viewBox.baseVal.width)"
+        "return [...document.querySelectorAll('svg.dw-figure')]"
+        ".map((s) => s.getBoundingClientRect().width / s.viewBox.baseVal.width)"
     )
     assert min(sizes) >= 0.88  # the smallest text has 10 pixels
     assert not serious(browser)

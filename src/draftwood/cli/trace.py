@@ -33,6 +33,10 @@ class TraceOptions:
     )
     input: Path | None = field(default=None, metadata={"help": "show a file that --json wrote, without any model"})
     json: Path | None = field(default=None, metadata={"help": "write the traces to this file"})
+    html: Path | None = field(
+        default=None, metadata={"help": "write a page that plays the texts, one file that reads nothing from a network"}
+    )
+    svg: Path | None = field(default=None, metadata={"help": "write the figures of the rounds to this folder"})
     compare: bool = field(default=False, metadata={"help": "trace plain decoding of the PROMPT too"})
     explain: bool = field(default=False, metadata={"help": "say what depths and ranks brought, and what more would bring"})
 
@@ -54,7 +58,8 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT and show every round: the tree, the probabilities, the verdicts and the seconds.
 
     A line of a tree holds a token, its mark, and the probabilities p (draft) and q (target). The marks are + accepted,
-    x rejected and . never tried. With --json or --explain the rounds are not printed.
+    x rejected and . never tried. With --json,
+    --html, --svg or --explain the rounds are not printed.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
@@ -73,7 +78,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
 def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[str]) -> None:
     """Refuse options that would have no effect."""
     if wanted.input is not None:
-        others = sorted(given - {"input", "explain"})
+        others = sorted(given - {"input", "explain", "html", "svg"})
         if prompt is not None or others:
             other = "a prompt" if prompt is not None else f"--{others[0].replace('_', '-')}"
             raise ConfigError(f"--input shows a file, but {other} was given too: leave one of them out")
@@ -134,11 +139,12 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
         write_traces(wanted.json, traces)
         click.echo(f"{sum(len(trace.rounds) for trace in traces)} rounds are in {wanted.json}.", err=True)
+    _draw(traces, wanted)
     if wanted.explain:
         from draftwood.trace.explain import explain
 
         text = "\n\n".join("\n".join(explain(trace)) for trace in traces)
-    elif wanted.json is None:
+    elif wanted.json is None and wanted.html is None and wanted.svg is None:
         from draftwood.cli.trace_text import trace_text
 
         text = "\n\n".join(map(trace_text, traces))
@@ -146,3 +152,16 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
         return
     with standard_output():
         click.echo(text)
+
+
+def _draw(traces: list[Trace], wanted: TraceOptions) -> None:
+    """Write the page and the figures."""
+    if wanted.html is not None:
+        from draftwood.trace.page import write_page
+
+        write_page(wanted.html, traces)
+        click.echo(f"The page is in {wanted.html}: open it in a browser.", err=True)
+    if wanted.svg is not None:
+        from draftwood.trace.figures import write_figures
+
+        click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)

@@ -43,7 +43,10 @@ def describe_round(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
     ]
     source = "the residual" if made.next_is_residual else f"q{made.path[-1] if made.path else 0}"
     if not made.choices:
-        lines.append(f"  token {len(made.nodes)} {token_text(trace, made.next_token)} drawn from {source}: {_best(trace, made.next_from)}")
+        lines.append(
+            f"  token {len(made.nodes)} {token_text(trace, made.next_token)} drawn from {source}: "
+            + _best(trace, made.next_from)
+        )
     out = [*(made.nodes[node].token for node in made.path), made.next_token]
     lines += ["", "output: " + " ".join(token_text(trace, token) for token in out)]
     if made.seconds:
@@ -77,7 +80,9 @@ def _tree(trace: Trace, made: TracedRound) -> Iterator[str]:
     def walk(node: int, indent: str) -> Iterator[str]:
         for child in below[node]:
             last, item = child == below[node][-1], made.nodes[child]
-            numbers = [f"{name} {number(v)}" for name, v in (("p", item.draft_prob), ("q", item.target_prob)) if v is not None]
+            numbers = [
+                f"{name} {number(v)}" for name, v in (("p", item.draft_prob), ("q", item.target_prob)) if v is not None
+            ]
             branch = f"{indent}{'└─' if last else '├─'}{_SIGNS[item.verdict]} {child} {token_text(trace, item.token)}"
             yield f"{branch:<44} {'  '.join(numbers)}"
             yield from walk(child, indent + ("   " if last else "│  "))
@@ -128,7 +133,9 @@ def describe_race(plain: Trace, speculative: Trace, *, width: int = _WIDTH) -> s
     end, lines = max(plain.rounds[-1].end, speculative.rounds[-1].end), []
     for name, trace in (("plain", plain), (speculative.method, speculative)):
         tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
-        lines.append(f"{name}: {len(trace.rounds)} forwards, {tokens} tokens, {last * 1000:.0f} ms, {tokens / last:.0f} tokens/s")
+        lines.append(
+            f"{name}: {len(trace.rounds)} forwards, {tokens} tokens, {last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"
+        )
         lane, start = "", 0
         for made in trace.rounds:
             stop = round(made.end / end * (width - 2))
@@ -139,7 +146,9 @@ def describe_race(plain: Trace, speculative: Trace, *, width: int = _WIDTH) -> s
     lines.append("0 ms" + f"{end * 1000:.0f} ms".rjust(width - 4))
     made = example_of(speculative)
     drafted = [f"{token_text(trace, made.nodes[node].token)} ✓" for node in made.path]
-    lines.append(f"round {made.number + 1}: {' '.join(drafted)} {token_text(speculative, made.next_token)} (the target's own)")
+    lines.append(
+        f"round {made.number + 1}: {' '.join(drafted)} {token_text(speculative, made.next_token)} (the target's own)"
+    )
     return _fitted(lines, width)
 
 
@@ -159,7 +168,9 @@ def describe_specdec(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
     for position in positions_of(made):
         drafted = "" if position.drafted is None else token_text(trace, made.nodes[position.drafted].token)
         sign = "✓" if position.kept else "✗" if position.reached and drafted else " "
-        listed = ", ".join(token_text(trace, token) + ("" if p is None else f" {number(p)}") for token, p in position.candidates)
+        listed = ", ".join(
+            token_text(trace, token) + ("" if p is None else f" {number(p)}") for token, p in position.candidates
+        )
         verified = f"{sign} {listed}" if position.reached else "  [BLANK]"
         out = "[MASK]" if position.output is None else token_text(trace, position.output)
         lines.append(f"{drafted:<18}{verified:<44}{out}")

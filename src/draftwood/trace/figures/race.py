@@ -144,7 +144,10 @@ def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: 
     """A row of boxes, one for each forward of the target, from its start to its end in time."""
     scale, start = (width - 2 * _MARGIN) / end, 0.0
     tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
-    words = [f"{name}: {len(trace.rounds)} forwards, {tokens} tokens,", f"{last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"]
+    words = [
+        f"{name}: {len(trace.rounds)} forwards, {tokens} tokens,",
+        f"{last * 1000:.0f} ms, {tokens / last:.0f} tokens/s",
+    ]
     if mono_width(" ".join(words), SMALL) <= width - 2 * _MARGIN:
         words = [" ".join(words)]
     for line in words:

@@ -106,9 +106,7 @@ def _in_one_row(scene: Scene) -> str:
         _head(scene, x, _TOP - 2, words)
     bottom = max(top + max(panel.height, tried.height), end + PILL) + 22
     start = _MARGIN + columns.label + 48
-    canvas.line(
-        [(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True
-    )
+    canvas.line([(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
     _feedback(scene, (start + output) / 2, bottom + 18, "middle")
     return canvas.finish(_with_heading(scene, output + 96 + _MARGIN), bottom + 48)
 

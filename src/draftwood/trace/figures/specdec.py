@@ -43,7 +43,7 @@ class Position:
 
 
 def positions_of(made: TracedRound) -> list[Position]:
-    """The places after the root: one for every drafted token of the chain, and one for the target's own."""
+    """The positions after the root: one for every drafted token of the chain, and one for the target's own."""
     chain: list[int] = []
     while below := [n for n, node in enumerate(made.nodes) if node.parent == (chain[-1] if chain else 0)]:
         on_path = [n for n in below if n in made.path]
@@ -87,16 +87,16 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
     for line in _wrapped(visible(trace.source_text, spaces=False), min(width, _WRAPPED) - 2 * _MARGIN):
         canvas.text(_MARGIN, y, line, "code")
         y += 18
-    places, y, used = positions_of(made), y + 10, 0.0
-    widths = [_width(scene, place) for place in places]
+    positions, y, used = positions_of(made), y + 10, 0.0
+    widths = [_width(scene, place) for place in positions]
     label = 104.0 if width >= 700 else 0.0
     start, column = 0, _prefix_width(scene)
-    while start < len(places):
+    while start < len(positions):
         room, stop = width - 2 * _MARGIN - label - (column if start == 0 else 0), start
-        while stop < len(places) and (stop == start or room >= widths[stop] + _GAP):
+        while stop < len(positions) and (stop == start or room >= widths[stop] + _GAP):
             room -= widths[stop] + _GAP
             stop += 1
-        y = _system(scene, y, label, (places[start:stop], widths[start:stop]), column if start == 0 else 0.0)
+        y = _system(scene, y, label, (positions[start:stop], widths[start:stop]), column if start == 0 else 0.0)
         used = max(used, width - room)
         start = stop
     return canvas.finish(width if width < _WRAPPED else max(used, _WRAPPED), y)
@@ -142,7 +142,7 @@ def _tail(text: str, width: float) -> str:
 
 def _system(scene: Scene, y: float, label: float, columns: tuple[list[Position], list[float]], prefix: float) -> float:
     """One line of positions, with all five rows; returns the lower edge."""
-    canvas, (places, widths) = scene.canvas, columns
+    canvas, (positions, widths) = scene.canvas, columns
     on_top = 0.0 if label else 16.0
     heights = (30.0, 30.0, _BEST * 17.0 + 34, 30.0, 30.0)
     tops = [y + sum(heights[:row]) + (row + 1) * on_top + row * 8 for row in range(len(ROWS))]
@@ -155,7 +155,7 @@ def _system(scene: Scene, y: float, label: float, columns: tuple[list[Position],
     if prefix:
         _prefix_cells(scene, x, tops, prefix)
         x += prefix + _GAP
-    for place, width in zip(places, widths, strict=True):
+    for place, width in zip(positions, widths, strict=True):
         middle = x + width / 2
         canvas.line([(middle, tops[0] + 15), (middle, tops[4] + 15)], "dotted")
         _column(scene, x, tops, width, place)

@@ -17,6 +17,7 @@ from draftwood.core.errors import ConfigError, named
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.canvas import style
 from draftwood.trace.figures.race import example_of
+from draftwood.trace.figures.write import is_plain, is_translation, race_of
 from draftwood.trace.labels import token_text, visible
 from draftwood.trace.page.pieces import pieces_of, shown
 from draftwood.trace.records import Trace, TracedRound
@@ -25,6 +26,7 @@ from draftwood.trace.text import describe_round, describe_specdec
 LAYOUTS: Final = {0: 348, 740: 760, 1250: 1360}  # the least width of the page: the width that figures are drawn for
 _RACES: Final = {0: 348, 740: 740, 1250: 1250}
 _CHUNK: Final = 10  # rounds that are unpacked at once
+_POLICY: Final = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _SCRIPTS: Final = ("source.js", "parts.js", "page.js")
 
 
@@ -50,25 +52,15 @@ def page(traces: Sequence[Trace]) -> str:
     _check(traces)
     script = "\n".join(_asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    data = "\n".join(
-        f'<script type="text/plain" id="dw-{name}">{packed}</script>' for name, packed in _blocks(traces)
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; {_POLICY}"
+    data = "\n".join(f'<script type="text/plain" id="dw-{name}">{packed}</script>' for name, packed in _blocks(traces))
+    return Template(_asset("page.html")).substitute(
+        policy=escape(policy), style=_asset("page.css") + style(), data=data, script=script
     )
-    return Template(_asset("page.html")).substitute(policy=escape(policy), style=_asset("page.css") + style(), data=data, script=script)
 
 
 def _asset(name: str) -> str:
     return files("draftwood.trace.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def is_plain(trace: Trace) -> bool:
-    """Whether nothing was drafted in any round."""
-    return all(len(made.nodes) == 1 for made in trace.rounds)
-
-
-def is_translation(trace: Trace) -> bool:
-    """Whether the text translates a source sentence."""
-    return bool(trace.source)
 
 
 def _check(traces: Sequence[Trace]) -> None:
@@ -85,7 +77,7 @@ def _check(traces: Sequence[Trace]) -> None:
 
 def _blocks(traces: Sequence[Trace]) -> Iterator[tuple[str, str]]:
     """Name and compressed JSON of everything that the page may open."""
-    pair = _race_of(traces)
+    pair = race_of(traces)
     yield "record", _packed({
         "layouts": list(LAYOUTS), "chunk": _CHUNK, "race": pair is not None, "texts": [_text(trace) for trace in traces],
     })  # fmt: skip
@@ -111,14 +103,6 @@ def _packed(value: Any) -> str:
     """JSON, compressed, as text. The bytes depend on the value alone."""
     data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
-
-
-def _race_of(traces: Sequence[Trace]) -> tuple[Trace, Trace] | None:
-    plain = next((trace for trace in traces if is_plain(trace) and not is_translation(trace) and trace.rounds), None)
-    if plain is None:
-        return None
-    others = [t for t in traces if not is_plain(t) and t.prompt == plain.prompt and t.source == plain.source and t.rounds]
-    return (plain, others[0]) if others else None
 
 
 def _text(trace: Trace) -> dict[str, Any]:
