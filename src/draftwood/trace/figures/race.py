@@ -97,6 +97,11 @@ def _drafted_chain(made: TracedRound) -> list[int]:
         chain.append(min(below, key=lambda n: made.nodes[n].rank))
 
 
+def _is_crossed(made: TracedRound) -> bool:
+    """Whether a token was accepted and nothing below it."""
+    return bool(made.path) and any(node.parent == made.path[-1] and node.verdict == "rejected" for node in made.nodes)
+
+
 def example_of(trace: Trace) -> TracedRound:
     """The round that shows most: it rejects a token, and accepts many."""
 
@@ -108,7 +113,7 @@ def example_of(trace: Trace) -> TracedRound:
 
 def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float, count: int) -> float:
     """The draft below, the verification above, the outcome of every drafted token on top; returns the lower edge."""
-    made = example_of(trace)
+    made = max(trace.rounds, key=lambda made: (_is_crossed(made), len(made.path)))
     scene, chain = Scene(trace, made, canvas), _drafted_chain(made)
     first = max(0, min(len(made.path) - 1, len(chain) - count)) if len(made.path) >= count else 0
     chain, accepted = chain[first : first + count], len(made.path) - first
