@@ -37,9 +37,17 @@ def test_the_engine_makes_a_round_of_the_published_shape():
     [made] = trace.rounds
     assert [node.token for node in made.nodes] == list(range(10))
     assert [node.parent for node in made.nodes] == [None, 0, 0, 0, 1, 1, 2, 5, 5, 6]
-    assert [(trial.node, trial.accepted) for trial in made.trials] == [(1, True), (4, False), (5, True), (7, False), (8, True)]
+    assert [(trial.node, trial.accepted) for trial in made.trials] == [
+        (1, True),
+        (4, False),
+        (5, True),
+        (7, False),
+        (8, True),
+    ]
     assert (made.path, made.next_token) == ([1, 5, 8], 10)
-    assert (IMAGES / "published-round.svg").read_text(encoding="utf-8") == draw_round(trace, 0), "run python -m scripts.pages"
+    assert (IMAGES / "published-round.svg").read_text(encoding="utf-8") == draw_round(trace, 0), (
+        "run python -m scripts.pages"
+    )
 
 
 def test_the_drawn_round_shows_a_rejected_sibling_and_a_token_of_the_target():

@@ -132,6 +132,11 @@ class Session(ABC):
         temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
+    @property
+    def learnt(self) -> dict[str, Knowledge]:
+        """Method and temperature -> what it has learnt, or knew from the start."""
+        return self._decoders.learnt
+
     def recorder(
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
     ) -> Recorder:
