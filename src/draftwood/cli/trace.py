@@ -138,7 +138,7 @@ def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], 
 
 
 def _show(traces: list[Trace], wanted: TraceOptions) -> None:
-    """Write and print what was asked for."""
+    """Write and print what the options name."""
     if wanted.json is not None:
         from draftwood.trace.files import write_traces
 

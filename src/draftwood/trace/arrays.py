@@ -21,7 +21,7 @@ _BLOCK: Final = 64
 
 
 def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
-    """The ``count`` largest values of each line and their places, largest first.
+    """The ``count`` largest values of each line and their indices, largest first.
 
     They are in the blocks of the ``count`` largest maxima, so most of a line is read once and never sorted.
     """
@@ -33,12 +33,12 @@ def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor
     cut = blocks * _BLOCK
     by_block = values[..., :cut].unflatten(-1, (blocks, _BLOCK))
     chosen = by_block.amax(dim=-1).topk(count, dim=-1).indices
-    places = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
+    indices = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
     if cut < n:
-        rest = torch.arange(cut, n, device=values.device).expand(*places.shape[:-1], -1)
-        places = torch.cat([places, rest], dim=-1)
-    found = values.gather(-1, places).topk(count, dim=-1)
-    return found.values, places.gather(-1, found.indices)
+        rest = torch.arange(cut, n, device=values.device).expand(*indices.shape[:-1], -1)
+        indices = torch.cat([indices, rest], dim=-1)
+    found = values.gather(-1, indices).topk(count, dim=-1)
+    return found.values, indices.gather(-1, found.indices)
 
 
 def distributions(
@@ -55,13 +55,13 @@ def distributions(
         count: the most tokens of a node.
         norm: what to subtract from the log-probabilities of each node.
     """
-    values, places = best_of(logp, count)
+    values, indices = best_of(logp, count)
     if norm is not None:
         values = values - norm.unsqueeze(-1)
     if tokens is not None:
-        places = tokens[places] if tokens.ndim == 1 else tokens.gather(-1, places)
+        indices = tokens[indices] if tokens.ndim == 1 else tokens.gather(-1, indices)
     probs = values.double().exp().nan_to_num_(0.0)
-    return [_distribution(*line) for line in zip(places.tolist(), probs.tolist(), strict=True)]
+    return [_distribution(*line) for line in zip(indices.tolist(), probs.tolist(), strict=True)]
 
 
 def _distribution(tokens: list[int], probs: list[float]) -> Distribution:
