@@ -17,7 +17,7 @@ from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
 
 VOCAB = 5
-SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-2", "rsd-s": "2x3", "hybrid": "2x2", "ngram": "3"}
+SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "hybrid": "2x2", "ngram": "3"}
 
 
 def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | BlockTableRunner | None]:
@@ -34,18 +34,19 @@ def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | Block
 
 def run(
     method: str, verifier: str = "auto", *, rows: int = 1, length: int = 24, temperature: float = 1.0, tokens: int = VOCAB,
-    rounds: int = 10_000, top_p: float = 1.0, shape: str | None = None, beta: int | None = None,
+    rounds: int = 10_000, first: int = 0, top_p: float = 1.0, shape: str | None = None, beta: int | None = None,
+    nodes: int | None = 4,
 ) -> list[Trace]:  # fmt: skip
     """Traces of a few texts."""
     target, draft = models(method)
     sampling = Sampling(temperature=temperature, top_p=top_p)
-    nodes = 5 if method in ("dynamic", "shared-noise") else None
+    nodes = nodes if method in ("dynamic", "shared-noise") else None
     wanted = Method(method=method, verifier=verifier, shape=shape or SHAPES.get(method), nodes=nodes, beta=beta)
     chosen = resolve(wanted, has_draft=draft is not None, greedy=sampling.greedy)
     drafter, made = build(chosen, draft, greedy=sampling.greedy, controllers=Controllers())
     decoder = Decoder(target, drafter, made)
     requests = [
-        Request(prompt=[row % VOCAB, (2 * row) % VOCAB], seed=row, limits=Limits(max_new_tokens=length))
+        Request(prompt=[row % VOCAB, (2 * row) % VOCAB], seed=first + row, limits=Limits(max_new_tokens=length))
         for row in range(rows)
     ]
     kept = TraceSettings(tokens=tokens, rounds=rounds)

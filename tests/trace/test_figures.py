@@ -10,10 +10,12 @@ from dataclasses import replace
 import pytest
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.methods import METHODS
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.labels import is_plain, mono_width, number, sans_width, shorten, visible
 from draftwood.trace.text import describe_race, describe_round, describe_specdec
 from tests.trace.builder import Maker
+from tests.trace.runs import run
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDTHS = (348, 760, 1360)
@@ -267,6 +269,20 @@ def test_race_and_translation_in_the_terminal():
     assert shown.count("✓") == len(translated.rounds[0].path)
     with pytest.raises(ConfigError, match="40 columns"):
         describe_round(ROUND, 0, width=39)
+
+
+@pytest.mark.parametrize(
+    ("method", "verifier"), [(name, verifier) for name, spec in METHODS.items() for verifier in spec.verifiers]
+)
+def test_rounds_of_every_method_and_verifier_are_drawn(method, verifier):
+    [trace] = run(method, verifier, temperature=0.0 if verifier == "greedy" else 1.0, length=10)
+    for place, made in enumerate(trace.rounds[:4]):
+        assert describe_round(trace, place)
+        for width in WIDTHS:
+            svg = draw_round(trace, place, width=width)
+            assert not overlapping(boxes(svg))
+            shown = {int(group.get("data-node")) for group in groups(svg, "node") if group.get("data-node")}
+            assert shown == set(range(len(made.nodes)))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(380, False), (800, False), (1400, False), (1400, True)])

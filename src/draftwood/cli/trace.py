@@ -11,7 +11,16 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import standard_output, typed
-from draftwood.cli.settings import DisplayOptions, Files, Models, Sectioned, Seed, Settings, section_options
+from draftwood.cli.settings import (
+    DisplayOptions,
+    Files,
+    Models,
+    Sectioned,
+    Seed,
+    Settings,
+    check_display,
+    section_options,
+)
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -85,6 +94,8 @@ def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[s
         return
     if prompt is None and wanted.translate is None:
         raise ConfigError('there is nothing to trace: give a prompt, --translate "SENTENCE", or --input FILE')
+    if wanted.translate is not None and not wanted.translate.strip():
+        raise ConfigError("the sentence is empty: give a sentence to translate")
     if prompt is not None and not is_unicode(prompt):
         raise ConfigError("the prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
     if prompt is None:
@@ -101,6 +112,7 @@ def _record(
     traces: list[Trace] = []
     if prompt is not None:
         files, display = Files(), DisplayOptions(compare=wanted.compare)
+        check_display(display, pick(Method, options))
         own = {**options, **{f.name: getattr(part, f.name) for part in (files, display) for f in fields(part)}}
         traces += _continued(Settings.of(own, given), prompt, kept)
     if wanted.translate is not None:
@@ -122,8 +134,6 @@ def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], 
     """The trace of a translation."""
     from draftwood.cli import translate_settings
 
-    if not sentence.strip():
-        raise ConfigError("the sentence is empty: give a sentence to translate")
     wanted = {name: value for name, value in options.items() if name in given}
     settings = translate_settings.Settings.of({**translate_settings.defaults(), **wanted})
     opened = settings.open()
@@ -133,7 +143,7 @@ def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], 
 
 
 def _show(traces: list[Trace], wanted: TraceOptions) -> None:
-    """Write and print what was asked for."""
+    """Write and print what the options name."""
     if wanted.json is not None:
         from draftwood.trace.files import write_traces
 

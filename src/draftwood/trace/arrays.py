@@ -21,7 +21,7 @@ _BLOCK: Final = 64
 
 
 def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
-    """The ``count`` largest values of each line and their places, largest first.
+    """The ``count`` largest values of each line and their indices, largest first.
 
     They are in the blocks of the ``count`` largest maxima, so most of a line is read once and never sorted.
     """
@@ -33,29 +33,35 @@ def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor
     cut = blocks * _BLOCK
     by_block = values[..., :cut].unflatten(-1, (blocks, _BLOCK))
     chosen = by_block.amax(dim=-1).topk(count, dim=-1).indices
-    places = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
+    indices = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
     if cut < n:
-        rest = torch.arange(cut, n, device=values.device).expand(*places.shape[:-1], -1)
-        places = torch.cat([places, rest], dim=-1)
-    found = values.gather(-1, places).topk(count, dim=-1)
-    return found.values, places.gather(-1, found.indices)
+        rest = torch.arange(cut, n, device=values.device).expand(*indices.shape[:-1], -1)
+        indices = torch.cat([indices, rest], dim=-1)
+    found = values.gather(-1, indices).topk(count, dim=-1)
+    return found.values, indices.gather(-1, found.indices)
 
 
 def distributions(
-    logp: Float[Tensor, "node n"], tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None, count: int
+    logp: Float[Tensor, "node n"],
+    tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None,
+    count: int,
+    norm: Float[Tensor, "node"] | None = None,
 ) -> list[Distribution]:
     """The likeliest tokens at each node.
 
     Args:
-        logp: normalised log-probabilities; NaN where there is no distribution.
+        logp: log-probabilities; NaN where there is no distribution.
         tokens: the token ids of the columns; None where columns are tokens.
         count: the most tokens of a node.
+        norm: what to subtract from the log-probabilities of each node.
     """
-    values, places = best_of(logp, count)
+    values, indices = best_of(logp, count)
+    if norm is not None:
+        values = values - norm.unsqueeze(-1)
     if tokens is not None:
-        places = tokens[places] if tokens.ndim == 1 else tokens.gather(-1, places)
+        indices = tokens[indices] if tokens.ndim == 1 else tokens.gather(-1, indices)
     probs = values.double().exp().nan_to_num_(0.0)
-    return [_distribution(*line) for line in zip(places.tolist(), probs.tolist(), strict=True)]
+    return [_distribution(*line) for line in zip(indices.tolist(), probs.tolist(), strict=True)]
 
 
 def _distribution(tokens: list[int], probs: list[float]) -> Distribution:
@@ -76,7 +82,8 @@ class RoundArrays:
     Attributes:
         made: as given.
         tree: its tree, with columns as tokens.
-        target: log-probabilities of the target, in float32 or better.
+        target: log-probabilities of the target up to a constant of each node, in float32 or better.
+        norm: these constants; 0 where there are none.
         columns: the token ids of the columns; None where columns are tokens.
         draft: the draft's distributions at the inner nodes; None without any.
     """
@@ -85,8 +92,8 @@ class RoundArrays:
         self.made = made
         self.tree, values, self.columns = reduced(made.tree, made.target_log_probs, scores=argmax)
         self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
-        if argmax and self.columns is None:  # known up to a constant of each node
-            self.target = self.target - self.target.logsumexp(dim=-1, keepdim=True)
+        scores = argmax and self.columns is None
+        self.norm = self.target.logsumexp(dim=-1) if scores else torch.zeros(()).expand(self.target.shape[:2])
         tree = made.tree
         self.draft: LogProbs | None = tree.draft_log_probs
         if self.draft is None and tree.ranking is not None:
@@ -94,7 +101,7 @@ class RoundArrays:
 
     def target_distributions(self, row: int, count: int) -> list[Distribution]:
         """At every node of a row."""
-        return distributions(self.target[row], self.columns, count)
+        return distributions(self.target[row], self.columns, count, self.norm[row])
 
     def draft_distributions(self, row: int, count: int) -> list[Distribution]:
         """At the first nodes of a row, arbitrary at those without children; empty without a draft model."""
@@ -107,7 +114,8 @@ class RoundArrays:
     def target_probs(self, row: int) -> list[float]:
         """The probability of each node's token at its parent, by the target."""
         tree = self.tree
-        found = self.target[row, tree.parents[row], tree.tokens[row]]
+        parents = tree.parents[row]
+        found = self.target[row, parents, tree.tokens[row]] - self.norm[row][parents]
         probs: list[float] = found.double().exp().clamp_(max=1.0).tolist()
         return probs
 
@@ -127,7 +135,7 @@ class RoundArrays:
 
     def target_vector(self, row: int, node: int) -> Vector:
         """The target's probabilities at a node, over the columns."""
-        return _probs(self.target[row, node])
+        return _probs(self.target[row, node] - self.norm[row, node])
 
     def proposal_vector(self, row: int, node: int) -> Vector | None:
         """The draft's probabilities at a node, over the columns; None where children are certain."""

@@ -7,7 +7,6 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final, Literal, TypeVar, Union
 
 from draftwood.core.checks import is_unicode, shown
@@ -15,6 +14,7 @@ from draftwood.core.errors import ConfigError
 
 T = TypeVar("T")
 _WORDS: Final = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
+_KNOWN: Final[dict[Any, dict[str, Any]]] = {}
 _SCHEMA: Final = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
@@ -29,11 +29,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-@cache
 def _hints(cls: Any) -> dict[str, Any]:
     """The fields of a dataclass and their types."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    if cls not in _KNOWN:
+        hints = typing.get_type_hints(cls)
+        _KNOWN[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _KNOWN[cls]
 
 
 def record(cls: type[T], value: Any, where: str) -> T:

@@ -81,6 +81,7 @@ class RowRecord:
         self._number = {node: i for i, node in enumerate(self._real)}
         self._target = arrays.target_distributions(row, max(rules.tokens, rules.beta or 0))
         self._draft = arrays.draft_distributions(row, rules.tokens)
+        self._shared = self._noise()
 
     def make(self) -> TracedRound:
         """The record."""
@@ -132,7 +133,7 @@ class RowRecord:
     def _nodes(self, walk: Walk | None) -> list[Node]:
         tree, row, children = self._tree, self._row, self._tree.children[self._row]
         tokens, parents, _ = (part[row] for part in tree.lists)
-        verdicts, noise = self._verdicts(walk), self._noise()
+        verdicts, noise = self._verdicts(walk), self._shared
         target = self._arrays.target_probs(row)
         draft: Sequence[float | None] = self._arrays.draft_probs(row) if self._draft else [None] * tree.size
         ranks = {child: rank for below in children for rank, child in enumerate(below)}
@@ -180,7 +181,7 @@ class RowRecord:
 
     def _choices(self) -> list[Choice]:
         """The target's own tokens along the path."""
-        noise, beta = self._noise(), self._rules.beta
+        noise, beta = self._shared, self._rules.beta
         chosen, choices = self._arrays.made.tokens[self._row], []
         for depth, node in enumerate((0, *self._path)):
             best = self._target[node]
