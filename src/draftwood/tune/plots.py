@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.draft.adaptive.learnt import Costs
 from draftwood.trace.records import Trace
 from draftwood.tune.documents import check_writable, replace_file
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
+    from draftwood.draft.adaptive.learnt import Costs
 
 _FORMS: Final = (".svg", ".html")
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Wong's, for colour-blind readers
