@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import draftwood
-from scripts.pages import one_round, results, speeds
+from draftwood.trace.figures import draw_round
+from scripts.pages import one_round, published_round, results, speeds
 from scripts.pages.__main__ import BEGIN, END
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,24 @@ def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
     kept = [node.token for node in shown.nodes[1:] if node.fate == "accepted"]
     assert shown.committed[:-1] == kept
     assert [svg.count(sign) for sign in ("✓", "✗")] == [len(kept), sum(node.fate == "rejected" for node in shown.nodes)]
+
+
+def test_the_engine_makes_a_round_of_the_published_shape():
+    trace = published_round.recorded()
+    [made] = trace.rounds
+    assert [node.token for node in made.nodes] == list(range(10))
+    assert [node.parent for node in made.nodes] == [None, 0, 0, 0, 1, 1, 2, 5, 5, 6]
+    assert [(trial.node, trial.accepted) for trial in made.trials] == [
+        (1, True),
+        (4, False),
+        (5, True),
+        (7, False),
+        (8, True),
+    ]
+    assert (made.path, made.next_token) == ([1, 5, 8], 10)
+    assert (IMAGES / "published-round.svg").read_text(encoding="utf-8") == draw_round(trace, 0), (
+        "run python -m scripts.pages"
+    )
 
 
 def test_the_drawn_round_shows_a_rejected_sibling_and_a_token_of_the_target():
@@ -73,7 +92,7 @@ def test_result_pages_are_those_of_the_stored_reports():
         assert "draftwood bench" in page or "python -m benchmarks" in page, "a table stands with its command"
 
 
-@pytest.mark.parametrize("name", ["one-round.svg", "speeds.svg"])
+@pytest.mark.parametrize("name", ["one-round.svg", "published-round.svg", "speeds.svg"])
 def test_a_figure_needs_no_network_and_knows_dark_mode(name):
     svg = (IMAGES / name).read_text(encoding="utf-8")
     assert re.findall(r"https?://[^\"]+", svg) == ["http://www.w3.org/2000/svg"]

@@ -20,6 +20,7 @@ FLOORS = [
     ["core"],
     ["runners"],
     ["draft", "verify", "loading"],
+    ["trace"],
     ["engine"],
     ["api", "translation"],
     ["hf", "train", "exactness", "tune"],
@@ -157,7 +158,8 @@ def test_public_names():
     assert draftwood.__all__ == [
         "METHODS", "VERIFIERS", "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits",
         "LoadOptions", "Method", "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result",
-        "Round", "Sampling", "Stateless", "Stats", "Translator", "Verdict", "__version__", "hf", "load", "load_translator",
+        "Round", "Sampling", "Stateless", "Stats", "Trace", "TraceSettings", "Translator", "Verdict", "__version__", "hf",
+        "load", "load_translator",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import draftwood
-from scripts.pages import methods, one_round, results, speeds
+from draftwood.trace.figures import draw_round
+from scripts.pages import methods, one_round, published_round, results, speeds
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- table: python -m scripts.pages -->\n", "<!-- end of table -->"
@@ -15,6 +16,7 @@ def main() -> None:
     images = ROOT / "docs" / "images"
     pair = draftwood.load(options={"backend": "torch"})
     (images / "one-round.svg").write_text(one_round.draw(one_round.shown(pair)), encoding="utf-8")
+    (images / "published-round.svg").write_text(draw_round(published_round.recorded(), 0), encoding="utf-8")
     (images / "speeds.svg").write_text(speeds.draw(ROOT), encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text(encoding="utf-8"), speeds.readme_table(ROOT)), encoding="utf-8")

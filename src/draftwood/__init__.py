@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder
     from draftwood.engine.requests import Piece, Request, Result
+    from draftwood.trace.records import Trace
+    from draftwood.trace.settings import TraceSettings
     from draftwood.translation import Translator, load_translator
 
 __version__ = "0.1.0"
@@ -52,6 +54,8 @@ _HOME = {
     "Round": "core.rounds",
     "Verdict": "core.rounds",
     "Stats": "core.rounds",
+    "Trace": "trace.records",
+    "TraceSettings": "trace.settings",
     **dict.fromkeys(
         ["DraftwoodError", "ConfigError", "PairingError", "ModelError", "CacheError", "NumericsError"], "core.errors"
     ),
@@ -79,6 +83,8 @@ __all__ = [
     "Sampling",
     "Stateless",
     "Stats",
+    "Trace",
+    "TraceSettings",
     "Translator",
     "Verdict",
     "__version__",

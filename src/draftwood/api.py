@@ -16,6 +16,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.engine import tracing
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Piece, Request, Result
@@ -41,6 +42,7 @@ from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.hidden.model import HiddenBlockConfig
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_exact
+from draftwood.trace.settings import TraceLike, trace_settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -223,7 +225,7 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
     @overload
@@ -240,7 +242,7 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
 
@@ -253,8 +255,8 @@ class Pair(Session):
                 list of parts of type ``text``. The template gets other fields unchanged.
             stream: return the answer piece by piece, as :meth:`stream` does.
             limits: replaces ``self.chat_limits``.
-            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop: as for
-                :meth:`generate`.
+            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, trace: as for
+                :meth:`generate`; a stream has no trace.
 
         Raises:
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
@@ -266,10 +268,13 @@ class Pair(Session):
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
         request = self.chat_request(messages, wanted, seed)
-        decoder = self.decoder(method, temperature=own.temperature)
-        if stream:
-            return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)
-        return decoder.generate([request], own, reuse=True)[0]
+        decoder, resolved = self._with_method(method, own)
+        if not stream:
+            draft = self._draft_runner
+            return tracing.generate(decoder, [request], own, method=resolved, draft=draft, trace=trace, reuse=True)[0]
+        if trace_settings(trace) is not None:
+            raise ConfigError("trace is for whole answers, and stream gives pieces: record them with pair.recorder")
+        return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
         return own_sampling(self.target.model, self.eos, given)

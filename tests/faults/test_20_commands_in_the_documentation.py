@@ -30,6 +30,8 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "check": "--samples 64 --new-tokens 10",
     "check --enumerate": "--top-k 2",
     "tune": "--minutes 0.02 --max-new-tokens 24",
+    "trace": "--max-new-tokens 3",
+    "trace --input": "",
     "info": "",
     "models": "",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",

@@ -15,6 +15,7 @@ from draftwood.cli.group import Commands
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
         "chat": ("draftwood.cli.chat:command", "Talk with a chat model."),
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
+        "trace": ("draftwood.cli.trace:command", "Show every round of a text: trees, probabilities, verdicts."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),
         "models": ("draftwood.cli.models:command", "List bundled pairs, short names and converted GGUF files."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),

@@ -17,6 +17,7 @@ from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
 from draftwood.tune.documents import check_writable, text_of
+from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Amount:
     transformers: bool = field(default=False, metadata={"help": "measure model.generate of transformers too"})
     seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
     json: Path | None = field(default=None, metadata={"help": "file for every figure"})
+    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens", "repeats"):
@@ -73,6 +75,8 @@ def command(**options: Any) -> None:
     texts = _texts(amount)
     if amount.json is not None:
         check_writable(amount.json, "--json")
+    if amount.report is not None:
+        check_report(amount.report)
 
     from draftwood.api import load
     from draftwood.core.machine import load_average, machine, set_threads, versions
@@ -93,6 +97,21 @@ def command(**options: Any) -> None:
         options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(amount).items()}
         document = {"format": 1, "options": options, "versions": versions(), "machine": host, "models": repr(pair)}
         replace_file(amount.json, text_of(document | {"results": results}))
+    if amount.report is not None:
+        _report(amount.report, pair, prompts, results, amount)
+
+
+def _report(
+    path: Path, pair: Pair, prompts: Sequence[Sequence[int]], results: Sequence[dict[str, Any]], amount: Amount
+) -> None:
+    """Plots of the figures and of texts of ``auto`` that are recorded for them."""
+    speeds: dict[float, dict[str, tuple[float, float, float]]] = {}
+    for found in results:
+        speed = found["tokens_per_second"]
+        speeds.setdefault(found["temperature"], {})[found["system"]] = (speed["median"], speed["min"], speed["max"])
+    methods = dict.fromkeys(speeds, Method())
+    traces, costs = recorded(pair, prompts, methods, amount.max_new_tokens, amount.seed)
+    write_report(path, Measured(title="draftwood bench", speeds=speeds, traces=traces, costs=costs))
 
 
 def _texts(amount: Amount) -> list[str]:

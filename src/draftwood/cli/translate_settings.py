@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -184,6 +184,11 @@ class Settings:
         )
         translator.request((), opened.limits(self), 0)  # refuses impossible limits before anything is written
         return opened
+
+
+def defaults() -> dict[str, Any]:
+    """Every option by name, as it is if it is not given."""
+    return {f.name: f.default for classes in SECTIONS.values() for cls in classes for f in fields(cls)}
 
 
 def translate_options(function: F) -> F:

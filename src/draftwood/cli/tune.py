@@ -16,12 +16,17 @@ from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
 from draftwood.tune.documents import check_writable, text_of
+from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
 from draftwood.tune.sizes import Sizes
 
 if TYPE_CHECKING:
+    from draftwood.api import Pair
     from draftwood.loading.profile import ProfileKey
     from draftwood.tune.run import Findings, OnProgress
+
+
+_RECORDED, _TOKENS = 4, 48  # texts, and tokens of each, whose rounds a report shows
 
 
 @final
@@ -35,6 +40,7 @@ class Files:
     out: Path | None = field(
         default=None, metadata={"help": "the profile; default: a file in the user's cache, which is used automatically"}
     )
+    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
 
 
 @click.command(name="tune", short_help="Find the fastest method of a pair on this machine, and store it.")
@@ -61,6 +67,8 @@ def command(**options: Any) -> None:
     prompts = _prompts(files.input, sizes.prompts)
     if files.out is not None:
         check_writable(files.out, "--out")
+    if files.report is not None:
+        check_report(files.report)
     quiet_loading()
     set_threads(loading.threads)
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))
@@ -75,8 +83,22 @@ def command(**options: Any) -> None:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     _write(path, profile_key, found, sizes)
     click.echo(_table(found))
+    if files.report is not None:
+        _report(files.report, pair, prompts, found)
     used = "It is used from now on" if files.out is None else f"Use it with --profile {path}"
     click.echo(f"\nProfile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
+
+
+def _report(path: Path, pair: Pair, prompts: list[str], found: Findings) -> None:
+    """Plots of the speeds and of texts of the chosen methods that are recorded for them."""
+    from draftwood.cli.results import name_of
+
+    speeds: dict[float, dict[str, tuple[float, float, float]]] = {}
+    for temperature, method, speed in found.ranked():
+        speeds.setdefault(temperature, {})[name_of(method)] = (speed.tokens_per_second,) * 3
+    ids = [pair.encode(text) for text in prompts[:_RECORDED]]
+    traces, costs = recorded(pair, ids, found.choices, _TOKENS, 0)
+    write_report(path, Measured(title="draftwood tune", speeds=speeds, traces=traces, costs=costs))
 
 
 def _prompts(path: Path | None, most: int) -> list[str]:

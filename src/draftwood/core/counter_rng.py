@@ -193,6 +193,10 @@ class CounterRoundRng:
         rows = zip(keys, target, draft, node, strict=True)
         return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
 
+    def uniform(self, stream: Stream, slot: int = 0) -> list[float]:
+        """Per row, the number that :meth:`accept` compares for a node, or that :meth:`token` and :meth:`path` invert."""
+        return [uniform_one(key, slot) for key in self._roots[:, stream].tolist()]
+
     def token(self, probs: Tensor) -> Tensor:
         return probs.argmax(dim=-1) if self._greedy else self._one_of(probs, Stream.TOKEN)
 
@@ -205,7 +209,7 @@ class CounterRoundRng:
         The sum grows at positive weights only, and u < 1 keeps the point below its end.
         """
         cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-        u = torch.tensor([[uniform_one(key, 0)] for key in self._roots[:, stream].tolist()], dtype=torch.float64)
+        u = torch.tensor(self.uniform(stream), dtype=torch.float64).unsqueeze(1)
         return torch.searchsorted(cumulative, cumulative[:, -1:] * u.to(self._device), right=True).squeeze(1)
 
     def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:

@@ -44,12 +44,14 @@ class Round:
         scores: what the target's forward returned for it.
         target_log_probs: the target's distributions at its nodes.
         verdict: what the verifier decided.
+        seconds: wall time by stage; complete once the round's pieces are out.
     """
 
     tree: DraftTree
     scores: Scores
     target_log_probs: LogProbs
     verdict: Verdict
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def paths(self) -> Sequence[list[int]]:

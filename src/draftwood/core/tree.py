@@ -30,6 +30,9 @@ class DraftTree:
         draw: how siblings were chosen.
         draft_log_probs: the draft's distributions at the inner nodes, which come first; None if no verifier needs them.
         drawn: in a hybrid tree, True for nodes drawn at random, False for certain ones; otherwise None.
+        ranking: returns the distributions that ranked the children, at the same nodes, where no verifier needs them; None
+            without a draft model. Calling it may copy them.
+        stop: why the tree is not larger, in a few words; None for a fixed shape.
     """
 
     tokens: Int[Tensor, "row node"]
@@ -41,6 +44,8 @@ class DraftTree:
     draw: Draw
     draft_log_probs: LogProbs | None = None
     drawn: Bool[Tensor, "row node"] | None = None
+    ranking: Callable[[], LogProbs] | None = None
+    stop: str | None = None
 
     @property
     def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:
@@ -170,7 +175,15 @@ class TreeBuilder:
         valid = [[token >= 0 for token in row] for row in tokens]
         return [prefixes_of(*row)[self.level] for row in zip(tokens, parents, valid, strict=True)]
 
-    def build(self, *, branching: int, draw: Draw, draft_log_probs: LogProbs | None) -> DraftTree:
+    def build(
+        self,
+        *,
+        branching: int,
+        draw: Draw,
+        draft_log_probs: LogProbs | None,
+        ranking: Callable[[], LogProbs] | None = None,
+        stop: str | None = None,
+    ) -> DraftTree:
         """The finished tree."""
         n, tokens, drawn = self.size, torch.cat(self.tokens, dim=1), None
         if draw is Draw.HYBRID:
@@ -185,4 +198,6 @@ class TreeBuilder:
             draw=draw,
             draft_log_probs=draft_log_probs,
             drawn=drawn,
+            ranking=ranking,
+            stop=stop,
         )

@@ -10,6 +10,7 @@ Sources: blockwise parallel decoding, Stern et al. 2018, arXiv 1811.03115; SpecD
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 from typing import final
 
@@ -78,7 +79,7 @@ class BlockChain:
         log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
         tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
         lengths = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
-        return _chain(root, tokens, lengths, None if sampler.sampling.greedy else log_probs)
+        return _chain(root, tokens, lengths, log_probs, certain=sampler.sampling.greedy)
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:
@@ -114,9 +115,9 @@ def _length(tokens: list[int], stops: frozenset[int]) -> int:
 
 
 def _chain(
-    root: Int[Tensor, "row"], tokens: Int[Tensor, "row depth"], lengths: Sequence[int], log_probs: LogProbs | None
+    root: Int[Tensor, "row"], tokens: Int[Tensor, "row depth"], lengths: Sequence[int], log_probs: LogProbs, *, certain: bool
 ) -> DraftTree:
-    """A chain per row; the tokens were drawn from ``log_probs``, or are certain without them."""
+    """A chain per row; the tokens were drawn from ``log_probs``, or are the likeliest ones."""
     rows, depth = len(lengths), max(lengths)
     depths = torch.arange(1 + depth, device=root.device)
     return DraftTree(
@@ -126,6 +127,7 @@ def _chain(
         valid=depths <= torch.tensor(lengths, device=root.device).unsqueeze(1),
         ancestors=torch.ones(1 + depth, 1 + depth, dtype=torch.bool, device=root.device).tril_().expand(rows, -1, -1),
         branching=1,
-        draw=Draw.POINT_MASS if log_probs is None else Draw.WITHOUT_REPLACEMENT,
-        draft_log_probs=None if log_probs is None or not depth else log_probs.at(range(depth)),
+        draw=Draw.POINT_MASS if certain else Draw.WITHOUT_REPLACEMENT,
+        draft_log_probs=None if certain or not depth else log_probs.at(range(depth)),
+        ranking=partial(log_probs.at, range(depth)) if certain and depth else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -156,7 +157,7 @@ class LevelDrafter:
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
         expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))
-        self._evaluated = 0
+        self._evaluated, stop = 0, None
         for width, above in zip(widths, (1, *widths), strict=False):
             scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
             self._evaluated = builder.size
@@ -166,6 +167,7 @@ class LevelDrafter:
             if expected is not None:
                 possible = expected.mask(possible, width // above)
                 if not expected.open:
+                    stop = "another level brings less than min_gain"
                     break  # before a level without nodes is built
             level = self.policy.expand(level, possible, columns_rng)
             if tokens is not None:
@@ -173,18 +175,21 @@ class LevelDrafter:
             builder.add(level.tokens, level.parents, level.drawn)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:
-                break  # the support is exhausted in every row
+                stop = "no token is left possible"
+                break
             if expected is not None:
                 expected.descend(drafted, level.parents.tolist(), level.drawn)
-        return self._finish(builder, sampler, log_probs)
+        return self._finish(builder, sampler, log_probs, stop)
 
-    def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs]) -> DraftTree:
+    def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None) -> DraftTree:
         certain = sampler.sampling.greedy
         keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.policy.branching,
             draw=Draw.POINT_MASS if certain else self.draw,
             draft_log_probs=LogProbs.joined(log_probs) if keeps_log_probs else None,
+            ranking=partial(LogProbs.joined, log_probs) if log_probs and not keeps_log_probs else None,
+            stop=stop,
         )
 
     def commit(self, this_round: Round) -> None:

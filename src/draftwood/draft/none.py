@@ -24,6 +24,21 @@ def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[T
     return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
 
 
+def root_alone(root: Int[Tensor, "row"], stop: str | None = None) -> DraftTree:
+    """Trees of one node; ``stop`` says why."""
+    zeros, valid, ancestors = _root(len(root), root.device)
+    return DraftTree(
+        tokens=root.unsqueeze(1),
+        parents=zeros,
+        depths=zeros,
+        valid=valid,
+        ancestors=ancestors,
+        branching=0,
+        draw=Draw.POINT_MASS,
+        stop=stop,
+    )
+
+
 @final
 class NoDraft:
     """Always the root alone."""
@@ -40,16 +55,7 @@ class NoDraft:
         """Nothing to remember."""
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        zeros, valid, ancestors = _root(len(root), root.device)
-        return DraftTree(
-            tokens=root.unsqueeze(1),
-            parents=zeros,
-            depths=zeros,
-            valid=valid,
-            ancestors=ancestors,
-            branching=0,
-            draw=self.draw,
-        )
+        return root_alone(root)
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn."""

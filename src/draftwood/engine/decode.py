@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from time import perf_counter
 from typing import Any, final
@@ -108,9 +108,15 @@ class Decoder:
             self._in_use.release()
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, noise: Rng | None = None, reuse: bool = False
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        watch: Callable[[Piece], object] | None = None,
     ) -> list[Result]:
-        """All finished texts; arguments and errors as for :meth:`stream`."""
+        """All finished texts; arguments and errors as for :meth:`stream`. ``watch`` is called with every piece."""
         texts = [""] * len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
         reasons: list[FinishReason] = ["length"] * len(requests)
@@ -119,6 +125,8 @@ class Decoder:
                 texts[piece.row] += piece.text
                 tokens[piece.row] += piece.tokens
                 reasons[piece.row] = piece.finish_reason or "length"
+                if watch is not None:
+                    watch(piece)
         return [
             Result(
                 text=texts[i],
@@ -225,7 +233,7 @@ class Decoder:
             verdict = verify(self.verifier, tree, target_log_probs, rng)
             target_log_probs.check_reached(verdict.paths)
             clock.claim("verify", perf_counter() - began)
-        return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict)
+        return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
 
     def _limit(self, output: RowOutput) -> int:
         """The deepest tree of a row: within the text's remaining tokens and the draft's context."""

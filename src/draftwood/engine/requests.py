@@ -9,6 +9,7 @@ from typing import Any, final
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round, Stats
 from draftwood.engine.output import FinishReason
+from draftwood.trace.records import Trace
 
 
 @final
@@ -59,7 +60,7 @@ class Piece:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished text."""
+    """A finished text; ``trace`` holds its rounds if they were recorded."""
 
     text: str
     token_ids: list[int]
@@ -67,8 +68,9 @@ class Result:
     seed: int
     lossless: bool
     stats: Stats
+    trace: Trace | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON, without the trace (:mod:`draftwood.trace.files`)."""
         names = ("text", "token_ids", "finish_reason", "seed", "lossless")
         return {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}

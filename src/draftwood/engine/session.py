@@ -26,6 +26,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.memory import Memory
@@ -34,6 +35,9 @@ from draftwood.loading.generation import final_token
 from draftwood.loading.models import eos_of
 from draftwood.loading.profile import Profile, ProfileKey
 from draftwood.runners.protocols import Runner
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
+from draftwood.trace.settings import TraceLike, trace_settings
 
 
 class Session(ABC):
@@ -78,6 +82,7 @@ class Session(ABC):
         self.eos = eos_of(model, tokenizer, target.vocab_size)
         self.final_token = final_token(model)
         known = {} if memory is None else memory.read()
+        self._draft_runner = draft
         self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos, known=known)
         if memory is not None:  # written once, when the process ends or the session is gone
             finalize(self, _remember, memory, self._decoders, known)
@@ -126,6 +131,32 @@ class Session(ABC):
         """
         temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
+
+    @property
+    def learnt(self) -> dict[str, Knowledge]:
+        """Method and temperature -> what it has learnt, or knew from the start."""
+        return self._decoders.learnt
+
+    def recorder(
+        self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
+    ) -> Recorder:
+        """Records the pieces of a decoder's stream with the same arguments, as ``trace`` of :meth:`generate` does."""
+        decoder, resolved = self._with_method(method, sampling)
+        kept = trace_settings(trace)
+        return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self._draft_runner, kept=kept)
+
+    def traced(
+        self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
+    ) -> list[Trace]:
+        """The traces of requests; arguments as for :meth:`recorder`."""
+        decoder, _ = self._with_method(method, sampling)
+        made = self.recorder(requests, sampling, method, trace=trace)
+        decoder.generate(requests, sampling, watch=made.take)
+        return made.traces()
+
+    def _with_method(self, method: MethodLike | None, sampling: Sampling) -> tuple[Decoder, Method]:
+        resolved = self.method(method, temperature=sampling.temperature)
+        return self._decoders.of(resolved, greedy=sampling.greedy), resolved
 
     def requests(
         self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
@@ -178,7 +209,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
     @overload
@@ -187,7 +218,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> list[Result]: ...  # fmt: skip
 
     @overload
@@ -196,7 +227,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]: ...  # fmt: skip
 
     def generate(
@@ -204,7 +235,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once.
 
@@ -218,6 +249,7 @@ class Session(ABC):
                 is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
             temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
+            trace: record every round (:attr:`Result.trace`); a :class:`TraceSettings` sets the bounds.
 
         Raises:
             ConfigError: refused values, a setting given both by itself and within a whole, or a wrong number of seeds; also
@@ -230,7 +262,8 @@ class Session(ABC):
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
         prompts, alone = prompts_of(self._argument, prompt)
         requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"))
-        results = self.decoder(method, temperature=own.temperature).generate(requests, own)
+        decoder, resolved = self._with_method(method, own)
+        results = tracing.generate(decoder, requests, own, method=resolved, draft=self._draft_runner, trace=trace)
         return results[0] if alone else results
 
 

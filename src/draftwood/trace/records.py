@@ -6,6 +6,7 @@ the draft tree: node 0 is the root, and parents come before their children.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final
 
@@ -43,6 +44,8 @@ class Node:
         verdict: what became of it; "not tried" if the verifier never looked at it.
         target: the target's distribution after it; None where it was not computed or not kept.
         draft: the draft's distribution after it, from which its children come; None at leaves and for drafts without.
+        noise: with shared noise, the Gumbel noise of its token at its position; else None.
+        certain: it was chosen, not drawn, so its ``Q`` is one token: in hybrid trees some nodes, in point-mass trees all.
     """
 
     token: int
@@ -54,6 +57,8 @@ class Node:
     verdict: Verdict
     target: Distribution | None
     draft: Distribution | None
+    noise: float | None = None
+    certain: bool = False
 
 
 @final
@@ -65,9 +70,11 @@ class Trial:
         node: the node.
         target_prob: the probability of its token in ``residual``.
         draft_prob: the probability of its token in ``proposal``.
-        chance: the probability to accept; None for a verifier that matches tokens.
-        uniform: the uniform number that was compared with it; None for a verifier that matches tokens.
-        accepted: the outcome.
+        chance: the probability to accept; None for a verifier that matches tokens. Under traversal verification: the node's
+            weight, which is the probability that the path ends at it, given that it ended at no node before.
+        uniform: the uniform number that was compared with it; None where nothing is drawn. Under traversal verification one
+            number decides all tests of a round; here is what is left of it, spread over [0, 1) again.
+        accepted: the outcome. Under traversal verification only the last test can be positive: the path ends at its node.
         residual: what was left of the target's distribution before this test.
         proposal: the distribution that the node was drawn from, given its earlier siblings; None for a certain one.
     """
@@ -121,6 +128,9 @@ class TracedRound:
         seconds: wall time by stage: draft, target, verify, other.
         end: when the round ended, in seconds from the start of the text.
         stop: why the tree was not larger, in a few words; None for trees of fixed shape.
+        uniform: the uniform number that chose ``next_token`` by inversion over rising token ids; None where nothing is drawn
+            or shared noise decides.
+        path_uniform: traversal verification only: the uniform number that chose the end of the path.
     """
 
     number: int
@@ -138,6 +148,8 @@ class TracedRound:
     seconds: dict[str, float]
     end: float
     stop: str | None = None
+    uniform: float | None = None
+    path_uniform: float | None = None
 
 
 @final
@@ -159,6 +171,8 @@ class Trace:
         dropped: how many rounds came after them.
         finish_reason: why the text ended.
         mask: the draft's ``[MASK]`` token id, for drafters that fill blocks; else None.
+        remarks: what a reader should know of the run, in sentences.
+        beta, tau: settings of verifier ``tolerance``; else None.
     """
 
     target: str
@@ -180,3 +194,15 @@ class Trace:
     finish_reason: str = "length"
     mask: int | None = None
     remarks: list[str] = field(default_factory=list)
+    beta: int | None = None
+    tau: float | None = None
+
+
+def largest_token(rounds: Iterable[TracedRound]) -> int:
+    """The largest token id in stored rounds."""
+    found = 0
+    for one in rounds:
+        stored = [kept for node in one.nodes for kept in (node.target, node.draft) if kept is not None]
+        ids = [one.next_token, *(node.token for node in one.nodes), *(token for kept in stored for token in kept.tokens)]
+        found = max(found, *ids)
+    return found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, final, runtime_checkable
+from typing import Final, Protocol, final, runtime_checkable
+
+PLAIN_ROUND: Final = "a round without a tree, to time it"
+"""Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from time import perf_counter
 from typing import final
@@ -30,12 +31,12 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
-from draftwood.draft.adaptive.budget import Budget, FixedBudget
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
-from draftwood.draft.none import NoDraft
+from draftwood.draft.none import root_alone
 
 
 @final
@@ -106,7 +107,7 @@ class BestFirstDrafter:
         if self._first or budget is not self._budget:
             budget.begin_text()
         self._budget = budget
-        if budget.begin_round():
+        if plain := budget.begin_round():
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
             trees=self._guessed(sampler, limits),
@@ -119,10 +120,10 @@ class BestFirstDrafter:
             behind=self._behind,
         )
         self.grower.expand(draft)
-        self._kept = self._best(draft.trees)
+        self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
             return self._tree(draft, root.device, sampler.sampling.greedy)
-        return NoDraft().draft(root, sampler, rng, limits)
+        return root_alone(root, PLAIN_ROUND if plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
         """Trees of the roots, and of guessed chains if these alone pay: others would only keep the draft from running."""
@@ -134,19 +135,25 @@ class BestFirstDrafter:
                     tree.add_chain(guess.tokens, guess.probabilities)
         return trees
 
-    def _best(self, trees: list[CandidateTree]) -> list[list[int]]:
+    def _best(self, draft: DraftRound) -> list[list[int]]:
         """The candidates that the target scores, per row: the same number, where a row has so many."""
+        trees = draft.trees
         if all(len(tree.tokens) == 1 for tree in trees):
             return [[0]] * len(trees)
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
         size = self._budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
+        if size < len(means):
+            draft.stop = "more nodes do not pay"
+        elif max(len(tree.tokens) for tree in trees) > size + 1:
+            draft.stop = "node budget"
         return [sorted(best[: size + 1]) for best in ranked]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
         tree = tree_tensors(draft.trees, self._kept, device)
-        has_distributions = self.draw in DRAWS_WITH_LOG_PROBS and not greedy and bool(draft.distributions)
+        has_distributions = bool(draft.distributions)
+        needed = has_distributions and self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         return DraftTree(
             tokens=tree.tokens,
             parents=tree.parents,
@@ -155,17 +162,10 @@ class BestFirstDrafter:
             ancestors=tree.ancestors,
             branching=self.grower.expander.count + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
-            draft_log_probs=self._distributions(draft, tree) if has_distributions else None,
+            draft_log_probs=_distributions(draft, self._kept, tree) if needed else None,
+            ranking=partial(_distributions, draft, self._kept, tree) if has_distributions and not needed else None,
+            stop=draft.stop,
         )
-
-    def _distributions(self, draft: DraftRound, tree: TreeTensors) -> LogProbs:
-        """The draft's distributions at the nodes up to the last one with children; arbitrary at nodes without."""
-        inner = 1 + int(tree.parents.max())  # host sync
-        numbers = [
-            [candidates.numbers.get(candidate, 0) for candidate in (kept + [0] * inner)[:inner]]
-            for candidates, kept in zip(draft.trees, self._kept, strict=True)
-        ]
-        return LogProbs.joined(draft.distributions).pick(torch.tensor(numbers, device=tree.tokens.device))
 
     def commit(self, this_round: Round) -> None:
         if (draft := self._round) is None:
@@ -194,6 +194,24 @@ class BestFirstDrafter:
         tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
         seconds = self._clock() - self._began
         self._budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
+
+
+def _distributions(draft: DraftRound, kept: Sequence[list[int]], tree: TreeTensors) -> LogProbs:
+    """The draft's distributions at the nodes up to the last one with children; arbitrary at nodes without."""
+    inner = 1 + int(tree.parents.max())  # host sync
+    numbers = [
+        [_number(draft, candidates, candidate) for candidate in (nodes + [0] * inner)[:inner]]
+        for candidates, nodes in zip(draft.trees, kept, strict=True)
+    ]
+    return LogProbs.joined(draft.distributions).pick(torch.tensor(numbers, device=tree.tokens.device))
+
+
+def _number(draft: DraftRound, tree: CandidateTree, candidate: int) -> int:
+    """The place of a candidate's distribution among those of the round; 0 where there is none."""
+    if not draft.by_depth:
+        return tree.numbers.get(candidate, 0)
+    depth = tree.depths[candidate]
+    return depth if depth < draft.distributions[0].logp.shape[1] else 0
 
 
 def _everything(rows: int) -> Budget:

@@ -40,7 +40,9 @@ class DraftRound:
         clock: a clock in seconds.
         behind: the draft model has not read all text, so the next forward's seconds say nothing about a level.
         drafting: seconds of the levels so far.
-        distributions: the draft's distributions, one entry per level.
+        distributions: the draft's distributions, one entry per level or burst.
+        by_depth: they are those of the depths, the same for all nodes of one depth.
+        stop: why the trees did not grow further, in a few words.
     """
 
     trees: list[CandidateTree]
@@ -53,6 +55,8 @@ class DraftRound:
     behind: bool
     drafting: float = 0.0
     distributions: list[LogProbs] = field(default_factory=list)
+    by_depth: bool = False
+    stop: str = "depth limit"
     _began: float = 0.0
     _sizes: list[int] = field(default_factory=list)
 
@@ -67,7 +71,14 @@ class DraftRound:
     def pays(self, depth: int, above: float, nodes: int) -> bool:
         """Whether another forward pays; later candidates belong to it."""
         self._sizes = [len(tree.tokens) for tree in self.trees]
-        return self.budget.another_level(depth, above, nodes)
+        if self.budget.another_level(depth, above, nodes):
+            return True
+        self.stop = "another level does not pay" if depth else "a draft does not pay"
+        return False
+
+    def end_growth(self, depth: int) -> None:
+        """No candidate of this depth can be expanded."""
+        self.stop = "no candidate within the node budget" if depth < max(self.limits) else "length limit"
 
     def end_level(self, depth: int, above: float, cuts: Sequence[float], nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
@@ -120,6 +131,7 @@ class LevelGrower:
         seen, (nodes, width, depths) = 0, self.shape
         for depth in range(depths):
             if not any(frontiers):
+                draft.end_growth(depth)
                 return
             above, largest = draft.above(frontiers), max(map(len, frontiers))
             if not draft.pays(depth, above, largest):
@@ -189,7 +201,10 @@ class BurstGrower:
         seen, nodes = 0, self.shape.nodes
         for burst in range(self.shape.depth):
             candidate = tree.most_promising(nodes, limit, stops)
-            if candidate is None or not draft.pays(burst, above := tree.off_guess(candidate), 1):
+            if candidate is None:
+                draft.end_growth(max(tree.depths))
+                return
+            if not draft.pays(burst, above := tree.off_guess(candidate), 1):
                 return
             seen += self._extend(draft, tree, candidate, seen)
             # A burst through a guessed child may continue below the guess, which says nothing about other bursts.
@@ -203,7 +218,8 @@ class BurstGrower:
         path = [tree.numbers[i] for i in tree.ancestors(candidate)]
         scale = 1.0 if sampler.sampling.greedy else 1.0 / sampler.sampling.temperature
         chosen, scores = self.runner.draft_burst(tree.tokens[candidate], path, None if noise is None else noise[0], scale)
-        [children] = self.expander.expand_depths(sampler.draft(scores.unsqueeze(0), list).dense(), draft.rng, depth)
+        draft.distributions.append(sampler.draft(scores.unsqueeze(0), list))
+        [children] = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng, depth)
         tree.add_burst(candidate, seen, children[: limit - depth], chosen, sampler.stops[0])
         return len(chosen)
 
@@ -228,10 +244,14 @@ class BlockGrower:
             self._levels.expand(draft)
             return
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
-        if not any(frontiers) or not draft.pays(0, above := draft.above(frontiers), 1):
+        if not any(frontiers):
+            draft.end_growth(0)
             return
-        logp = draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list).dense()
-        rows = self.expander.expand_depths(logp, draft.rng, 0)
+        if not draft.pays(0, above := draft.above(frontiers), 1):
+            return
+        draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
+        draft.by_depth = True
+        rows = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng, 0)
         for tree, by_depth, limit, stops in zip(draft.trees, rows, draft.limits, draft.sampler.stops, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, stops)

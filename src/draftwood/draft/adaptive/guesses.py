@@ -17,11 +17,11 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
-from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.lookup import Guess, PromptLookup
 from draftwood.draft.adaptive.tensors import tree_tensors
-from draftwood.draft.none import NoDraft
+from draftwood.draft.none import root_alone
 
 
 @final
@@ -69,14 +69,17 @@ class GuessDrafter:
         self._budget = budget
         plain = budget.begin_round()
         guesses = self._lookup.guess(sampler, limits)  # also in a plain round, whose tokens show whether they are right
+        found = [guess.tokens for guess in guesses]
         size = 0 if plain else self._size(guesses, budget)
         if not size:
-            return NoDraft().draft(root, sampler, rng, limits)
+            return root_alone(root, PLAIN_ROUND if plain else "a guess does not pay" if any(found) else "no guess")
         trees = [CandidateTree(text[-1]) for text in sampler.texts]
         for tree, guess in zip(trees, guesses, strict=True):
             tree.add_chain(guess.tokens[:size], guess.probabilities[:size])
         made = tree_tensors(trees, [list(range(len(tree.tokens))) for tree in trees], root.device)
-        return DraftTree(**made._asdict(), branching=1, draw=self.draw)
+        longer = size < max(map(len, found))
+        stop = "more nodes do not pay" if longer else "the guess ends"
+        return DraftTree(**made._asdict(), branching=1, draw=self.draw, stop=stop)
 
     def _size(self, guesses: Sequence[Guess], budget: Budget) -> int:
         """How many tokens of each guess the target scores."""

@@ -1,0 +1,177 @@
+"""``draftwood trace``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import click
+from click.core import ParameterSource
+
+from draftwood.cli.console import standard_output, typed
+from draftwood.cli.settings import (
+    DisplayOptions,
+    Files,
+    Models,
+    Sectioned,
+    Seed,
+    Settings,
+    check_display,
+    section_options,
+)
+from draftwood.core.checks import is_unicode
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.options import pick
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.trace.settings import TraceSettings
+
+if TYPE_CHECKING:
+    from draftwood.trace.records import Trace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions:
+    """What is traced and where it goes."""
+
+    translate: str | None = field(
+        default=None, metadata={"help": "trace the translation of this sentence; with a PROMPT too, by the bundled pair"}
+    )
+    input: Path | None = field(default=None, metadata={"help": "show a file that --json wrote, without any model"})
+    json: Path | None = field(default=None, metadata={"help": "write the traces to this file"})
+    html: Path | None = field(
+        default=None, metadata={"help": "write a page that plays the texts, one file that reads nothing from a network"}
+    )
+    svg: Path | None = field(default=None, metadata={"help": "write the figures of the rounds to this folder"})
+    compare: bool = field(default=False, metadata={"help": "trace plain decoding of the PROMPT too"})
+    explain: bool = field(default=False, metadata={"help": "say what depths and ranks brought, and what more would bring"})
+
+
+SECTIONS: dict[str, tuple[type[Any], ...]] = {
+    "Models": (Models, LoadOptions),
+    "Drafting": (Method,),
+    "Sampling": (Sampling, Seed),
+    "Length": (Limits,),
+    "Trace": (TraceSettings, TraceOptions),
+}
+
+
+@click.command(name="trace", cls=Sectioned, sections=SECTIONS, short_help="Show every round of a text.")
+@click.argument("prompt", required=False)
+@section_options(SECTIONS)
+@click.pass_context
+def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
+    """Continue PROMPT and show every round: the tree, the probabilities, the verdicts and the seconds.
+
+    A line of a tree holds a token, its mark, and the probabilities p (draft) and q (target). The marks are + accepted,
+    x rejected and . never tried. With --json,
+    --html, --svg or --explain the rounds are not printed.
+    """
+    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
+    options["stop"] = tuple(map(typed, options["stop"]))
+    prompt = None if prompt is None else typed(prompt)
+    _check_together(prompt, wanted, given)
+    if wanted.input is not None:
+        from draftwood.trace.files import read_traces
+
+        traces = read_traces(wanted.input)
+    else:
+        traces = _record(prompt, wanted, kept, options, given)
+    _show(traces, wanted)
+
+
+def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[str]) -> None:
+    """Refuse options that would have no effect."""
+    if wanted.input is not None:
+        others = sorted(given - {"input", "explain", "html", "svg"})
+        if prompt is not None or others:
+            other = "a prompt" if prompt is not None else f"--{others[0].replace('_', '-')}"
+            raise ConfigError(f"--input shows a file, but {other} was given too: leave one of them out")
+        return
+    if prompt is None and wanted.translate is None:
+        raise ConfigError('there is nothing to trace: give a prompt, --translate "SENTENCE", or --input FILE')
+    if wanted.translate is not None and not wanted.translate.strip():
+        raise ConfigError("the sentence is empty: give a sentence to translate")
+    if prompt is not None and not is_unicode(prompt):
+        raise ConfigError("the prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    if prompt is None:
+        if wanted.compare:
+            raise ConfigError("--compare is for a prompt, but only a sentence was given: leave it out")
+        idle = {f.name for cls in (Sampling, Seed, Limits) for f in fields(cls)} - {"max_new_tokens"}
+        if refused := sorted(idle & given):
+            raise ConfigError(f"--{refused[0].replace('_', '-')} is for a prompt; translations are greedy: leave it out")
+
+
+def _record(
+    prompt: str | None, wanted: TraceOptions, kept: TraceSettings, options: Mapping[str, Any], given: frozenset[str]
+) -> list[Trace]:
+    traces: list[Trace] = []
+    if prompt is not None:
+        files, display = Files(), DisplayOptions(compare=wanted.compare)
+        check_display(display, pick(Method, options))
+        own = {**options, **{f.name: getattr(part, f.name) for part in (files, display) for f in fields(part)}}
+        traces += _continued(Settings.of(own, given), prompt, kept)
+    if wanted.translate is not None:
+        traces.append(_translated(typed(wanted.translate), kept, {} if prompt is not None else options, given))
+    return traces
+
+
+def _continued(settings: Settings, prompt: str, kept: TraceSettings) -> list[Trace]:
+    """The traces of a prompt, and of plain decoding for a comparison."""
+    from draftwood.core.seeds import drawn
+
+    pair, _, sampling = settings.open()
+    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)])
+    methods = [settings.method, *([Method(method="ar")] if settings.display.compare else [])]
+    return [pair.traced([request], sampling, method, trace=kept)[0] for method in methods]
+
+
+def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], given: frozenset[str]) -> Trace:
+    """The trace of a translation."""
+    from draftwood.cli import translate_settings
+
+    wanted = {name: value for name, value in options.items() if name in given}
+    settings = translate_settings.Settings.of({**translate_settings.defaults(), **wanted})
+    opened = settings.open()
+    translator = opened.translator
+    request = translator.request(translator.encode(sentence), opened.limits(settings), 0)
+    return translator.traced([request], translator.sampling, opened.method, trace=kept)[0]
+
+
+def _show(traces: list[Trace], wanted: TraceOptions) -> None:
+    """Write and print what the options name."""
+    if wanted.json is not None:
+        from draftwood.trace.files import write_traces
+
+        write_traces(wanted.json, traces)
+        click.echo(f"{sum(len(trace.rounds) for trace in traces)} rounds are in {wanted.json}.", err=True)
+    _draw(traces, wanted)
+    if wanted.explain:
+        from draftwood.trace.explain import explain
+
+        text = "\n\n".join("\n".join(explain(trace)) for trace in traces)
+    elif wanted.json is None and wanted.html is None and wanted.svg is None:
+        from draftwood.cli.trace_text import trace_text
+
+        text = "\n\n".join(map(trace_text, traces))
+    else:
+        return
+    with standard_output():
+        click.echo(text)
+
+
+def _draw(traces: list[Trace], wanted: TraceOptions) -> None:
+    """Write the page and the figures."""
+    if wanted.html is not None:
+        from draftwood.trace.page import write_page
+
+        write_page(wanted.html, traces)
+        click.echo(f"The page is in {wanted.html}: open it in a browser.", err=True)
+    if wanted.svg is not None:
+        from draftwood.trace.figures import write_figures
+
+        click.echo(f"{len(write_figures(wanted.svg, traces))} figures are in {wanted.svg}.", err=True)

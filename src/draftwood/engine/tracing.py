@@ -1,0 +1,104 @@
+"""Traces of a call: the facts of the run for :class:`draftwood.trace.record.Recorder`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request, Result
+from draftwood.runners.protocols import Runner
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
+from draftwood.trace.rows import Rules
+from draftwood.trace.settings import TraceLike, TraceSettings, trace_settings
+from draftwood.verify.tolerance import Tolerance
+
+
+def generate(
+    decoder: Decoder,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    *,
+    method: Method,
+    draft: Runner | None,
+    trace: TraceLike,
+    reuse: bool = False,
+) -> list[Result]:
+    """:meth:`Decoder.generate`, with a trace in every result if one is wanted.
+
+    Args:
+        method: of the decoder, without ``auto``.
+        draft: the draft model, or None.
+
+    Raises:
+        ConfigError: as :func:`draftwood.trace.settings.trace_settings` and :meth:`Decoder.stream`.
+    """
+    if (kept := trace_settings(trace)) is None:
+        return decoder.generate(requests, sampling, reuse=reuse)
+    made = recorder(decoder, requests, sampling, method=method, draft=draft, kept=kept)
+    results = decoder.generate(requests, sampling, reuse=reuse, watch=made.take)
+    return [replace(result, trace=found) for result, found in zip(results, made.traces(), strict=True)]
+
+
+def recorder(
+    decoder: Decoder,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    *,
+    method: Method,
+    draft: Runner | None,
+    kept: TraceSettings | None = None,
+) -> Recorder:
+    """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
+    verifier, kept = decoder.verifier, kept or TraceSettings()
+    tolerant = isinstance(verifier, Tolerance) and not verifier.lossless
+    rules = Rules(
+        verifier=verifier.name,
+        argmax=verifier.reads == "argmax",
+        greedy=sampling.greedy,
+        tokens=kept.tokens,
+        vocab=decoder.target.runner.vocab_size,
+        beta=verifier.beta if isinstance(verifier, Tolerance) and tolerant else None,
+        tau=verifier.tau if isinstance(verifier, Tolerance) and tolerant else None,
+    )
+    head = Trace(
+        target=name_of(decoder.target.runner),
+        draft=None if draft is None else name_of(draft),
+        method=method.method,
+        verifier=verifier.name,
+        shape=method.shape if method.nodes is None else f"{method.nodes} nodes",
+        temperature=float(sampling.temperature),
+        seed=0,
+        prompt=[],
+        source=[],
+        tokens=[],
+        prompt_text="",
+        source_text="",
+        text="",
+        texts={},
+        rounds=[],
+        mask=_mask_of(draft),
+        beta=rules.beta,
+        tau=rules.tau,
+    )
+    heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
+    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.tokenizer)
+
+
+def name_of(runner: Runner) -> str:
+    """A model's name: that of the hub, the last two parts of a folder's path, or the class of a model without a name."""
+    model: Any = getattr(runner, "model", None)
+    name = str(getattr(model, "name_or_path", "") or getattr(getattr(model, "config", None), "_name_or_path", ""))
+    if not name:
+        return type(runner if model is None else model).__name__
+    return "/".join(Path(name).parts[-2:]) if Path(name).is_absolute() else name
+
+
+def _mask_of(draft: Runner | None) -> int | None:
+    """The ``[MASK]`` token of a draft model that fills blocks."""
+    found = getattr(getattr(getattr(draft, "model", None), "config", None), "mask_token_id", None)
+    return None if found is None else int(found)

@@ -1,0 +1,168 @@
+"""The small part of a round's tensors: the likeliest tokens, and the probabilities of drafted tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.draws import Draw
+from draftwood.core.log_probs import LogProbs
+from draftwood.core.rounds import Round
+from draftwood.core.tree import DraftTree
+from draftwood.trace.records import Distribution
+from draftwood.verify.sparse import reduced
+
+Vector: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+_BLOCK: Final = 64
+
+
+def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
+    """The ``count`` largest values of each line and their indices, largest first.
+
+    They are in the blocks of the ``count`` largest maxima, so most of a line is read once and never sorted.
+    """
+    n = values.shape[-1]
+    count, blocks = min(count, n), n // _BLOCK
+    if blocks < 4 * count:
+        found = values.topk(count, dim=-1)
+        return found.values, found.indices
+    cut = blocks * _BLOCK
+    by_block = values[..., :cut].unflatten(-1, (blocks, _BLOCK))
+    chosen = by_block.amax(dim=-1).topk(count, dim=-1).indices
+    indices = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
+    if cut < n:
+        rest = torch.arange(cut, n, device=values.device).expand(*indices.shape[:-1], -1)
+        indices = torch.cat([indices, rest], dim=-1)
+    found = values.gather(-1, indices).topk(count, dim=-1)
+    return found.values, indices.gather(-1, found.indices)
+
+
+def distributions(
+    logp: Float[Tensor, "node n"],
+    tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None,
+    count: int,
+    norm: Float[Tensor, "node"] | None = None,
+) -> list[Distribution]:
+    """The likeliest tokens at each node.
+
+    Args:
+        logp: log-probabilities; NaN where there is no distribution.
+        tokens: the token ids of the columns; None where columns are tokens.
+        count: the most tokens of a node.
+        norm: what to subtract from the log-probabilities of each node.
+    """
+    values, indices = best_of(logp, count)
+    if norm is not None:
+        values = values - norm.unsqueeze(-1)
+    if tokens is not None:
+        indices = tokens[indices] if tokens.ndim == 1 else tokens.gather(-1, indices)
+    probs = values.double().exp().nan_to_num_(0.0)
+    return [_distribution(*line) for line in zip(indices.tolist(), probs.tolist(), strict=True)]
+
+
+def _distribution(tokens: list[int], probs: list[float]) -> Distribution:
+    while probs and probs[-1] <= 0.0:
+        probs.pop()
+    probs = [min(1.0, prob) for prob in probs]
+    return Distribution(tokens=tokens[: len(probs)], probs=probs, rest=min(1.0, max(0.0, 1.0 - sum(probs))))
+
+
+@final
+class RoundArrays:
+    """A round with its distributions on one list of tokens, the columns.
+
+    Args:
+        made: the round.
+        argmax: the verifier reads the target's choice only.
+
+    Attributes:
+        made: as given.
+        tree: its tree, with columns as tokens.
+        target: log-probabilities of the target up to a constant of each node, in float32 or better.
+        norm: these constants; 0 where there are none.
+        columns: the token ids of the columns; None where columns are tokens.
+        draft: the draft's distributions at the inner nodes; None without any.
+    """
+
+    def __init__(self, made: Round, *, argmax: bool) -> None:
+        self.made = made
+        self.tree, values, self.columns = reduced(made.tree, made.target_log_probs, scores=argmax)
+        self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
+        scores = argmax and self.columns is None
+        self.norm = self.target.logsumexp(dim=-1) if scores else torch.zeros(()).expand(self.target.shape[:2])
+        tree = made.tree
+        self.draft: LogProbs | None = tree.draft_log_probs
+        if self.draft is None and tree.ranking is not None:
+            self.draft = tree.ranking()
+
+    def target_distributions(self, row: int, count: int) -> list[Distribution]:
+        """At every node of a row."""
+        return distributions(self.target[row], self.columns, count, self.norm[row])
+
+    def draft_distributions(self, row: int, count: int) -> list[Distribution]:
+        """At the first nodes of a row, arbitrary at those without children; empty without a draft model."""
+        if (draft := self.draft) is None:
+            return []
+        if draft.common is not None:
+            return distributions(draft.logp[row], draft.common, count)
+        return distributions(draft.logp[row], None if draft.tokens is None else draft.tokens[row], count)
+
+    def target_probs(self, row: int) -> list[float]:
+        """The probability of each node's token at its parent, by the target."""
+        tree = self.tree
+        parents = tree.parents[row]
+        found = self.target[row, parents, tree.tokens[row]] - self.norm[row][parents]
+        probs: list[float] = found.double().exp().clamp_(max=1.0).tolist()
+        return probs
+
+    def draft_probs(self, row: int) -> list[float]:
+        """The same by the draft; only where a draft model gave distributions."""
+        assert self.draft is not None
+        tree, draft = self.made.tree, self.draft
+        parents = tree.parents[row].clamp(max=draft.logp.shape[1] - 1)
+        logp, wanted = draft.logp[row], tree.tokens[row]
+        if draft.tokens is None:
+            found = logp[parents, wanted]
+        else:
+            same = draft.tokens[row][parents] == wanted.unsqueeze(-1)
+            found = logp[parents].masked_fill(~same, -torch.inf).amax(dim=-1)
+        probs: list[float] = found.double().exp().nan_to_num_(0.0).clamp_(max=1.0).tolist()
+        return probs
+
+    def target_vector(self, row: int, node: int) -> Vector:
+        """The target's probabilities at a node, over the columns."""
+        return _probs(self.target[row, node] - self.norm[row, node])
+
+    def proposal_vector(self, row: int, node: int) -> Vector | None:
+        """The draft's probabilities at a node, over the columns; None where children are certain."""
+        found = self.tree.draft_log_probs
+        if found is None or self.tree.draw is Draw.POINT_MASS:
+            return None
+        at = min(node, found.logp.shape[1] - 1)
+        if found.tokens is None:
+            return _probs(found.logp[row, at])
+        own, probs = np.zeros(found.vocab), _probs(found.logp[row, at])
+        possible = probs > 0.0  # padding repeats a token
+        own[found.tokens[row, at].cpu().numpy()[possible]] = probs[possible]
+        return own
+
+    def distribution(self, vectors: list[Vector], count: int) -> list[Distribution]:
+        """The likeliest tokens of vectors over the columns."""
+        if not vectors:
+            return []
+        columns = None if self.columns is None else self.columns.cpu()
+        return distributions(torch.from_numpy(np.stack(vectors)).log_(), columns, count)
+
+
+def _probs(logp: Float[Tensor, "n"]) -> Vector:
+    probs: Vector = np.nan_to_num(np.exp(logp.detach().double().cpu().numpy()))
+    return probs
+
+
+def real_nodes(tree: DraftTree, row: int) -> list[int]:
+    """The nodes of a row without padding, in order."""
+    return [node for node, real in enumerate(tree.lists[2][row]) if real]

@@ -1,0 +1,184 @@
+"""Figure 1: one round of recursive speculative decoding, from left to right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from draftwood.core.errors import ConfigError
+from draftwood.trace.figures.canvas import SMALL, Canvas
+from draftwood.trace.figures.draft import DraftColumns, draw_draft
+from draftwood.trace.figures.scene import PILL, PITCH, Scene
+from draftwood.trace.figures.target import draw_target
+from draftwood.trace.figures.verdicts import TITLES, VerdictColumns, draw_output, draw_verdicts
+from draftwood.trace.labels import sans_width, shorten
+from draftwood.trace.records import Trace, TracedRound
+
+WIDE: Final = 1360  # from this width on, all columns stand in one row
+MIDDLE: Final = 760  # from this width on, draft above verification; below, one part under the other
+NARROW: Final = 348  # the least width
+_MARGIN: Final = 16.0
+_TOP: Final = 94.0  # below title and column heads
+
+
+def draw_round(trace: Trace, number: int, *, width: int = WIDE) -> str:
+    """A round as SVG.
+
+    Args:
+        trace: the recorded text.
+        number: the round's place in ``trace.rounds``.
+        width: room in pixels. The parts stand in one row, in two or in four; below 348 pixels it is the same as 348.
+
+    Raises:
+        ConfigError: there is no such round.
+    """
+    made = round_of(trace, number)
+    words = (
+        f"Round {made.number + 1}: {len(made.nodes) - 1} drafted tokens, {len(made.path)} accepted, one of the target's own."
+    )
+    canvas = Canvas(
+        f"Round {made.number + 1} of {trace.method} with the {trace.verifier} verifier", words, f"dw{made.number}-{width}"
+    )
+    scene = Scene(trace, made, canvas)
+    if width >= WIDE:
+        return _in_one_row(scene)
+    return _in_two_rows(scene) if width >= MIDDLE else _in_one_column(scene)
+
+
+def round_of(trace: Trace, number: int) -> TracedRound:
+    """The round at this place.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not 0 <= number < len(trace.rounds):
+        kept = f"0 to {len(trace.rounds) - 1}" if trace.rounds else "none"
+        raise ConfigError(f"the trace has no round {number}: its rounds are {kept}")
+    return trace.rounds[number]
+
+
+def _heading(scene: Scene, width: float) -> None:
+    made, trace = scene.round, scene.trace
+    shape = f" {trace.shape}" if trace.shape else ""
+    line = f"Round {made.number + 1}: {trace.method}{shape}, {trace.verifier} verifier, temperature {trace.temperature:g}"
+    scene.canvas.text(_MARGIN, 26, _fitting(line, width, 14), "head-line", size=14)
+    rest = f"{len(made.tokens)} new tokens from one forward of the target"
+    if made.seconds:
+        rest += "; ms: " + ", ".join(f"{stage} {value * 1000:.1f}" for stage, value in made.seconds.items())
+    scene.canvas.text(_MARGIN, 44, _fitting(rest, width, 12), "note")
+    if made.stop:
+        scene.canvas.text(_MARGIN, 60, shorten(f"tree ended: {made.stop}", width - 2 * _MARGIN, SMALL), "quiet", size=SMALL)
+
+
+def _fitting(line: str, width: float, size: float) -> str:
+    """The line, cut at a word where it would not fit."""
+    words = line.split(" ")
+    while sans_width(" ".join(words), size) > width - 2 * _MARGIN and len(words) > 1:
+        words.pop()
+    return " ".join(words).rstrip(",;:")
+
+
+def _head(scene: Scene, x: float, y: float, words: str) -> None:
+    """The head of a column, in one or two lines."""
+    lines = words.split("|")
+    for place, line in enumerate(lines):
+        scene.canvas.text(x, y - 14 * (len(lines) - 1 - place), line, "head-line")
+
+
+def _in_one_row(scene: Scene) -> str:
+    canvas, top = scene.canvas, _TOP + 30
+    columns = DraftColumns(72, 96, 190, 76)
+    panel = draw_draft(scene, _MARGIN, top, columns)
+    target = _MARGIN + columns.width + 20
+    draw_target(scene, target, panel.rows, 250)
+    for y in panel.rows.values():
+        canvas.line([(_MARGIN + columns.width - 4, y), (target - 2, y)], arrow=True)
+    verdicts = VerdictColumns(target + 250 + 28, 130, 96)
+    tried = draw_verdicts(scene, top, verdicts)
+    output = verdicts.right + 26
+    end = draw_output(scene, output, 96, tried, top - 12)
+    heads = [
+        (_MARGIN, "Draft|iteration"), (_MARGIN + columns.label, "Input|token"),
+        (_MARGIN + columns.probs, "Draft model|probability"),
+        (_MARGIN + columns.drafted, "Draft|token"), (target, "Target model|probability"),
+        (verdicts.left, TITLES.get(scene.trace.verifier, "Verification")), (output, "Output|token"),
+    ]  # fmt: skip
+    for x, words in heads:
+        _head(scene, x, _TOP - 2, words)
+    bottom = max(top + max(panel.height, tried.height), end + PILL) + 22
+    start = _MARGIN + columns.label + 48
+    canvas.line([(output + 48, end + PILL / 2), (output + 48, bottom), (start, bottom), (start, bottom - 12)], arrow=True)
+    _feedback(scene, (start + output) / 2, bottom + 18, "middle")
+    return canvas.finish(_with_heading(scene, output + 96 + _MARGIN), bottom + 48)
+
+
+def _with_heading(scene: Scene, width: float) -> float:
+    _heading(scene, width)
+    return width
+
+
+def _feedback(scene: Scene, x: float, y: float, anchor: str) -> None:
+    scene.canvas.text(x, y, "feedback output tokens for each iteration", "note", anchor=anchor)
+    legend = "bold: accepted, dashed: rejected, faint: not tried"
+    scene.canvas.text(x, y + 16, legend, "note", anchor=anchor, size=SMALL)
+
+
+def _in_two_rows(scene: Scene) -> str:
+    """Draft above; target, verification and output below."""
+    left, top = _MARGIN + 16, _TOP + 22
+    columns = DraftColumns(72, 108, 244, 88)
+    _draft_heads(scene, left, columns, _TOP - 2)
+    panel = draw_draft(scene, left, top, columns)
+    lower = top + panel.height + 64
+    rows = {node: lower + 16 + place * 26 for place, node in enumerate(range(len(scene.round.nodes)))}
+    _head(scene, left, lower - 16, "Target model|probability")
+    draw_target(scene, left, rows, 286, 72)
+    verdicts = VerdictColumns(left + 286 + 20, 100, 92)
+    _head(scene, verdicts.left, lower - 16, TITLES.get(scene.trace.verifier, "Verification"))
+    tried = draw_verdicts(scene, lower, verdicts)
+    output = verdicts.right + 22
+    _head(scene, output, lower - 26, "Output|token")
+    end = draw_output(scene, output, 92, tried, lower - 10)
+    bottom = max(lower + max(tried.height, len(rows) * 26 + 10), end + PILL) + 18
+    _back(scene, bottom, top, output + 46, end)
+    return scene.canvas.finish(_with_heading(scene, output + 92 + _MARGIN), bottom + 48)
+
+
+def _back(scene: Scene, bottom: float, top: float, x: float, start: float) -> None:
+    """The feedback arrow along the bottom and the left edge."""
+    points = [(x, start + PILL / 2), (x, bottom), (_MARGIN, bottom), (_MARGIN, top + PITCH), (_MARGIN + 14, top + PITCH)]
+    scene.canvas.line(points, arrow=True)
+    _feedback(scene, _MARGIN + 4, bottom + 18, "start")
+
+
+def _draft_heads(scene: Scene, left: float, columns: DraftColumns, y: float) -> None:
+    if columns.label:
+        _head(scene, left, y, "Draft|iteration")
+    _head(scene, left + columns.label, y, "Input|token")
+    _head(scene, left + columns.probs, y, "Draft model|probability")
+    _head(scene, left + columns.drafted, y, "Draft|token")
+
+
+def _in_one_column(scene: Scene) -> str:
+    left, top = _MARGIN + 12, _TOP + 22
+    columns = DraftColumns(0, 70, 78, 34)
+    _draft_heads(scene, left, columns, _TOP - 2)
+    panel = draw_draft(scene, left, top, columns)
+    lower = top + panel.height + 46
+    rows = {node: lower + 16 + place * 26 for place, node in enumerate(range(len(scene.round.nodes)))}
+    _head(scene, left, lower - 10, "Target model probability")
+    draw_target(scene, left, rows, 312, 84)
+    lower += len(rows) * 26 + 50
+    _head(scene, left, lower - 10, TITLES.get(scene.trace.verifier, "Verification"))
+    verdicts = VerdictColumns(left, 108, 84)
+    tried = draw_verdicts(scene, lower, verdicts)
+    lower += tried.height + 34
+    _head(scene, left, lower - 10, "Output token")
+    bottom = lower + PILL + 12
+    for place, node in enumerate([0, *scene.round.path, None]):
+        x, y = left + place % 3 * 104, lower + 12 + place // 3 * (PILL + 8)
+        scene.own_pill(x, y, 96) if node is None else scene.pill(x, y, 96, node)
+        bottom = y + PILL + 12
+    points = [(left + 100, bottom), (10, bottom), (10, top + PITCH), (left - 4, top + PITCH)]
+    scene.canvas.line(points, arrow=True)
+    _feedback(scene, left, bottom + 18, "start")
+    return scene.canvas.finish(_with_heading(scene, float(left + 312 + 12)), bottom + 48)

@@ -1,0 +1,90 @@
+"""Texts of tokens and numbers as figures and pages show them: visible, never interpreted, of known width."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from draftwood.trace.records import Trace
+
+MONO: Final = 0.605  # advance of a character of a fixed-width font, in font sizes; DejaVu Sans Mono is the widest common one
+_MARKS: Final = {" ": "␣", "\n": "↵", "\t": "⇥"}
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+# Advances of DejaVu Sans Bold from U+0020 to U+007E, in hundredths of the font size: other sans-serif fonts are narrower.
+_BOLD: Final = (
+    35, 46, 52, 84, 70, 100, 87, 31, 46, 46, 52, 84, 38, 42, 38, 37, 70, 70, 70, 70, 70, 70, 70, 70, 70, 70, 40, 40, 84,
+    84, 84, 58, 100, 77, 76, 73, 83, 68, 68, 82, 84, 37, 37, 77, 64, 100, 84, 85, 73, 85, 77, 72, 68, 81, 77, 110, 77, 72,
+    73, 46, 37, 46, 84, 50, 50, 67, 72, 59, 72, 68, 44, 72, 71, 34, 34, 67, 34, 104, 71, 69, 72, 72, 49, 60, 48, 71, 65,
+    92, 65, 65, 58, 71, 37, 71, 84,
+)  # fmt: skip
+_MAX_MARKS: Final = 2  # combining marks in a row that are drawn as such: more would reach into other lines
+
+
+def visible(text: str, *, spaces: bool = True) -> str:
+    """``text`` in one line, with a sign for every character that would not be seen or would move others.
+
+    Args:
+        text: any text: HTML, control characters, bidi controls and lone surrogates included.
+        spaces: show blanks as ``␣``; else they stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text.replace(" ", "␣") if spaces else text
+    out, marks = [], 0
+    for char in text:
+        category = unicodedata.category(char)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if char in _MARKS:
+            out.append(char if char == " " and not spaces else _MARKS[char])
+        elif category in _HIDDEN or marks > _MAX_MARKS or (marks and not out):
+            out.append(f"⟨U+{ord(char):04X}⟩")
+        else:
+            out.append(char)
+    return "".join(out)
+
+
+def token_text(trace: Trace, token: int) -> str:
+    """The visible text of a token; its id in angle quotes where it has none."""
+    return visible(trace.texts.get(token, "")) or f"\u2039{token}\u203a"
+
+
+def is_plain(text: str) -> bool:
+    """Whether the width of the text is known in all fonts; else figures force it."""
+    return all(" " <= char <= "ɏ" or char in "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤" for char in text)
+
+
+def mono_width(text: str, size: float) -> float:
+    """An upper bound of the width of a text in a fixed-width font, in the unit of ``size``."""
+    return sum(_advance(char) for char in text) * size
+
+
+def _advance(char: str) -> float:
+    if is_plain(char):
+        return MONO
+    return 0.0 if unicodedata.category(char) in ("Mn", "Me") else 1.1
+
+
+def sans_width(text: str, size: float) -> float:
+    """An upper bound of the width of a text in a sans-serif font, bold or not."""
+    return sum(_BOLD[ord(char) - 32] if " " <= char <= "~" else 100 for char in text) * size / 100
+
+
+def shorten(text: str, width: float, size: float) -> str:
+    """The text, cut with ``…`` where it is wider than ``width`` in a fixed-width font."""
+    if mono_width(text, size) <= width:
+        return text
+    used, out = MONO * size, ""
+    for char in text:
+        used += _advance(char) * size
+        if used > width:
+            break
+        out += char
+    return out + "…"
+
+
+def number(value: float) -> str:
+    """A probability or chance in at most five characters."""
+    if value >= 0.0995:
+        return f"{value:.2f}"
+    if value >= 0.00095:
+        return f"{value:.3f}"
+    return "0" if value == 0 else "<.001"

@@ -1,0 +1,148 @@
+"""Records the rounds of a stream: an observer that reads every piece and changes nothing.
+
+Random numbers are pure functions of the seed, the position and the node (``core/counter_rng.py``), so they are computed
+again and nothing in the loop has to report them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, final
+
+import torch
+
+from draftwood.core.counter_rng import CounterRng
+from draftwood.core.rounds import Round
+from draftwood.trace.arrays import RoundArrays
+from draftwood.trace.records import Distribution, Trace, TracedRound
+from draftwood.trace.rows import Place, RowRecord, Rules
+
+
+class Observed(Protocol):
+    """What is read of a :class:`draftwood.engine.requests.Piece`."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    @property
+    def round(self) -> Round: ...
+
+    @property
+    def round_row(self) -> int: ...
+
+
+@final
+@dataclass(kw_only=True)
+class _Text:
+    """A text that is being recorded."""
+
+    head: Trace
+    rng: CounterRng
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    seconds: float = 0.0
+    rounds: list[TracedRound] = field(default_factory=list)
+    seen: int = 0
+    finish_reason: str = "length"
+
+
+@final
+class Recorder:
+    """Makes traces from the pieces of a stream.
+
+    Args:
+        heads: one trace per request, without tokens, texts and rounds.
+        rules: how the rounds were verified.
+        rounds: the most rounds of a text that are kept.
+        tokenizer: decodes tokens; None for token ids only.
+    """
+
+    def __init__(self, heads: Sequence[Trace], rules: Rules, *, rounds: int, tokenizer: Any = None) -> None:
+        self._texts = [_Text(head=head, rng=CounterRng([head.seed], greedy=rules.greedy)) for head in heads]
+        self._rules, self._kept, self._tokenizer = rules, rounds, tokenizer
+        self._arrays: RoundArrays | None = None
+
+    def take(self, piece: Observed) -> TracedRound | None:
+        """Record a piece. Returns its round, or None if as many rounds are kept as wanted."""
+        text = self._texts[piece.row]
+        position = len(text.head.prompt) + len(text.tokens) - 1
+        text.tokens += piece.tokens
+        text.text += piece.text
+        text.seconds += sum(piece.round.seconds.values())
+        text.finish_reason = piece.finish_reason or text.finish_reason
+        number, text.seen = text.seen, text.seen + 1
+        if number >= self._kept:
+            return None
+        place = Place(
+            number=number, position=position, tokens=list(piece.tokens), text=piece.text, end=text.seconds, rng=text.rng
+        )
+        with torch.inference_mode():
+            made = RowRecord(self._of(piece.round), piece.round_row, self._rules, place).make()
+        text.rounds.append(made)
+        return made
+
+    def _of(self, made: Round) -> RoundArrays:
+        """The arrays of a round, which all of its rows share."""
+        if self._arrays is None or self._arrays.made is not made:
+            self._arrays = RoundArrays(made, argmax=self._rules.argmax)
+        return self._arrays
+
+    def traces(self) -> list[Trace]:
+        """The traces so far, one per request."""
+        self._arrays = None
+        return [self._trace(text) for text in self._texts]
+
+    def _trace(self, text: _Text) -> Trace:
+        head = text.head
+        known = {*head.prompt, *head.source, *text.tokens, *([] if head.mask is None else [head.mask])}
+        known.update(*map(_tokens_of, text.rounds))
+        return replace(
+            head,
+            tokens=list(text.tokens),
+            text=text.text,
+            prompt_text=self._decoded(head.prompt),
+            source_text=self._decoded(head.source),
+            texts=self._alone(sorted(known)),
+            rounds=list(text.rounds),
+            dropped=text.seen - len(text.rounds),
+            finish_reason=text.finish_reason,
+        )
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        if self._tokenizer is None or not tokens:
+            return ""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _alone(self, tokens: list[int]) -> dict[int, str]:
+        """The text of each token."""
+        if self._tokenizer is None:
+            return {}
+        if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:
+            texts = backend.decode_batch([[token] for token in tokens], skip_special_tokens=False)
+        else:
+            texts = [
+                self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+                for token in tokens
+            ]
+        return dict(zip(tokens, texts, strict=True))
+
+
+def _tokens_of(one: TracedRound) -> set[int]:
+    """Every token id in a round."""
+    shown: list[Distribution | None] = [one.next_from]
+    shown += [found for node in one.nodes for found in (node.target, node.draft)]
+    shown += [found for trial in one.trials for found in (trial.residual, trial.proposal)]
+    ids = {one.next_token, *one.tokens, *(node.token for node in one.nodes)}
+    ids.update(*(found.tokens for found in shown if found is not None), *(choice.kept for choice in one.choices))
+    ids.update(choice.token for choice in one.choices)
+    return ids

@@ -1,0 +1,237 @@
+"""One row of one round as a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, final
+
+import torch
+
+from draftwood.core.counter_rng import CounterRng, CounterRoundRng, Stream
+from draftwood.core.draws import Draw
+from draftwood.core.tree import DraftTree
+from draftwood.trace.arrays import RoundArrays, real_nodes
+from draftwood.trace.records import Choice, Distribution, Node, TracedRound, Trial, Verdict
+from draftwood.trace.walks import Test, Walk, walk_recursive, walk_traversal
+
+_WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a record needs to know of the run.
+
+    Attributes:
+        verifier: its name.
+        argmax: it reads the target's choice only.
+        greedy: temperature 0.
+        tokens: likeliest tokens of a distribution that are kept.
+        vocab: number of tokens of the target.
+        beta, tau: settings of verifier ``tolerance``; else None.
+    """
+
+    verifier: str
+    argmax: bool
+    greedy: bool
+    tokens: int
+    vocab: int
+    beta: int | None = None
+    tau: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a round stands in its text.
+
+    Attributes:
+        number, position, tokens, text, end: as in :class:`TracedRound`.
+        rng: the random numbers of the text.
+    """
+
+    number: int
+    position: int
+    tokens: list[int]
+    text: str
+    end: float
+    rng: CounterRng
+
+
+@final
+class RowRecord:
+    """Makes the record of one row.
+
+    Args:
+        arrays: the round.
+        row: the row's index in it.
+        rules: of the run.
+        place: where the round stands in the text.
+    """
+
+    def __init__(self, arrays: RoundArrays, row: int, rules: Rules, place: Place) -> None:
+        self._arrays, self._row, self._rules, self._place = arrays, row, rules, place
+        self._tree: DraftTree = arrays.made.tree
+        self._path = arrays.made.paths[row]
+        self._rng: CounterRoundRng = place.rng.at([place.position])
+        self._real = real_nodes(self._tree, row)
+        self._number = {node: i for i, node in enumerate(self._real)}
+        self._target = arrays.target_distributions(row, max(rules.tokens, rules.beta or 0))
+        self._draft = arrays.draft_distributions(row, rules.tokens)
+        self._shared = self._noise()
+
+    def make(self) -> TracedRound:
+        """The record."""
+        arrays, row, rules, place = self._arrays, self._row, self._rules, self._place
+        last, trials, walk = self._shown(self._end), list[Trial](), None
+        if rules.verifier in _WALKS:
+            walk = _WALKS[rules.verifier](arrays, row, self._path)
+            trials, rest = self._trials(walk)
+            last = rest or last
+        tree = self._tree
+        return TracedRound(
+            number=place.number,
+            position=place.position,
+            draw=tree.draw.value,
+            nodes=self._nodes(walk),
+            trials=trials,
+            choices=[] if walk else self._choices(),
+            path=[self._number[node] for node in self._path],
+            next_token=arrays.made.tokens[row][-1],
+            next_from=last,
+            next_is_residual=walk is not None and walk.last is not None,
+            tokens=place.tokens,
+            text=place.text,
+            seconds=dict(arrays.made.seconds),
+            end=place.end,
+            stop=tree.stop,
+            uniform=None if rules.greedy or not walk else self._rng.uniform(Stream.TOKEN)[0],
+            path_uniform=self._path_uniform(),
+        )
+
+    @property
+    def _end(self) -> int:
+        return self._path[-1] if self._path else 0
+
+    def _shown(self, node: int) -> Distribution:
+        """The target's distribution at a node, as long as all others."""
+        found, most = self._target[node], self._rules.tokens
+        if len(found.tokens) <= most:
+            return found
+        return Distribution(
+            tokens=found.tokens[:most], probs=found.probs[:most], rest=min(1.0, found.rest + sum(found.probs[most:]))
+        )
+
+    def _path_uniform(self) -> float | None:
+        if self._rules.verifier != "traversal" or self._rules.greedy:
+            return None
+        return self._rng.uniform(Stream.PATH)[0]
+
+    def _nodes(self, walk: Walk | None) -> list[Node]:
+        tree, row, children = self._tree, self._row, self._tree.children[self._row]
+        tokens, parents, _ = (part[row] for part in tree.lists)
+        verdicts, noise = self._verdicts(walk), self._shared
+        target = self._arrays.target_probs(row)
+        draft: Sequence[float | None] = self._arrays.draft_probs(row) if self._draft else [None] * tree.size
+        ranks = {child: rank for below in children for rank, child in enumerate(below)}
+        depths, shared = [0] * tree.size, tree.draw is Draw.SHARED_NOISE
+        certain = tree.certain[row] if tree.certain else None
+        nodes = []
+        for node in self._real:
+            depths[node] = depths[parents[node]] + 1 if node else 0
+            nodes.append(
+                Node(
+                    token=tokens[node],
+                    parent=self._number[parents[node]] if node else None,
+                    depth=depths[node],
+                    rank=ranks.get(node, 0),
+                    target_prob=target[node] if node else None,
+                    draft_prob=draft[node] if node else None,
+                    verdict=verdicts.get(node, "not tried"),
+                    target=self._shown(node),
+                    draft=self._draft[node] if children[node] and node < len(self._draft) else None,
+                    noise=noise[depths[node] - 1][tokens[node]] if noise and shared and node else None,
+                    certain=bool(node) and (certain[node] if certain else tree.draw is Draw.POINT_MASS),
+                )
+            )
+        return nodes
+
+    def _verdicts(self, walk: Walk | None) -> dict[int, Verdict]:
+        children = self._tree.children[self._row]
+        looked = [t.node for t in walk.tests] if walk else chain.from_iterable(children[n] for n in (0, *self._path))
+        found: dict[int, Verdict] = dict.fromkeys(looked, "rejected")
+        found.update(dict.fromkeys(self._path, "accepted"))
+        found[0] = "root"
+        return found
+
+    def _noise(self) -> list[dict[int, float]] | None:
+        """Shared noise of drafted tokens and of those on the path, by depth below the root; None without."""
+        if self._rules.verifier != "coupled" or self._rules.greedy:
+            return None
+        shared = self._tree.draw is Draw.SHARED_NOISE
+        own = {self._tree.lists[0][self._row][node] for node in self._real[1:]} if shared else set[int]()
+        wanted = sorted(own.union(self._arrays.made.tokens[self._row]))
+        count = max(self._tree.max_depth if shared else 0, len(self._path) + 1)
+        found = self._rng.shared(0, count, self._rules.vocab, torch.tensor(wanted, device=self._tree.tokens.device))
+        assert found is not None
+        return [dict(zip(wanted, line, strict=True)) for line in found[0].tolist()]
+
+    def _choices(self) -> list[Choice]:
+        """The target's own tokens along the path."""
+        noise, beta = self._shared, self._rules.beta
+        chosen, choices = self._arrays.made.tokens[self._row], []
+        for depth, node in enumerate((0, *self._path)):
+            best = self._target[node]
+            token = chosen[depth] if beta is None else best.tokens[0]
+            kept = [token] if beta is None else _tolerated(best, beta, self._rules.tau or 0.0)
+            given = None if noise is None else noise[depth][token]
+            choices.append(Choice(node=self._number[node], token=token, noise=given, kept=kept))
+        return choices
+
+    def _trials(self, walk: Walk) -> tuple[list[Trial], Distribution | None]:
+        """The records of all tests, and the distribution of the next token if it is not the target's own."""
+        vectors = [vector for test in walk.tests for vector in (test.residual, test.proposal) if vector is not None]
+        made = iter(self._arrays.distribution([*vectors, *([] if walk.last is None else [walk.last])], self._rules.tokens))
+        parents, uniforms, trials = self._tree.lists[1][self._row], self._uniforms(walk), []
+        for test, uniform in zip(walk.tests, uniforms, strict=True):
+            above = parents[test.node]
+            own = None if test.certain else self._draft[above]
+            trials.append(
+                Trial(
+                    node=self._number[test.node],
+                    target_prob=test.target_prob,
+                    draft_prob=test.draft_prob,
+                    chance=min(1.0, test.chance),
+                    uniform=uniform,
+                    accepted=self._accepted(test),
+                    residual=self._shown(above) if test.residual is None else next(made),
+                    proposal=own if test.proposal is None else next(made),
+                )
+            )
+        return trials, next(made, None)
+
+    def _accepted(self, test: Test) -> bool:
+        return test.node == self._end if self._rules.verifier == "traversal" else test.node in self._path
+
+    def _uniforms(self, walk: Walk) -> list[float | None]:
+        """The number that each test's chance is compared with."""
+        if not walk.order:
+            return [self._rng.uniform(Stream.ACCEPT, test.node)[0] for test in walk.tests]
+        if (point := self._path_uniform()) is None:
+            return [None] * len(walk.tests)
+        uniforms: list[float | None] = []
+        begin, going = 0.0, 1.0  # the tests before took [0, begin) of the number's range
+        for node, weight in zip(walk.order, walk.weights, strict=True):
+            if node:
+                uniforms.append(min(1.0, max(0.0, (point - begin) / going)) if going > 0 else 0.0)
+            begin, going = begin + weight * going, going * (1.0 - weight)
+        return uniforms
+
+
+def _tolerated(best: Distribution, beta: int, tau: float) -> list[int]:
+    """Of the likeliest tokens, the ``beta`` best that are within ``tau`` nats of the best one."""
+    least = best.probs[0] * math.exp(-tau)
+    return [token for token, prob in zip(best.tokens[:beta], best.probs, strict=False) if prob >= least]

@@ -1,0 +1,47 @@
+"""What a trace keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, final
+
+from draftwood.core.checks import integer, settings
+from draftwood.core.errors import ConfigError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TraceSettings:
+    """The bounds of a trace.
+
+    Attributes:
+        tokens: the likeliest tokens of each distribution that are kept.
+        rounds: the rounds of a text that are kept, the first ones.
+
+    Raises:
+        ConfigError: a number below 1.
+    """
+
+    tokens: int = field(default=8, metadata={"help": "likeliest tokens of each distribution that are kept"})
+    rounds: int = field(default=500, metadata={"help": "rounds that are kept, the first ones"})
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "rounds"):
+            if integer(name, getattr(self, name)) < 1:
+                raise ConfigError(f"{name} of a trace is {getattr(self, name)}: give 1 or more")
+
+
+TraceLike: TypeAlias = bool | TraceSettings | Mapping[str, Any]
+"""True, or the bounds of the trace; False for no trace."""
+
+
+def trace_settings(given: TraceLike) -> TraceSettings | None:
+    """The bounds of a trace; None without one.
+
+    Raises:
+        ConfigError: anything else, or what :class:`TraceSettings` refuses.
+    """
+    if isinstance(given, bool):
+        return TraceSettings() if given else None
+    return settings("trace", given, TraceSettings)

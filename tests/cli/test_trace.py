@@ -1,0 +1,85 @@
+"""``draftwood trace``: rounds as lines, as a file, and explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from draftwood.cli.trace_text import printable, trace_text
+from draftwood.trace.files import read_traces
+from tests.cli.conftest import Run
+from tests.trace.runs import run as recorded
+
+SHORT = ["--max-new-tokens", "8", "--seed", "1", "--temperature", "1", "--method", "rsd-c", "--shape", "2-2"]
+
+
+def test_rounds_as_lines(run: Run, pair: list[str]) -> None:
+    found = run("trace", "the fox", *pair, *SHORT)
+    assert found.exit_code == 0, found.output
+    assert found.stdout.startswith("the fox -> ")
+    assert "round 0: 6 nodes" in found.stdout
+    assert "  next: " in found.stdout
+
+
+def test_a_file_is_written_and_shown_again(run: Run, pair: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    made = run("trace", "the fox", *pair, *SHORT, "--json", path, "--compare", "--rounds", "2", "--tokens", "3")
+    assert made.exit_code == 0, made.output
+    assert made.stdout == ""
+    traces = read_traces(path)
+    assert [trace.method for trace in traces] == ["rsd-c", "ar"]
+    assert all(len(trace.rounds) <= 2 for trace in traces)
+    assert traces[1].dropped == 6
+    shown = run("trace", "--input", path)
+    assert shown.stdout == "\n\n".join(map(trace_text, traces)) + "\n"
+    explained = run("trace", "--input", path, "--explain")
+    assert "Accepted by depth: " in explained.stdout
+    assert "round 0" not in explained.stdout
+
+
+def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
+    german = ["--target", translation / "target", "--draft", translation / "block", "--dtype", "float32"]
+    found = run("trace", "--translate", "ein Hund", *german, "--beta", "2", "--json", tmp_path / "trace.json")
+    assert found.exit_code == 0, found.output
+    [trace] = read_traces(tmp_path / "trace.json")
+    assert (trace.verifier, trace.beta) == ("tolerance", 2)
+    assert trace.source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to trace"),
+        (["hello", "--input", "x.json"], "--input shows a file"),
+        (["--input", "x.json", "--seed", "1"], "--seed was given too"),
+        (["--input", "missing.json"], "cannot be read"),
+        (["--translate", "x", "--temperature", "1"], "--temperature is for a prompt"),
+        (["--translate", "x", "--compare"], "--compare is for a prompt"),
+        (["--translate", " "], "sentence is empty"),
+        (["hello", "--rounds", "0"], "give 1 or more"),
+        (["hello", "--method", "ar", "--compare"], "plain decoding itself"),
+    ],
+)
+def test_wrong_options_are_one_sentence(run: Run, arguments: list[str], message: str) -> None:
+    found = run("trace", *arguments)
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_cut_file_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"format": "draftwood trace", "version": 99, "traces": []}))
+    found = run("trace", "--input", path)
+    assert (found.exit_code, found.stderr.count("\n")) == (2, 1)
+    assert "version is 99" in found.stderr
+
+
+def test_texts_cannot_steer_a_terminal() -> None:
+    assert printable("a\x1b[31m\u202eb\n") == "a\\x1b[31m\\u202eb\n"
+    [trace] = recorded("rsd-c")
+    trace.texts.update({token: "\x1b\u202e" for token in range(5)})
+    assert "\x1b" not in trace_text(trace)
+    assert "\u202e" not in trace_text(trace)

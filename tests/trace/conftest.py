@@ -1,0 +1,64 @@
+"""Chromium, without a network, for tests of figures and the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+
+class Browser:
+    """A Chromium that opens files.
+
+    Attributes:
+        driver: selenium's.
+    """
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def size(self, width, height=1000, *, dark=False, still=False):
+        """Viewport in CSS pixels, colour scheme, and whether less motion is wanted."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+        ]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def open(self, path):
+        self.driver.get(path.as_uri())
+
+    def js(self, code, *values):
+        return self.driver.execute_script(code, *values)
+
+    def wait(self, code, seconds=20.0):
+        """Until the expression is true; its value."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(
+            lambda driver: driver.execute_script(f"return {code}")
+        )
+
+    def problems(self):
+        """Errors and refused requests that the browser reported since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    binary = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver_path = shutil.which("chromedriver")
+    if binary is None or driver_path is None:
+        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
+    yield Browser(driver)
+    driver.quit()

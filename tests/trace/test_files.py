@@ -1,0 +1,168 @@
+"""Traces as files: what is written is read again, and other files are refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import draftwood
+from draftwood.core.errors import ConfigError
+from draftwood.trace.files import from_json, read_traces, schema, to_json, write_traces
+from tests.trace.runs import run
+
+SCHEMA = Path(draftwood.__file__).parents[2] / "docs" / "trace.schema.json"
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    """The object of a file with several traces."""
+    made = [run("rsd-c", "recursive")[0], run("rsd-s", "traversal")[0], run("shared-noise")[0], run("ar")[0]]
+    return to_json(made)
+
+
+@pytest.mark.parametrize(
+    ("method", "verifier"), [("rsd-s", "recursive"), ("hybrid", "traversal"), ("dynamic", "coupled"), ("adaptive", "auto")]
+)
+def test_a_file_holds_the_traces(method: str, verifier: str, tmp_path: Path) -> None:
+    made = run(method, verifier, rows=3)
+    write_traces(tmp_path / "trace.json", made)
+    assert read_traces(tmp_path / "trace.json") == made
+
+
+def valid(value: Any, wanted: dict[str, Any], root: dict[str, Any]) -> bool:
+    """The part of JSON Schema that the document uses."""
+    if "$ref" in wanted:
+        return valid(value, root["$defs"][wanted["$ref"].rpartition("/")[2]], root)
+    if "anyOf" in wanted:
+        return any(valid(value, one, root) for one in wanted["anyOf"])
+    if "const" in wanted or "enum" in wanted:
+        return value in wanted.get("enum", [wanted.get("const")])
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "null": type(None)}
+    if wanted["type"] == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, kinds[wanted["type"]]) or (wanted["type"] == "integer" and isinstance(value, bool)):
+        return False
+    if wanted["type"] == "array":
+        return all(valid(one, wanted["items"], root) for one in value)
+    if wanted["type"] == "object":
+        fields, more = wanted.get("properties", {}), wanted["additionalProperties"]
+        if not set(wanted.get("required", ())) <= value.keys():
+            return False
+        return all(
+            valid(one, fields.get(name, more), root) if fields.get(name, more) else False for name, one in value.items()
+        )
+    return True
+
+
+def test_the_schema_in_the_documentation_is_that_of_the_records(stored: dict[str, Any]) -> None:
+    document = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert document == schema()
+    assert valid(json.loads(json.dumps(stored)), document, document)
+    assert not [
+        (name, field)
+        for name, part in document["$defs"].items()
+        for field, what in part["properties"].items()
+        if not what["description"]
+    ]
+
+
+def test_control_the_schema_refuses_other_values(stored: dict[str, Any]) -> None:
+    document, other = schema(), json.loads(json.dumps(stored))
+    other["traces"][0]["rounds"][0]["nodes"][0]["token"] = "a"
+    assert not valid(other, document, document)
+
+
+def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    """Set one value of a file."""
+
+    def apply(found: dict[str, Any]) -> None:
+        at: Any = found
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = to
+
+    return apply
+
+
+ROUND = ("traces", 0, "rounds", 1)
+EDITS = [
+    (change("version", to=2), "its version is 2"),
+    (change("version", to=True), "its version is True"),
+    (change("format", to="other"), "format"),
+    (change("more", to=1), "other fields"),
+    (change("traces", to={}), "no list"),
+    (change("traces", 0, to=[]), "an object"),
+    (change("traces", 0, "seed", to="7"), "a whole number"),
+    (change("traces", 0, "seed", to=True), "a whole number"),
+    (change("traces", 0, "more", to=7), "'more'"),
+    (change("traces", 0, "prompt", to=[]), "prompt is empty"),
+    (change("traces", 0, "text", to="\ud800"), "a text"),
+    (change("traces", 0, "tokens", 0, to=99), "not those of its rounds"),
+    (change("traces", 0, "texts", to={"a": "b"}), "whole numbers"),
+    (change(*ROUND, "number", to=7), "follows"),
+    (change(*ROUND, "position", to=70), "follows"),
+    (change(*ROUND, "end", to=-1.0), "before the round begins"),
+    (change(*ROUND, "draw", to="other"), "draw"),
+    (change(*ROUND, "seconds", to={"draft": 1.0}), "stages"),
+    (change(*ROUND, "seconds", "draft", to=math.inf), "a finite number"),
+    (change(*ROUND, "next_token", to=None), "a whole number"),
+    (change(*ROUND, "path", to=[2, 1]), "no path"),
+    (change(*ROUND, "path", to=[100]), "no path"),
+    (change(*ROUND, "nodes", to=[]), "begin"),
+    (change(*ROUND, "nodes", 1, "parent", to=1), "parents come before"),
+    (change(*ROUND, "nodes", 1, "parent", to=None), "parents come before"),
+    (change(*ROUND, "nodes", 1, "depth", to=3), "depth or rank"),
+    (change(*ROUND, "nodes", 2, "rank", to=3), "depth or rank"),
+    (change(*ROUND, "nodes", 1, "target_prob", to=1.5), "from 0 to 1"),
+    (change(*ROUND, "nodes", 1, "verdict", to="maybe"), "one of root"),
+    (change(*ROUND, "nodes", 0, "target", "probs", 0, to=0.01), "order|sum to 1"),
+    (change(*ROUND, "nodes", 0, "target", "tokens", to=[1]), "one probability for each"),
+    (change(*ROUND, "trials", 0, "node", to=0), "no drafted node"),
+    (change(*ROUND, "trials", 0, "chance", to=-0.1), "from 0 to 1"),
+    (change(*ROUND, "uniform", to=2.0), "from 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), EDITS, ids=[message for _, message in EDITS])
+def test_edited_files_are_refused(edit: Callable[[dict[str, Any]], None], message: str, stored: dict[str, Any]) -> None:
+    found = json.loads(json.dumps(stored))
+    from_json(found)
+    edit(found)
+    with pytest.raises(ConfigError, match=message):
+        from_json(found)
+
+
+@pytest.mark.parametrize("verdict", ["accepted", "not tried"])
+def test_an_edited_verdict_is_refused(verdict: str, stored: dict[str, Any]) -> None:
+    found = json.loads(json.dumps(stored))
+    wrong = {"accepted": ("rejected", "not tried"), "not tried": ("accepted",)}[verdict]
+    node = next(n for one in found["traces"][0]["rounds"] for n in one["nodes"][1:] if n["verdict"] in wrong)
+    node["verdict"] = verdict
+    if verdict == "not tried":
+        with pytest.raises(ConfigError, match="accepted nodes"):
+            from_json(found)
+        return
+    with pytest.raises(ConfigError, match="accepted nodes"):
+        from_json(found)
+
+
+def test_cut_and_missing_files_are_refused_in_one_sentence(stored: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    whole = json.dumps(stored)
+    for text, message in [(whole[: len(whole) // 2], "no complete trace"), ("[" * 100_000, "no complete trace"),
+                          (whole.replace(": 0.0,", ": NaN,", 1), "no complete trace"), ("{}", "format")]:  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message) as error:
+            read_traces(path)
+        assert str(path) in str(error.value)
+        assert "\n" not in str(error.value)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no complete trace"):
+        read_traces(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_traces(tmp_path / "missing.json")

@@ -1,0 +1,326 @@
+"""The page in Chromium, from a file: it plays, its figures are the trace's, the keyboard is enough, nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from draftwood.core.errors import ConfigError
+from draftwood.trace.figures import draw_round
+from draftwood.trace.page import page, write, write_page
+from draftwood.trace.page.pieces import pieces_of, shown
+from tests.trace.builder import Maker
+from tests.trace.test_figures import HOSTILE, overlapping
+
+PLAIN = Maker(1, draws=False, verifier="coupled").trace(30, "ar")
+TEXT = Maker(2, agreement=0.9).trace(14)
+OTHER = Maker(3, widths=(3, 3)).trace(5, "rsd-c")
+GERMAN = Maker(8, widths=(1,) * 6, verifier="tolerance", agreement=0.97).trace(6, "block")
+READY = "document.querySelector('dw-page')?.dataset.ready && document.querySelector('[data-round] svg')"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    write_page(path, [PLAIN, TEXT, OTHER, GERMAN])
+    return path
+
+
+@pytest.fixture
+def opened(browser, file):
+    browser.size(1400)
+    browser.open(file)
+    browser.wait(READY)
+    browser.problems()
+    return browser
+
+
+def press(browser, *keys):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser.driver).send_keys(*keys).perform()
+
+
+def shown_rounds(browser):
+    return browser.js("return document.querySelectorAll('dw-text .round:not([hidden])').length")
+
+
+def drawn_nodes(browser):
+    """Numbers of the nodes of the round's figure on the page."""
+    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
+    return {int(node["node"]): node for node in found}
+
+
+def assert_drawn(browser, made):
+    browser.wait(
+        f"document.querySelector('div[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{made.number}-')"
+    )
+    nodes = drawn_nodes(browser)
+    assert set(nodes) == set(range(len(made.nodes)))
+    for number, node in nodes.items():
+        assert (node["verdict"], int(node["token"])) == (made.nodes[number].verdict, made.nodes[number].token)
+        for key, value in (("targetProb", made.nodes[number].target_prob), ("draftProb", made.nodes[number].draft_prob)):
+            assert value is None or float(node[key]) == pytest.approx(value, rel=1e-5)
+    trials = browser.js("return [...document.querySelectorAll('[data-round] .trial')].map((n) => n.dataset.uniform)")
+    assert [float(uniform) for uniform in trials] == pytest.approx([trial.uniform for trial in made.trials], rel=1e-5)
+
+
+def test_a_click_on_a_round_opens_its_figure(opened):
+    for index in (0, 5, 13):
+        opened.driver.find_elements("css selector", "dw-text .round")[index].click()
+        assert_drawn(opened, TEXT.rounds[index])
+        assert f"round {index + 1}:" in opened.js("return document.querySelector('pre').textContent")
+
+
+def test_the_text_is_the_traces_and_drafted_tokens_are_marked(opened):
+    assert opened.js("return document.querySelector('dw-text .text').textContent") == shown(TEXT.prompt_text + TEXT.text)
+    parts = opened.js(
+        "return [...document.querySelectorAll('dw-text .round')].map((r) => [...r.children].map((p) => p.className))"
+    )
+    assert parts == [["drafted"] * len(made.path) + ["own"] for made in TEXT.rounds]
+
+
+def test_the_tree_shows_every_verdict(opened):
+    opened.driver.find_elements("css selector", "dw-text .round")[3].click()
+    made = TEXT.rounds[3]
+    classes = opened.js("return [...document.querySelectorAll('dw-tree g')].map((g) => g.getAttribute('class'))")
+    for fate, verdict in (("accepted", "accepted"), ("rejected", "rejected"), ("untried", "not tried")):
+        assert classes.count(fate) == sum(node.verdict == verdict for node in made.nodes)
+
+
+def test_the_histogram_counts_accepted_lengths(opened):
+    rows = opened.js(
+        "return [...document.querySelectorAll('dw-histogram tbody tr')]"
+        ".map((r) => [...r.children].slice(0, 2).map((c) => +c.textContent))"
+    )
+    lengths = [len(made.path) for made in TEXT.rounds]
+    assert rows == [[k, lengths.count(k)] for k in range(max(lengths) + 1)]
+
+
+def test_play_pause_and_speed(opened):
+    opened.js("const p = document.querySelector('dw-page'); p.speed.value = '0.1'; p.speed.onchange(); p.seek(0)")
+    assert shown_rounds(opened) == 0
+    button = opened.driver.find_element("css selector", ".controls button")
+    button.click()
+    assert button.text == "Pause"
+    opened.wait("document.querySelectorAll('dw-text .round:not([hidden])').length >= 2")
+    button.click()
+    paused, before = shown_rounds(opened), opened.js("return document.querySelector('dw-page').clock.time")
+    assert button.text == "Play"
+    assert 2 <= paused < len(TEXT.rounds)
+    time.sleep(0.2)
+    assert opened.js("return document.querySelector('dw-page').clock.time") == before
+    assert [made.end <= before + 1e-9 for made in TEXT.rounds].index(False) == paused
+    opened.js("const p = document.querySelector('dw-page'); p.speed.value = '4'; p.speed.onchange()")
+    button.click()
+    opened.wait("document.querySelector('dw-page').clock.playing === false")
+    assert shown_rounds(opened) == len(TEXT.rounds)
+
+
+def test_the_race_runs_on_one_clock(opened):
+    time_of = TEXT.rounds[4].end
+    opened.js("document.querySelector('dw-page').clock.set(arguments[0])", time_of)
+    plain = sum(made.end <= time_of + 1e-9 for made in PLAIN.rounds)
+    counts = opened.js(
+        "const p = document.querySelector('dw-page'); return [p.plainCount.textContent, p.fastCount.textContent]"
+    )
+    assert f"{plain} forwards, {plain} tokens" in counts[0]
+    assert f"5 forwards, {sum(len(made.tokens) for made in TEXT.rounds[:5])} tokens" in counts[1]
+    assert opened.js("return document.querySelectorAll('.forward').length") == len(PLAIN.rounds) + len(TEXT.rounds)
+
+
+def test_a_german_sentence_is_shown_round_by_round(opened):
+    assert GERMAN.source_text in opened.js("return document.querySelector('[lang=de]').textContent")
+    for index in (0, 4):
+        opened.js(
+            "const p = document.querySelector('dw-page'); p.germanRound.value = arguments[0]; p.germanRound.onchange()",
+            index,
+        )
+        opened.wait(f"document.querySelector('[aria-labelledby^=\"dw-spec{index}-\"]')")
+        words = opened.js(
+            "return [...document.querySelectorAll('[aria-labelledby^=dw-spec] .verified')].map((v) => v.dataset.output)"
+        )
+        made = GERMAN.rounds[index]
+        assert [w for w in words if w is not None] == [str(token) for token in made.tokens]
+
+
+def test_another_text_can_be_chosen(opened):
+    opened.js("const p = document.querySelector('dw-page'); p.chooser.value = 2; p.chooser.onchange()")
+    assert shown_rounds(opened) == len(OTHER.rounds)
+    opened.driver.find_elements("css selector", "dw-text .round")[1].click()
+    assert_drawn(opened, OTHER.rounds[1])
+
+
+def test_the_keyboard_is_enough(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    press(opened, Keys.TAB)
+    assert opened.js("return document.activeElement.textContent") == "Play"
+    opened.js("document.querySelector('dw-page').seek(0)")
+    press(opened, Keys.SPACE)
+    assert opened.js("return document.activeElement.textContent") == "Pause"
+    press(opened, Keys.SPACE)
+    press(opened, "-", Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    reached = shown_rounds(opened)
+    assert reached >= 2
+    assert opened.js("return document.querySelector('dw-page').speed.value") == "0.5"
+    for _ in range(8):
+        press(opened, Keys.TAB)
+        if opened.js("return document.activeElement.className") == "round":
+            break
+    press(opened, Keys.HOME)
+    press(opened, Keys.ENTER)
+    assert_drawn(opened, TEXT.rounds[0])
+    press(opened, Keys.ARROW_RIGHT)
+    press(opened, Keys.ENTER)
+    assert_drawn(opened, TEXT.rounds[1])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [380, 800, 1400])
+def test_at_every_width_nothing_overlaps_and_axe_finds_nothing_serious(browser, file, width, dark):
+    browser.size(width, dark=dark)
+    browser.open(file)
+    browser.wait(READY)
+    browser.wait("document.querySelectorAll('svg.dw-figure').length === 3")
+    assert browser.js("return document.documentElement.scrollWidth") <= width
+    for number in range(browser.js("return document.querySelectorAll('svg').length")):
+        found = browser.js(
+            "return [...document.querySelectorAll('svg')[arguments[0]].querySelectorAll('text')].map((t) => {"
+            " const b = t.getBoundingClientRect(); const m = b.height / 8;"
+            " return [b.left, b.top + m, b.right, b.bottom - m, t.textContent]; })", number
+        )  # fmt: skip
+        assert not overlapping(found)
+    sizes = browser.js(
+        "return [...document.querySelectorAll('svg.dw-figure')]"
+        ".map((s) => s.getBoundingClientRect().width / s.viewBox.baseVal.width)"
+    )
+    assert min(sizes) >= 0.88  # the smallest text has 10 pixels
+    assert not serious(browser)
+
+
+def serious(browser):
+    spec = find_spec("axe_core_python")
+    if spec is None:
+        pytest.skip("needs axe-core: pip install axe-core-python")
+    source = Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    # Run by the driver, which the page's policy does not bind.
+    browser.js(source)
+    found = browser.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    assert found["passes"]
+    return [(v["id"], v["nodes"][0]["html"]) for v in found["violations"] if v["impact"] in ("serious", "critical")]
+
+
+def test_control_axe_sees_a_button_without_a_name(opened):
+    opened.js("document.querySelector('.controls button').textContent = ''")
+    assert "button-name" in [name for name, _ in serious(opened)]
+
+
+def test_nothing_is_requested_and_nothing_is_refused(browser, file):
+    browser.driver.get_log("performance")
+    browser.size(1400)
+    browser.open(file)
+    browser.wait(READY)
+    browser.driver.find_elements("css selector", "dw-text .round")[2].click()
+    events = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert {url for url in urls if not url.startswith(("data:", "blob:"))} == {file.as_uri()}
+    assert not browser.problems()
+
+
+def test_control_the_policy_refuses_requests(opened):
+    failed = opened.driver.execute_async_script(
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/x').then(() => done(false), () => done(true))"
+    )
+    assert failed
+    assert any("Content Security Policy" in problem for problem in opened.problems())
+
+
+def test_markup_and_controls_of_tokens_are_shown_and_never_run(browser, tmp_path):
+    trace = Maker(9, words=HOSTILE).trace(20)
+    path = tmp_path / "hostile.html"
+    write_page(path, [trace])
+    assert "<script>alert" not in path.read_text(encoding="utf-8")
+    browser.problems()
+    browser.open(path)
+    browser.wait(READY)
+    text = browser.js("return document.querySelector('dw-text').textContent")
+    assert "<script>alert(1)</script>" in text
+    assert "⟨U+202E⟩evil" in text
+    assert not re.findall("[\u202a-\u202e\u2066-\u2069]", browser.js("return document.documentElement.innerHTML"))
+    assert browser.js("return document.querySelectorAll('script:not([type]), img, [onerror]').length") == 1
+    assert not browser.problems()
+
+
+def test_less_motion_is_honoured(browser, file):
+    for still in (False, True):
+        browser.size(1400, still=still)
+        browser.open(file)
+        browser.wait(READY)
+        name = browser.js("return getComputedStyle(document.querySelector('dw-tree g')).animationName")
+        assert name == ("none" if still else "appear")
+
+
+def test_500_rounds_open_quickly(browser, tmp_path, monkeypatch):
+    """Measured: 0.4 s. Only 20 of the figures are drawn, and used again and again, to save time here and none there."""
+    monkeypatch.setattr(write, "draw_round", lambda trace, place, *, width: drawn(place % 20, width))
+    trace, path = Maker(4).trace(500), tmp_path / "long.html"
+    drawn = cache(lambda place, width: draw_round(trace, place, width=width))
+    write_page(path, [trace])
+    browser.size(1400)
+    start = time.perf_counter()
+    browser.open(path)
+    browser.wait(READY)
+    assert time.perf_counter() - start < 5
+    assert shown_rounds(browser) == 500
+
+
+def test_another_source_can_feed_the_page(browser, file):
+    """A live source: rounds come one by one, and the page is given them by the four methods alone."""
+    browser.open(file)
+    browser.wait(READY)
+    browser.js(
+        "const old = document.querySelector('dw-page'), all = old.source; let have = 2, tell;"
+        "const live = { open: async () => {}, texts: () => [all.texts()[1]], rounds: () => all.rounds(1).slice(0, have),"
+        " figure: (text, round, width) => all.figure(1, round, width), race: async () => null,"
+        " subscribe: (listener) => { tell = () => { have += 1; listener(0); }; return () => {}; } };"
+        "const fresh = document.createElement('dw-page'); fresh.source = live; old.replaceWith(fresh);"
+        "window.more = () => tell();"
+    )
+    browser.wait(READY)
+    assert shown_rounds(browser) == 2
+    browser.js("window.more()")
+    assert shown_rounds(browser) == 3
+
+
+def test_a_page_needs_something_to_show(tmp_path):
+    with pytest.raises(ConfigError, match="no recorded rounds"):
+        page([])
+    with pytest.raises(ConfigError, match="no recorded rounds"):
+        page([Maker(1).trace(0)])
+    with pytest.raises(ConfigError, match="at most one text without drafting"):
+        page([PLAIN, PLAIN])
+    with pytest.raises(OSError, match="page"):
+        write_page(tmp_path / "none" / "page.html", [TEXT])
+
+
+def test_the_page_depends_on_the_traces_alone():
+    assert page([OTHER]) == page([OTHER])
+
+
+def test_parts_of_a_round_are_found_in_its_text():
+    made = TEXT.rounds[0]
+    assert "".join(text for text, _ in pieces_of(TEXT, made)) == made.text
+    assert [drafted for _, drafted in pieces_of(TEXT, made)] == [True] * len(made.path) + [False]
+
+
+def test_a_text_that_tokens_alone_do_not_give_is_one_part():
+    made = replace(TEXT.rounds[0], text="something else")
+    assert pieces_of(TEXT, made) == [("something else", None)]

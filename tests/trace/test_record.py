@@ -1,0 +1,192 @@
+"""What is recorded equals what happened, for every drafter, verifier, batch and kind of model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood import load, load_translator
+from draftwood.core.draws import Draw
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine import tracing
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Piece, Request
+from draftwood.exactness.decisions import RULES, decisions
+from draftwood.runners.table import TableRunner
+from draftwood.trace.arrays import best_of
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
+from draftwood.trace.replay import replay
+from draftwood.trace.settings import TraceSettings
+from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.test_decode import VOCAB, Words, pair
+from tests.tiny_chat import save_chat
+from tests.tiny_translation import sentences
+from tests.trace.runs import run
+
+
+def watched(engine: Decoder, method: str, sampling: Sampling, rows: int = 3, draft: Any = None, tokens: int = 64) -> tuple[
+    list[Piece], list[Trace]
+]:  # fmt: skip
+    """The pieces of a few texts, and their traces."""
+    requests = [Request(prompt=[1, 2 + row], seed=row, limits=Limits(max_new_tokens=12 + row)) for row in range(rows)]
+    kept = TraceSettings(tokens=tokens)
+    made = tracing.recorder(engine, requests, sampling, method=Method(method=method), draft=draft, kept=kept)
+    pieces = [piece for several in engine.stream(requests, sampling) for piece in several if made.take(piece)]
+    return pieces, made.traces()
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+@pytest.mark.parametrize(("method", "shape"), [("rsd-s", "2x3"), ("hybrid", "2x3"), ("iid", "2x2")])
+def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, shape: str, verifier: str) -> None:
+    target, draft = (TableRunner(torch.randn(9, 9, generator=torch.Generator().manual_seed(s))) for s in (1, 2))
+    pieces, traces = watched(decoder(target, draft, method, shape, verifier), method, Sampling(top_p=0.95))
+    taken = [0] * len(traces)
+    for piece in pieces:
+        one = traces[piece.row].rounds[taken[piece.row]]
+        taken[piece.row] += 1
+        tree, row = piece.round.tree, piece.round_row
+        real = [i for i, valid in enumerate(tree.lists[2][row]) if valid]
+        target_logp, draft_logp = piece.round.target_log_probs.dense()[row], tree.draft_logp
+        assert [node.token for node in one.nodes] == [tree.lists[0][row][i] for i in real]
+        assert [real[node] for node in one.path] == piece.round.paths[row]
+        for i, node in zip(real[1:], one.nodes[1:], strict=True):
+            parent = tree.lists[1][row][i]
+            assert node.target_prob == pytest.approx(float(target_logp[parent, node.token].exp()), abs=1e-6)
+            assert node.draft_prob == pytest.approx(float(draft_logp[row, parent, node.token].exp()), abs=1e-6)
+        expected = decisions(piece.round, RULES[verifier])[row]
+        assert [t.accepted for t in one.trials] == [t.accepted for t in expected.trials]
+        assert [t.chance for t in one.trials] == pytest.approx([min(1.0, t.chance) for t in expected.trials], abs=1e-4)
+        assert set(piece.round.seconds) == set(one.seconds)
+    assert [len(trace.rounds) for trace in traces] == taken
+
+
+def timeless(trace: Trace) -> Trace:
+    return replace(trace, rounds=[replace(one, seconds={}, end=0.0) for one in trace.rounds])
+
+
+@pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "traversal"), ("rsd-c", "recursive"), ("dynamic", "coupled")])
+def test_rows_of_a_batch_are_recorded_as_texts_alone(method: str, verifier: str) -> None:
+    together = run(method, verifier, rows=3)
+    alone = [run(method, verifier, first=row)[0] for row in range(3)]
+    alone[0] = replace(alone[0], prompt=together[0].prompt)
+    for one, other in zip(together, alone, strict=True):
+        if one.prompt == other.prompt:
+            assert timeless(one) == timeless(other)
+    assert timeless(together[0]) == timeless(alone[0])
+
+
+def test_a_trace_is_bounded() -> None:
+    [whole], [short] = run("rsd-c", "recursive"), run("rsd-c", "recursive", tokens=2, rounds=3)
+    assert len(short.rounds) == 3
+    assert short.dropped == len(whole.rounds) - 3
+    assert short.tokens == whole.tokens
+    for one, full in zip(short.rounds, whole.rounds, strict=False):
+        assert one.path == full.path
+        for node, other in zip(one.nodes, full.nodes, strict=True):
+            assert node.target.tokens == other.target.tokens[:2]
+            assert node.target.rest == pytest.approx(other.target.rest + sum(other.target.probs[2:]), abs=1e-6)
+
+
+def test_shared_noise_is_that_of_the_run() -> None:
+    [trace] = run("shared-noise", length=60)
+    for one in trace.rounds:
+        for i, choice in enumerate(one.choices[: len(one.path)]):
+            node = one.nodes[one.path[i]]
+            assert (choice.token, choice.noise) == (node.token, node.noise)
+        assert one.draw != Draw.SHARED_NOISE or all(node.noise is not None for node in one.nodes[1:])
+        assert all(node.draft_prob is not None for node in one.nodes[1:])
+
+
+def test_why_trees_are_not_larger() -> None:
+    assert {one.stop for trace in run("rsd-c") for one in trace.rounds} == {None}
+    assert {one.stop for trace in run("dynamic") for one in trace.rounds} <= {"node budget", "length limit", "depth limit"}
+    assert "a round without a tree, to time it" in {one.stop for trace in run("adaptive") for one in trace.rounds}
+    assert "a round without a tree, to time it" in {one.stop for trace in run("lookup") for one in trace.rounds}
+
+
+@pytest.mark.parametrize("count", [1, 8, 70])
+def test_the_largest_values_by_blocks(count: int) -> None:
+    values = torch.randn(3, 5000, generator=torch.Generator().manual_seed(1))
+    values[0, 4990], values[1, 17] = 9.0, -torch.inf
+    found, wanted = best_of(values, count), values.topk(count, dim=-1)
+    assert torch.equal(found[0], wanted.values)
+    assert torch.equal(found[1], wanted.indices)
+
+
+@pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "recursive"), ("rsd-s", "traversal"), ("shared-noise", "auto")])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=9), Sampling(temperature=0.0)], ids=["all", "top_k", "T0"])
+def test_draft_vocabularies_and_large_vocabularies(
+    method: str, verifier: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwood.core.sampling.LARGE", VOCAB)  # distributions cut by top-k are sparse
+    target, draft = hidden_pair(tiny_gpt(VOCAB, 1), proposes=11)
+    engine = decoder(target, draft, method, "2x3", verifier, greedy=sampling.greedy)
+    _, traces = watched(engine, method, sampling, draft=draft)
+    drafted = [node for trace in traces for one in trace.rounds for node in one.nodes[1:]]
+    assert len(drafted) > 20
+    assert all(node.draft_prob is not None and node.token < 11 for node in drafted)
+    results = [replay(trace) for trace in traces]
+    assert not [difference for found in results for difference in found.differences]
+    assert sum(found.replayed for found in results) == sum(len(trace.rounds) for trace in traces)
+
+
+def test_results_have_a_trace_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = pair()
+    results = two.generate(["hello", "world"], seed=1, max_new_tokens=8, temperature=1.0, trace={"tokens": 3, "rounds": 2})
+    plain = two.generate(["hello", "world"], seed=1, max_new_tokens=8, temperature=1.0)
+    for traced, other in zip(results, plain, strict=True):
+        assert traced.token_ids == other.token_ids == traced.trace.tokens
+        assert traced.trace.text == other.text
+        assert traced.trace.texts[traced.token_ids[0]] == Words().decode(traced.token_ids[:1])
+        assert traced.trace.target == "GPT2LMHeadModel"
+        assert other.trace is None
+        assert "trace" not in traced.to_json()
+    monkeypatch.setattr(Recorder, "__init__", None)  # any use fails
+    two.generate("hello", seed=1, max_new_tokens=8)
+    with pytest.raises(TypeError):
+        two.generate("hello", seed=1, max_new_tokens=8, trace=True)
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [("yes", "give a TraceSettings"), (1, "give a TraceSettings"), ({"tokens": 0}, "1 or more"), ({"more": 1}, "'more'")],
+)
+def test_other_settings_are_refused(trace: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pair().generate("hello", max_new_tokens=2, trace=trace)
+
+
+def test_a_chat_has_a_trace_and_its_stream_is_refused(tmp_path: Path) -> None:
+    chat = load(save_chat(tmp_path))
+    messages = [{"role": "user", "content": "hello"}]
+    answer = chat.chat(messages, max_new_tokens=6, seed=1, trace=True)
+    assert answer.trace is not None
+    assert answer.trace.tokens == answer.token_ids
+    with pytest.raises(ConfigError, match="recorder"):
+        chat.chat(messages, max_new_tokens=6, stream=True, trace=True)
+
+
+@pytest.mark.parametrize("draft", ["block", None])
+@pytest.mark.parametrize("method", [Method(), Method(beta=300, tau=50.0)])
+def test_a_translation(draft: str | None, method: Method, translation: Path) -> None:
+    translator = load_translator(translation / "target", None if draft is None else translation / draft)
+    if draft is None and method.beta:
+        method = Method(method="ngram", beta=300, tau=50.0)
+    [result, _] = translator.translate(sentences(2), method=method, max_new_tokens=8, trace={"tokens": 400})
+    trace = result.trace
+    assert trace is not None
+    assert trace.source
+    assert trace.tokens == result.token_ids
+    assert (trace.mask is None) == (draft is None)
+    assert (trace.beta, trace.tau) == (method.beta, method.tau)
+    found = replay(trace)
+    assert not found.differences
+    if method.beta:
+        assert all(one.choices[0].token == one.choices[0].kept[0] for one in trace.rounds)

@@ -1,0 +1,98 @@
+"""The slow reference verifiers keep the same paths and tokens as the recorded runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.methods import METHODS
+from draftwood.trace.records import Trace
+from draftwood.trace.replay import replay
+from tests.trace.runs import run
+
+PAIRS = [(spec.name, verifier) for spec in METHODS.values() for verifier in spec.verifiers if verifier != "greedy"]
+GREEDY = [(spec.name, verifier) for spec in METHODS.values() for verifier in spec.verifiers]
+
+
+@pytest.mark.parametrize(("method", "verifier"), PAIRS)
+def test_a_thousand_rounds_of_every_lossless_pair(method: str, verifier: str) -> None:
+    results, batches = [], 0
+    while sum(found.replayed for found in results) < 1000:
+        results += [replay(trace) for trace in run(method, verifier, rows=20, length=60, first=20 * batches)]
+        batches += 1
+    assert not [difference for found in results for difference in found.differences]
+    assert not any(found.agreed for found in results), "every distribution is stored completely"
+
+
+@pytest.mark.parametrize(("method", "verifier"), GREEDY)
+def test_greedy_rounds(method: str, verifier: str) -> None:
+    results = [replay(trace) for trace in run(method, verifier, rows=5, length=24, temperature=0.0)]
+    assert sum(found.replayed for found in results) > 10
+    assert not [difference for found in results for difference in found.differences]
+
+
+def test_the_tolerance_verifier_too() -> None:
+    found = [replay(trace) for trace in run("rsd-c", "tolerance", rows=5, temperature=0.0, beta=2)]
+    assert sum(one.replayed for one in found) > 10
+    assert not [difference for one in found for difference in one.differences]
+
+
+def edited(trace: Trace, **changes: object) -> Trace:
+    """The first round that has a test with a clear outcome, with other values in that test."""
+    rounds = list(trace.rounds)
+    for i, one in enumerate(rounds):
+        for j, trial in enumerate(one.trials):
+            if trial.uniform is not None and trial.chance is not None and abs(trial.uniform - trial.chance) > 0.05:
+                trials = list(one.trials)
+                trials[j] = replace(trial, **changes)
+                rounds[i] = replace(one, trials=trials)
+                return replace(trace, rounds=rounds)
+    raise AssertionError("no such test")
+
+
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+def test_control_an_edited_verdict_is_seen(verifier: str) -> None:
+    [trace] = run("rsd-c", verifier)
+    accepted = next(t.accepted for one in trace.rounds for t in one.trials if abs((t.uniform or 0) - (t.chance or 0)) > 0.05)
+    assert not replay(trace).differences
+    assert replay(edited(trace, accepted=not accepted)).differences
+
+
+@pytest.mark.parametrize(
+    ("method", "verifier"), [("rsd-c", "recursive"), ("rsd-s", "traversal"), ("shared-noise", "coupled")]
+)
+def test_control_other_random_numbers_give_other_verdicts(method: str, verifier: str) -> None:
+    """The reference reads the recorded numbers: with those of another seed its verdicts differ."""
+    first, second = run(method, verifier)[0], run(method, verifier, first=1)[0]
+    numbers = [(one.uniform, one.path_uniform) for one in second.rounds]
+    rounds = [
+        replace(one, trials=[], uniform=uniform, path_uniform=path)
+        for one, (uniform, path) in zip(first.rounds, numbers, strict=False)
+    ]
+    assert replay(replace(first, rounds=rounds, seed=second.seed)).differences
+
+
+def test_control_an_edited_distribution_is_seen() -> None:
+    """With p and q of a node exchanged, the reference accepts with other chances."""
+    [trace] = run("chain", "recursive", length=60)
+    rounds = [
+        replace(one, nodes=[replace(n, target=n.draft or n.target, draft=n.target) for n in one.nodes])
+        for one in trace.rounds
+    ]
+    assert replay(replace(trace, rounds=rounds)).differences
+
+
+def test_incomplete_distributions_are_compared_with_their_own_numbers() -> None:
+    [trace] = run("rsd-c", "recursive", tokens=2)
+    found = replay(trace)
+    assert found.agreed > 0
+    assert not found.differences
+    assert replay(edited(trace, chance=0.123456)).differences
+
+
+def test_an_unknown_verifier_is_refused() -> None:
+    [trace] = run("chain")
+    with pytest.raises(ConfigError, match="no reference"):
+        replay(replace(trace, verifier="other"))
