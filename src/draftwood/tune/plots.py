@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.trace.records import Trace
-from draftwood.tune.documents import check_writable, replace_file
+from draftwood.tune.documents import check_writable
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
