@@ -151,7 +151,7 @@ class LevelDrafter:
             of=1 + sum(widths[:-1]),
             tokens=builder.tokens[0],
             parents=builder.parents[0],
-            greedy=sampler.sampling.greedy,
+            greedy=sampler.greedy,
         )
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
@@ -179,7 +179,7 @@ class LevelDrafter:
         return self._finish(builder, sampler, log_probs)
 
     def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs]) -> DraftTree:
-        certain = sampler.sampling.greedy
+        certain = sampler.greedy
         keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.policy.branching,

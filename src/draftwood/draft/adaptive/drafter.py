@@ -120,7 +120,7 @@ class BestFirstDrafter:
         self.grower.expand(draft)
         self._kept = self._best(draft.trees)
         if max(map(len, self._kept)) > 1:
-            return self._tree(draft, root.device, sampler.sampling.greedy)
+            return self._tree(draft, root.device, sampler.greedy)
         return NoDraft().draft(root, sampler, rng, limits)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
