@@ -5,6 +5,7 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
+from itertools import islice
 from time import perf_counter
 from typing import final
 
@@ -42,7 +43,7 @@ class Batch:
         self._source = noise
         self._reuse = reuse
         self._next = 0  # number of the next request
-        self._waiting: list[Row] = []
+        self._waiting: dict[int, Row] = {}  # by number, the first come first
         self._rows: list[Row] = []
         self._sampler: Sampler | None = None  # of the present rows; None after a change
         self._noise: Rng | None = None
@@ -68,7 +69,7 @@ class Batch:
             ConfigError, CacheError: as :meth:`draftwood.engine.parts.Parts.open`.
         """
         row = self.parts.open(self._next, request, sampling, method)
-        self._waiting.append(row)
+        self._waiting[row.number] = row
         self._next += 1
         return row.number
 
@@ -78,7 +79,9 @@ class Batch:
         Raises:
             ConfigError: there is no such row.
         """
-        for row in (*self._waiting, *self._rows):
+        if number in self._waiting:
+            return self._waiting[number].stats
+        for row in self._rows:
             if row.number == number:
                 return row.stats
         raise ConfigError(f"row {number} is not in the batch: it has ended, or was never added")
@@ -91,7 +94,7 @@ class Batch:
         """
         if not 0 <= number < self._next:
             raise ConfigError(f"row {number} is not in the batch: give the number that add returned")
-        self._waiting = [row for row in self._waiting if row.number != number]
+        self._waiting.pop(number, None)
         self._keep([i for i, row in enumerate(self._rows) if row.number != number])
 
     def step(self) -> list[Piece]:
@@ -116,7 +119,7 @@ class Batch:
     def _join(self, clock: Clock) -> None:
         """Give both models the texts of new rows; the clock of the round includes the encoder's seconds."""
         room = len(self._waiting) if self._most is None else self._most - len(self._rows)
-        new, self._waiting = self._waiting[: max(0, room)], self._waiting[max(0, room) :]
+        new = [self._waiting.pop(number) for number in list(islice(self._waiting, max(0, room)))]
         if not new:
             return
         for stage, part in (("target", self.parts.target), ("draft", self.parts.drafter)):
