@@ -27,7 +27,7 @@ def acceptance(**options: Any) -> None:
     from benchmarks.acceptance import check_methods, compare
     from benchmarks.prompts import read_prompts
     from benchmarks.settings import plan
-    from draftwood.tune.documents import replace_file
+    from draftwood.core.files import replace_file
 
     config = BenchConfig(**options)
     chosen, budgets, scale = config.method_names(), config.node_budgets(), config.scale()

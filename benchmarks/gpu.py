@@ -96,10 +96,10 @@ def _head(plan: Plan, missing: Sequence[str]) -> dict[str, Any]:
 
 
 def _save(path: Path, document: dict[str, Any]) -> None:
+    from draftwood.core.files import replace_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    replace_file(path, json.dumps(document, indent=1) + "\n")
 
 
 def failed(document: dict[str, Any]) -> bool:

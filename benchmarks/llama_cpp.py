@@ -138,23 +138,33 @@ def write_gguf(model: Any, path: Path) -> None:
 
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_tokenizer_model("none")
+    kind = getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype])
+    for name, weight in named(model):
+        stored = gguf.GGMLQuantizationType.F32 if weight.dim() == 1 else kind
+        writer.add_tensor(name, gguf.quants.quantize(weight.detach().float().numpy(), stored), raw_dtype=stored)
+    finish(writer)
+
+
+def add_sizes(writer: Any, config: Any) -> None:
+    """Add what a GGUF file says about the shape of a Llama model."""
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
-    kind = getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype])
-    for name, weight in named(model):
-        stored = gguf.GGMLQuantizationType.F32 if weight.dim() == 1 else kind
-        writer.add_tensor(name, gguf.quants.quantize(weight.detach().float().numpy(), stored), raw_dtype=stored)
+
+
+def finish(writer: Any) -> None:
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

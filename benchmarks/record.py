@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from draftwood.core import machine
-from draftwood.tune.documents import replace_file, text_of
+from draftwood.core.files import replace_file
+from draftwood.tune.documents import text_of
 
 
 def save(folder: Path, name: str, document: dict[str, Any], report: str) -> None:

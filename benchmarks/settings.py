@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
-    "shared-noise", "adaptive", "block", "block+traversal", "ngram", "lookup",
+    "shared-noise", "adaptive", "adaptive-drawn", "block", "block+traversal", "ngram", "lookup",
 )  # fmt: skip
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
 BLOCKS = tuple(name for name, spec in _SPECS.items() if spec.needs == "block")
@@ -204,6 +204,7 @@ def peers() -> Iterator[Setting]:
         yield from (_shaped(method, shape) for shape in shapes)
     yield from (Setting(method=method, nodes=nodes) for method, counts in PEER_NODES.items() for nodes in counts)
     yield Setting(method="adaptive")
+    yield Setting(method="adaptive-drawn")
     yield Setting(method="lookup")
 
 

@@ -144,7 +144,7 @@ class Generous:
     def end_level(self, depth, above, gain, nodes, seconds) -> None:
         pass
 
-    def tree_size(self, values) -> int:
+    def tree_size(self, values, *, drawn=False) -> int:
         return len(values)
 
     def end_round(self, nodes, expected, tokens, drafting, seconds) -> None:

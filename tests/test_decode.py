@@ -102,7 +102,7 @@ def trie(allowed, end):
         for i, row in enumerate(ids.tolist()):
             text = tuple(row[2:])
             if end in text or text not in allowed:
-                raise ValueError(f"asked about {text}, which no text begins with")
+                raise ValueError(f"called for {text}, which no text begins with")
             out[i, allowed[text]] = scores[i, allowed[text]]
         return out
 
@@ -228,9 +228,9 @@ for settings in ({"top_k": 1.5}, {"temperature": "hot"}, {"logit_bias": {"5": 1.
     except ConfigError as error:
         print(error)
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=SOURCE).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=SOURCE).stdout
     starts = ["top_k is 1.5", "temperature is 'hot'", "a token of logit_bias is '5'", "processors is <built-in"]
-    assert [line.startswith(start) for line, start in zip(told.splitlines(), starts, strict=True)] == [True] * 4
+    assert [line.startswith(start) for line, start in zip(output.splitlines(), starts, strict=True)] == [True] * 4
 
 
 def test_methods_that_want_a_draft_model_say_so():

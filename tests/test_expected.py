@@ -31,7 +31,7 @@ def part_of(tree, kept):
     place = torch.zeros(tree.size, dtype=torch.long, device=tree.tokens.device)
     place[kept] = torch.arange(len(kept), device=place.device)
     inner = 0 if tree.draft_log_probs is None else tree.draft_log_probs.logp.shape[1]
-    asked = [node for node in kept if node < inner]
+    inner_nodes = [node for node in kept if node < inner]
     return replace(
         tree,
         tokens=tree.tokens[:, kept],
@@ -39,7 +39,7 @@ def part_of(tree, kept):
         depths=tree.depths[:, kept],
         valid=tree.valid[:, kept],
         ancestors=tree.ancestors[:, kept][:, :, kept],
-        draft_log_probs=None if tree.draft_log_probs is None else tree.draft_log_probs.at(asked),
+        draft_log_probs=None if tree.draft_log_probs is None else tree.draft_log_probs.at(inner_nodes),
         drawn=None if tree.drawn is None else tree.drawn[:, kept],
     )
 

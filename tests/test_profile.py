@@ -56,8 +56,8 @@ def test_a_profile_comes_back_as_it_was_written(folders):
 
 def test_the_nearest_measured_temperature_counts(folders):
     found = profile.read(write(folders))
-    asked = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: RNGS[1.0], 5.0: RNGS[1.0]}
-    assert {t: found.choose(t) for t in asked} == asked
+    nearest = {0.0: BEAM, 0.2: BEAM, 0.31: CHAIN, 0.7: CHAIN, 0.81: RNGS[1.0], 5.0: RNGS[1.0]}
+    assert {t: found.choose(t) for t in nearest} == nearest
 
 
 def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
@@ -81,8 +81,8 @@ def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
 def test_what_is_asked_for_comes_before_the_profile(folders):
     write(folders)
     pair = load(folders)
-    for asked in (Method(nodes=6), Method(shape="2-2"), Method(method="shared-noise")):
-        assert pair.method(asked, temperature=0.6).method == "shared-noise"
+    for method in (Method(nodes=6), Method(shape="2-2"), Method(method="shared-noise")):
+        assert pair.method(method, temperature=0.6).method == "shared-noise"
     assert pair.method(Method(verifier="coupled"), temperature=0.6).method == "adaptive"
     assert load(folders, profile="none").method(temperature=0.6).method == "adaptive"
 

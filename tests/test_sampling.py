@@ -53,13 +53,13 @@ def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PA
 
 
 def theirs(processors, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
-    """Node after node, each with its own text, as ``generate`` would have asked."""
+    """Node after node, each with its own text, as ``generate`` would call it."""
     each = [processors(torch.tensor([TEXT + path]), scores[:, i].clone()) for i, path in enumerate(paths)]
     return torch.stack(each, dim=1).log_softmax(-1)
 
 
 def reached(distributions: torch.Tensor, paths: list[list[int]] = PATHS) -> list[int]:
-    """Nodes that some text gets to; below forbidden tokens no processor is asked, and no verifier arrives there."""
+    """Nodes that some text gets to; below forbidden tokens no processor is called, and no verifier arrives there."""
     node = {tuple(path): i for i, path in enumerate(paths)}
     ways = [[(node[tuple(path[:i])], path[i]) for i in range(len(path))] for path in paths]
     return [i for i, way in enumerate(ways) if all(distributions[0, at, token] > -torch.inf for at, token in way)]
@@ -146,10 +146,10 @@ def test_penalties_are_those_of_vllm(generated, presence, frequency, repetition)
 
 def test_prefixes_are_asked_for_only_where_the_distribution_looks_back():
     def never():
-        raise AssertionError("asked")
+        raise AssertionError("called")
 
     distribution(Sampling(temperature=0.5, top_k=3, logit_bias={1: 2.0})).target(scores_of(), never)
-    with pytest.raises(AssertionError, match="asked"):
+    with pytest.raises(AssertionError, match="called"):
         distribution(Sampling(presence_penalty=0.1)).target(scores_of(), never)
 
 
@@ -251,7 +251,7 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
         bound.target(scores, lambda: [PATHS])
     bound.draft(scores, lambda: [PATHS])
-    with pytest.raises(NumericsError, match="the draft model's scores"):  # asked together with the target
+    with pytest.raises(NumericsError, match="the draft model's scores"):  # checked together with the target
         bound.target(scores_of(), lambda: [PATHS])
     bound.for_round().target(scores_of(), lambda: [PATHS])  # another round has checks of its own
 

@@ -78,9 +78,9 @@ def test_a_level_that_was_refused_is_tried_again():
         controller.end_level(0, 1.0, 0.9, 1, LEVEL)
         controller.end_level(1, 0.9, 0.01, 1, LEVEL)
     controller.begin_round()
-    asked = [controller.another_level(1, 0.9, 1) for _ in range(300)]
-    assert not asked[0]
-    assert any(asked)
+    decisions = [controller.another_level(1, 0.9, 1) for _ in range(300)]
+    assert not decisions[0]
+    assert any(decisions)
 
 
 def test_reading_text_is_no_cost_of_a_level():
@@ -257,6 +257,17 @@ def test_a_node_is_shown_where_it_brings_more_than_it_costs():
     price = controller.min_node_value()
     assert controller.tree_size([9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]) == 3
     assert controller.tree_size([]) == 0
+
+
+def test_the_size_of_a_drawn_tree_depends_on_earlier_rounds_only():
+    controller = fed((3, 11, 6, 19, 8, 14), linear)
+    price = controller.min_node_value()
+    usual = [9 * price, 5 * price, 2 * price, 0.5 * price, 0.1 * price]
+    assert controller.tree_size([0.5] * 7, drawn=True) == 7  # nothing is known
+    for _ in range(200):
+        controller.tree_size(usual, drawn=True)
+    assert controller.tree_size([0.9] * 11, drawn=True) == 3
+    assert controller.tree_size([0.9] * 11) == 11  # control: without drawn tokens, this round decides
 
 
 def with_a_change(change: float) -> Controller:

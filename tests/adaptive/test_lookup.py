@@ -173,10 +173,10 @@ def test_where_a_guess_is_sure_nothing_is_drafted():
     good = torch.zeros(VOCAB, VOCAB)
     for token in range(VOCAB):
         good[token, (token + 1) % 6] = 9.0
-    asked, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=90)
-    assert len(asked) > 4
-    assert asked[4] > 0  # at first a guess of one token is not trusted
-    assert not any(asked[5:])
+    drafted, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=90)
+    assert len(drafted) > 4
+    assert drafted[4] > 0  # at first a guess of one token is not trusted
+    assert not any(drafted[5:])
     assert stats.block_efficiency > 5
 
 
@@ -184,10 +184,10 @@ def test_where_there_is_no_guess_the_draft_is_asked():
     good = torch.zeros(VOCAB, VOCAB)
     for token in range(VOCAB):
         good[token, (token + 1) % 6] = 9.0
-    asked, _ = rounds_of([7, 0], good, tokens=8)
+    drafted, _ = rounds_of([7, 0], good, tokens=8)
     first = 1 + AdaptiveSettings().probe_skip + AdaptiveSettings().probe_rounds  # the first one reads the prompt
-    assert not any(asked[:first])
-    assert asked[first] > 1  # nothing stood before
+    assert not any(drafted[:first])
+    assert drafted[first] > 1  # nothing stood before
 
 
 def test_it_is_what_auto_means_and_has_no_shape():

@@ -107,7 +107,7 @@ def alone(table: torch.Tensor, rows: int, new: int, *, temperature: float, alway
     drafter = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
     if always:
         controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
-        controllers.at(rows).tree_size = len
+        controllers.at(rows).tree_size = lambda values, drawn=False: len(values)
     engine = Decoder(Timed(table, now), drafter, Coupled() if temperature else Greedy())
     requests = [Request(prompt=[1 + row, 2, 3, 1 + row], seed=row, limits=Limits(max_new_tokens=new)) for row in range(rows)]
     engine.generate(requests, Sampling(temperature=temperature))

@@ -1,4 +1,4 @@
-"""Expected block efficiency: the same on average as that of real rounds, told for every tree of a budget."""
+"""Expected block efficiency: the same on average as that of real rounds, for every tree of a budget."""
 
 from __future__ import annotations
 
@@ -135,15 +135,15 @@ def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
         compare(pair, settings, PROMPTS, [1.0], 130, 0, lambda: None)
 
 
-@pytest.mark.parametrize(("asked", "told"), [
+@pytest.mark.parametrize(("method", "message"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
     ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions): "
      "leave it out"),
 ])  # fmt: skip
-def test_methods_without_an_expectation_are_refused_by_name(asked: str, told: str) -> None:
-    done = CliRunner().invoke(main, ["acceptance", "--methods", asked])
+def test_methods_without_an_expectation_are_refused_by_name(method: str, message: str) -> None:
+    done = CliRunner().invoke(main, ["acceptance", "--methods", method])
     assert done.exit_code == 2
-    assert told in " ".join(done.output.split())
+    assert message in " ".join(done.output.split())
 
 
 @pytest.fixture

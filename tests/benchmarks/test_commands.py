@@ -87,10 +87,10 @@ def test_batches_of_several_texts_stand_in_the_report_beside_single_ones(loaded:
 
 
 def test_batches_that_cannot_be_filled_are_refused(loaded: list[str]) -> None:
-    for batch, told in (("3", "batches of 3"), ("0", "batch holds '0'"), ("x", "batch holds 'x'")):
+    for batch, message in (("3", "batches of 3"), ("0", "batch holds '0'"), ("x", "batch holds 'x'")):
         refused = CliRunner().invoke(main, [*loaded, "--batch", batch])
         assert refused.exit_code == 2
-        assert told in refused.output
+        assert message in refused.output
 
 
 @pytest.mark.parametrize(("after", "kept"), [(8 + 8 + 3, [1]), (8 + 16 + 8 + 1, [2, 1])])

@@ -146,7 +146,7 @@ def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, l
 
 
 class Constant:
-    """A program that writes the target's greedy text, whatever distribution it was asked for."""
+    """A program that writes the target's greedy text, whatever the distribution."""
 
     def __init__(self, pair, method, folder):
         self.pair, self.method = pair, method
@@ -227,7 +227,7 @@ def test_every_method_of_a_preset_has_equally_many_settings():
     found = plan("all-peers", None, has_draft=True)
     counts = {m: sum(s.method == m for s in found) for m in {s.method for s in found}}
     assert set(ENGINES) < counts.keys()
-    shapeless = ("ar", "adaptive", "lookup", "generate", "genai", "llama.cpp")
+    shapeless = ("ar", "adaptive", "adaptive-drawn", "lookup", "generate", "genai", "llama.cpp")
     assert {n for m, n in counts.items() if m not in shapeless} == {4}
     with pytest.raises(ConfigError, match="genai-draft"):
         plan("all-peers", ["genai-draft"], has_draft=False)

@@ -79,11 +79,11 @@ def test_a_profile_names_operations_and_the_table_comes_last(small: tuple[dict[s
 
 def test_a_machine_without_cuda_is_told_and_so_is_a_wrong_part(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = {"--small": [], "choose from correct": ["--parts", "speeds"], "above 0": ["--seconds", "0"]}
-    for told, arguments in wrong.items():
+    for message, arguments in wrong.items():
         with pytest.raises(SystemExit) as end:
             gpu.main(arguments)
         assert end.value.code == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_a_part_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_part_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: 
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(correct, "run", broken)
-    monkeypatch.setattr("benchmarks.cuda.profiled.run", lambda asked, deadline: {"per_round": {"aten::item": 2.0}})
+    monkeypatch.setattr("benchmarks.cuda.profiled.run", lambda plan, deadline: {"per_round": {"aten::item": 2.0}})
     assert gpu.main(["--small", "--parts", "correct,profile", "--out", str(tmp_path)]) == 1
     document = json.loads((tmp_path / "gpu.json").read_text())
     assert document["parts"]["correct"]["error"] == "RuntimeError: out of luck"

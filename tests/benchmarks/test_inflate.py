@@ -98,15 +98,15 @@ def test_a_model_in_bfloat16_keeps_its_distribution_through_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "message"),
     [
         (Size(width=16, layers=2, heads=4, feed_forward=48), "width is 16, but the model has 32"),
         (Size(width=32, layers=1, heads=4, feed_forward=48), "layers is 1"),
         (Size(width=32, layers=2, heads=5, feed_forward=48), "2 query heads share keys and values"),
     ],
 )
-def test_what_would_shrink_or_not_fit_is_refused(size, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_would_shrink_or_not_fit_is_refused(size, message):
+    with pytest.raises(ConfigError, match=message):
         inflated(tiny(), size, seed=0)
 
 

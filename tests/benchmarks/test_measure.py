@@ -1,4 +1,4 @@
-"""One measurement on either side: what is counted, and that transformers is asked the same question."""
+"""One measurement on either side: what is counted, and that transformers gets the same input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from benchmarks.measure import Meters, Texts, measure, our_maker
 from benchmarks.peers import peer_maker
 from benchmarks.settings import DRAFTING, Setting, plan
 from draftwood.api import Pair
-from tests.benchmarks.tiny import tiny_llama
+from draftwood.runners.factory import make_runners
+from tests.benchmarks.tiny import Letters, tiny_llama
+from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
 
 CPU = torch.device("cpu")
 
@@ -40,6 +42,21 @@ def test_forwards_and_drafts_are_those_that_the_hooks_see(pair: Pair) -> None:
         sample = measure(make, [[1, 2, 3]], [11], meters, CPU)
         assert sample.forwards == sample.row_forwards == meters.target.count < 12
         assert sample.drafted == meters.target.tokens - 3 - (meters.target.count - 1) > 0
+
+
+@pytest.mark.parametrize(("kind", "backend"), [("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch")])
+def test_passes_of_drafters_of_hidden_states_are_seen(kind: str, backend: str) -> None:
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    model = tiny_gpt(23, 1, dtype=torch.float32)
+    drafter = tiny_hidden(model) if kind == "hidden" else tiny_published(model, kind)
+    pair = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend=backend))
+    sample = sample_of(Setting(method="rsd-s", shape="2x2", nodes=4), pair, 0.0)
+    drafting = sample.forwards - 2  # the first round only reads the prompt, and the last one may have no room
+    assert drafting <= sample.draft_forwards <= 2 * sample.forwards
+    assert 0 < sample.draft_seconds < sample.seconds
+    if kind == "hidden":
+        assert sample.draft_tokens == sample.draft_forwards  # one root a round
 
 
 def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:

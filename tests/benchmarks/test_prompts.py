@@ -113,15 +113,15 @@ def test_prompts_of_exact_lengths_end_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"contexts": "64"}, "give --data"),
         ({"contexts": "0"}, "contexts"),
         ({"contexts": "32", "prompt_tokens": 5}, "contexts and prompt_tokens both"),
     ],
 )
-def test_contexts_that_cannot_be_are_refused(settings: dict, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_contexts_that_cannot_be_are_refused(settings: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         BenchConfig(**settings, data=None if settings["contexts"] == "64" else tmp_path)
 
 

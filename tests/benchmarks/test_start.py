@@ -54,13 +54,13 @@ def test_the_peak_is_the_processs_own_and_not_its_parents() -> None:
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
-    """Every start that was asked for: its system, its store, and whether something lay there."""
+    """Every start: its system, its store, and whether something lay there."""
     calls: list[tuple[str, str, bool]] = []
 
-    def start(asked: dict, store: Path) -> dict:
-        if asked["system"] == "torch":
+    def start(job: dict, store: Path) -> dict:
+        if job["system"] == "torch":
             raise ConfigError("its process failed (no)")
-        calls.append((asked["system"], str(store), any(store.iterdir())))
+        calls.append((job["system"], str(store), any(store.iterdir())))
         (store / "graph").write_bytes(bytes(3_000_000))
         n = len(calls)
         return {
@@ -104,8 +104,8 @@ def test_the_command_writes_both_files_and_refuses_what_it_cannot_do(made_up: li
     document = json.loads((tmp_path / "start.json").read_text())
     assert [r["start"] for r in document["results"]] == ["transformers"]
     assert (tmp_path / "start.md").read_text() == run.markdown(document)
-    for more, told in ((["--systems", "torch"], "nothing could be started"), (["--systems", "x"], "systems holds 'x'"),
+    for more, message in ((["--systems", "torch"], "nothing could be started"), (["--systems", "x"], "systems holds 'x'"),
                        (["--repeats", "0"], "repeats is 0")):  # fmt: skip
         refused = CliRunner().invoke(main, [*chosen, *more])
         assert refused.exit_code == 2
-        assert told in refused.output
+        assert message in refused.output

@@ -267,8 +267,8 @@ def test_an_ablation_runs_every_length_with_every_tolerance_once(folders: Folder
     found = {r["system"]: r for r in document["results"]}
     for k in (2, 6):
         assert found[f"block {k}, beta 1, tau 0"]["differing"] == []
-        told = [found[f"block {k}, beta 5, tau {tau}"]["groups"]["all"]["block_efficiency"] for tau in (1, 3, 5)]
-        assert 1 <= told[0] <= told[2]
+        efficiencies = [found[f"block {k}, beta 5, tau {tau}"]["groups"]["all"]["block_efficiency"] for tau in (1, 3, 5)]
+        assert 1 <= efficiencies[0] <= efficiencies[2]
     report = (tmp_path / "translate.md").read_text()
     for name in blocks:  # speeds of all and of the long ones, whether it is greedy, and nothing about stages
         assert report.count(f"\n| {name} |") == 2 + found[name]["greedy"]
@@ -427,7 +427,7 @@ def test_ctranslate2_has_a_process_of_its_own_and_its_end_is_said(folders: Folde
     with pytest.raises(ValueError, match="beam size"):  # its own errors come back, and it goes on
         made.translate([[5, 6, 1]], 0, LONGEST, 1.0)
     assert made.translate([[5, 6, 1]], 1, LONGEST, 1.0).tokens == out.tokens
-    if known:  # its end of the pipe is closed before anything is asked
+    if known:  # its end of the pipe is closed before anything is sent
         process.kill()
         process.join()
     else:  # it takes the question and never answers
@@ -561,10 +561,10 @@ def test_every_setting_is_an_option_with_its_default_and_help() -> None:
 
 
 def test_all_systems_use_as_many_threads(folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    given: list[int] = []
 
     def started(folder: str, device: str, threads: int) -> CT2Process:
-        told.append(threads)
+        given.append(threads)
         return CT2Process(folder, device, threads)
 
     monkeypatch.setattr(ct2, "CT2Process", started)
@@ -576,7 +576,7 @@ def test_all_systems_use_as_many_threads(folders: Folders, tmp_path: Path, monke
     before = torch.get_num_threads()
     options = folders.options(tmp_path, peers="ctranslate2", methods="ar", repeats=1, threads=2)
     assert CliRunner().invoke(main, options, catch_exceptions=False).exit_code == 0
-    assert (told, set(during), torch.get_num_threads()) == ([2], {2}, before)
+    assert (given, set(during), torch.get_num_threads()) == ([2], {2}, before)
 
 
 @pytest.mark.parametrize(

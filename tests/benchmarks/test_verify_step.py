@@ -19,8 +19,8 @@ from draftwood.engine.methods import build
 
 
 def test_every_case_is_measured_and_written(tmp_path):
-    asked = ["--vocab", "50", "--vocab", "20", "--shape", "2x3", "--repeats", "2", "--output", str(tmp_path)]
-    done = CliRunner().invoke(main, ["verify", *asked])
+    options = ["--vocab", "50", "--vocab", "20", "--shape", "2x3", "--repeats", "2", "--output", str(tmp_path)]
+    done = CliRunner().invoke(main, ["verify", *options])
     assert done.exit_code == 0, done.output
     document = json.loads((tmp_path / "verify.json").read_text())
     cases = {(r["vocab"], r["laws"], r["verifier"]) for r in document["milliseconds"]}

@@ -1,4 +1,4 @@
-"""What ``--backend auto`` is: OpenVINO where it can, PyTorch where it cannot, and the reason is told."""
+"""What ``--backend auto`` is: OpenVINO where it can, PyTorch where it cannot, and the reason is shown."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, capl
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="draftwood"):
         load(models)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2  # target and draft
-    assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2  # target and draft
+    assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in messages)
     monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
     caplog.clear()
     assert engines(load(models)) == ["openvino"] * 2
@@ -228,29 +228,29 @@ def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
 
 
 def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, monkeypatch):
-    asked = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
-    found = json.loads(run(*asked, "--json", "the fox").stdout)
+    command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
+    found = json.loads(run(*command, "--json", "the fox").stdout)
     assert (found["engine"], found["fallback"]) == ("openvino", None)
-    told = run(*asked, "the fox").stderr
-    assert " by openvino, " in told
-    assert "Note: " not in told
+    stderr = run(*command, "the fox").stderr
+    assert " by openvino, " in stderr
+    assert "Note: " not in stderr
     broken(monkeypatch)
-    result = run(*asked, "--json", "the fox")
+    result = run(*command, "--json", "the fox")
     found = json.loads(result.stdout)
     assert (found["engine"], found["fallback"]) == ("torch", "the draft: it is of an odd make")
-    told = run(*asked, "the fox").stderr
-    assert told.startswith("Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n")
-    assert told.count("Note: ") == 1
-    assert " by torch, " in told
+    stderr = run(*command, "the fox").stderr
+    assert stderr.startswith("Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n")
+    assert stderr.count("Note: ") == 1
+    assert " by torch, " in stderr
 
 
 def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
-    asked = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
-    assert run(*asked).stdout.startswith(
+    command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
+    assert run(*command).stdout.startswith(
         "rsd-s + recursive by openvino: exact. The joint distribution of the first 2 tokens"
     )
     broken(monkeypatch)
-    result = run(*asked, "--json")
+    result = run(*command, "--json")
     found = json.loads(result.stdout)
     assert (found["exact"], found["engine"], found["fallback"]) == (True, "torch", "the draft: it is of an odd make")
     assert result.stderr == "Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n"

@@ -139,21 +139,21 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, 
 
 
 def test_generate_tells_in_json_and_in_the_closing_line(run: Run, pair, prompts, tmp_path):
-    asked = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
+    command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
     for name in ("torch", "openvino"):
-        found = json.loads(run(*asked, "--backend", name, "--json", "the fox").stdout)
+        found = json.loads(run(*command, "--backend", name, "--json", "the fox").stdout)
         assert (found["engine"], found["fallback"]) == (name, None)
-        assert f" by {name}, " in run(*asked, "--backend", name, "the fox").stderr
+        assert f" by {name}, " in run(*command, "--backend", name, "the fox").stderr
         out = tmp_path / f"{name}.jsonl"
-        run(*asked, "--backend", name, "--input", prompts, "--output", out)
+        run(*command, "--backend", name, "--input", prompts, "--output", out)
         assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
 
 
 def test_check_judges_openvinos_texts_by_the_model_itself(run: Run, pair):
-    asked = ["check", *pair, "--backend", "openvino", "--samples", 32, "--new-tokens", 20, "--json"]
-    report = json.loads(run(*asked).stdout)
+    command = ["check", *pair, "--backend", "openvino", "--samples", 32, "--new-tokens", 20, "--json"]
+    report = json.loads(run(*command).stdout)
     assert report["exact"]
-    result = run(*asked[:-1], "--weights", "int8")
+    result = run(*command[:-1], "--weights", "int8")
     assert result.exit_code == 2
     assert "--weights is int8" in result.stderr
 
@@ -179,15 +179,15 @@ def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair
 
 def test_translators_take_either_and_no_rounded_weights(run: Run, monkeypatch):
     monkeypatch.setenv(VARIABLE, "auto")
-    told = {}
-    for name, asked in (("torch", "torch"), ("openvino", "auto")):
-        result = run("translate", "--backend", asked, "--json", "Wo ist der Bahnhof?")
-        told[name] = json.loads(result.stdout)
-        assert (told[name]["engine"], told[name]["fallback"]) == (name, None)
-        result = run("translate", "--backend", asked, "Wo ist der Bahnhof?")
-        assert result.stdout == f"{told[name]['text']}\n"
+    results = {}
+    for name, backend in (("torch", "torch"), ("openvino", "auto")):
+        result = run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?")
+        results[name] = json.loads(result.stdout)
+        assert (results[name]["engine"], results[name]["fallback"]) == (name, None)
+        result = run("translate", "--backend", backend, "Wo ist der Bahnhof?")
+        assert result.stdout == f"{results[name]['text']}\n"
         assert f" by {name}, " in result.stderr
-    assert told["torch"]["token_ids"] == told["openvino"]["token_ids"]
+    assert results["torch"]["token_ids"] == results["openvino"]["token_ids"]
     with pytest.raises(ConfigError, match="weights 'int8'"):
         draftwood.load_translator(options=LoadOptions(weights="int8"))
 

@@ -62,7 +62,7 @@ def test_without_a_draft_the_rival_is_prompt_lookup(run: Run, pair: list[str], t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--repeats", "0"], "repeats is 0: give 1 or more"),
         (["--temperature", "-1"], "temperature is -1.0"),
@@ -72,10 +72,10 @@ def test_without_a_draft_the_rival_is_prompt_lookup(run: Run, pair: list[str], t
         (["--draft", "nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_measured_is_one_sentence(run: Run, pair: list[str], arguments: list[str], told: str) -> None:
+def test_what_cannot_be_measured_is_one_sentence(run: Run, pair: list[str], arguments: list[str], message: str) -> None:
     shown = run("bench", *pair, *SMALL, *arguments)
     assert shown.exit_code in (1, 2)
-    assert told in shown.stderr
+    assert message in shown.stderr
     assert shown.stderr.count("\n") == 1
     assert shown.stdout == ""
 

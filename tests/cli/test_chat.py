@@ -39,7 +39,7 @@ def pair(folder: Path) -> Pair:
     return draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
 
 
-def told(result: Result) -> Result:
+def succeeded(result: Result) -> Result:
     assert result.exit_code == 0, result.output
     return result
 
@@ -59,20 +59,36 @@ def answers(pair: Pair, *texts: str, system: str | None = None, **settings: Any)
 
 
 def test_every_line_of_a_pipe_is_answered(run: Run, folder: Path, pair: Pair) -> None:
-    shown = told(run("chat", "--target", folder, *GREEDY, stdin="the fox ran\n\na dog\r\nthe hen"))
+    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin="the fox ran\n\na dog\r\nthe hen"))
     assert shown.stdout == "".join(f"{text}\n" for text in answers(pair, "the fox ran", "a dog", "the hen"))
     assert len(re.findall(SPEED, shown.stderr)) == 3
     assert "> " not in shown.stdout + shown.stderr, "no prompt without a terminal"
 
 
 def test_quiet_writes_nothing_else(run: Run, folder: Path) -> None:
-    shown = told(run("chat", "--target", folder, *GREEDY, "--quiet", stdin="the fox ran\n"))
+    shown = succeeded(run("chat", "--target", folder, *GREEDY, "--quiet", stdin="the fox ran\n"))
     assert not shown.stderr
+
+
+def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder: Path, pair: Pair) -> None:
+    shown = succeeded(run("chat", "a dog", "--target", folder, *GREEDY))
+    assert "tokens/s" in shown.stderr  # control
+    quiet = succeeded(run("chat", "a dog", "--target", folder, *GREEDY, "--show", "--quiet"))
+    assert shown.stdout == f"{answers(pair, 'a dog')[0]}\n"
+    assert re.sub("[⟦⟧]", "", quiet.stdout) == shown.stdout
+    assert not quiet.stderr
+
+
+def test_quiet_and_compare_are_refused_together(run: Run, folder: Path) -> None:
+    shown = run("chat", "a dog", "--target", folder, *GREEDY, "--quiet", "--compare")
+    assert shown.exit_code == 2
+    assert "--compare shows two speeds, and --quiet shows none: leave out one of them" in shown.stderr
+    assert shown.stdout == ""
 
 
 def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path, pair: Pair) -> None:
     lines = "the fox ran\n/reset\n/system the red hen\nthe fox ran\n/system\n"
-    shown = told(run("chat", "--target", folder, *GREEDY, "--system", "a dog", "--quiet", stdin=lines))
+    shown = succeeded(run("chat", "--target", folder, *GREEDY, "--system", "a dog", "--quiet", stdin=lines))
     one, other = (answers(pair, "the fox ran", system=system)[0] for system in ("a dog", "the red hen"))
     assert shown.stdout == f"{one}\n{other}\n"
     assert one != other
@@ -81,23 +97,23 @@ def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path,
 
 def test_reset_forgets_the_messages_and_exit_ends(run: Run, folder: Path, pair: Pair) -> None:
     lines = "the fox ran\n/reset\na dog\n/exit\nthe hen\n"
-    shown = told(run("chat", "--target", folder, *GREEDY, stdin=lines))
+    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin=lines))
     assert shown.stdout == "".join(f"{answers(pair, text)[0]}\n" for text in ("the fox ran", "a dog"))
 
 
 def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(run: Run, folder: Path, pair: Pair) -> None:
     options = ["--target", folder, "--temperature", 1, "--max-new-tokens", 8]
-    shown = told(run("chat", *options, "--seed", 5, stdin="a dog\nthe hen\n"))
+    shown = succeeded(run("chat", *options, "--seed", 5, stdin="a dog\nthe hen\n"))
     wanted = answers(pair, "a dog", "the hen", temperature=1.0, seed=5)
     assert shown.stdout == "".join(f"{text}\n" for text in wanted)
-    drawn = told(run("chat", *options, stdin="a dog\n"))
+    drawn = succeeded(run("chat", *options, stdin="a dog\n"))
     [seed] = re.findall(r"seed (\d+)$", drawn.stderr.strip())
     assert drawn.stdout == f"{answers(pair, 'a dog', temperature=1.0, seed=int(seed))[0]}\n"
 
 
 def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
     options = ["--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
-    plain, shown = (told(run("chat", *options, *more, stdin="a dog\n")).stdout for more in ([], ["--show"]))
+    plain, shown = (succeeded(run("chat", *options, *more, stdin="a dog\n")).stdout for more in ([], ["--show"]))
     assert "⟦" in shown
     assert re.sub("[⟦⟧]", "", shown) == plain
 
@@ -105,14 +121,14 @@ def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
 def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> None:
     save_chat(tmp_path, generation={"max_new_tokens": 3})
     options = ["--target", tmp_path, "--temperature", 1, "--ignore-eos"]
-    assert told(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens, ")
-    given = told(run("chat", *options, "--max-new-tokens", 5, stdin="a\n")).stderr
+    assert succeeded(run("chat", *options, stdin="a\n")).stderr.startswith("3 tokens, ")
+    given = succeeded(run("chat", *options, "--max-new-tokens", 5, stdin="a\n")).stderr
     assert given.startswith("5 tokens, ")
     assert "ended at the length limit" in given
 
 
 def test_help_lists_every_option_under_its_subject(run: Run) -> None:
-    text = told(run("chat", "--help")).output
+    text = succeeded(run("chat", "--help")).output
     titles = [text.index(f"\n{title}:") for title in SECTIONS]
     assert titles == sorted(titles)
     for name in ("--system", "--quiet", "--logit-bias", "--max-new-tokens", "--method", "--seed"):
@@ -146,7 +162,7 @@ def test_a_model_without_a_chat_template_is_refused_before_the_first_line(run: R
 
 
 def test_a_line_that_begins_with_a_blank_is_no_command(run: Run, folder: Path, pair: Pair) -> None:
-    shown = told(run("chat", "--target", folder, *GREEDY, stdin=" /quit\n"))
+    shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin=" /quit\n"))
     assert shown.stdout == f"{answers(pair, ' /quit')[0]}\n"
 
 
@@ -305,7 +321,7 @@ def test_a_second_ctrl_c_stops_within_the_round_and_the_chat_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(TorchRunner, "_forward", interrupted)
         patch.setattr("draftwood.runners.torch_runner.check_tree_forward", lambda runner: None)
-        shown = told(run("chat", "--target", folder, *GREEDY, "--ignore-eos", "--method", "ar", stdin=""))
+        shown = succeeded(run("chat", "--target", folder, *GREEDY, "--ignore-eos", "--method", "ar", stdin=""))
     assert shown.stderr.splitlines()[1].startswith("2 tokens, ")
     assert "stopped" in shown.stderr.splitlines()[1]
     [wanted] = answers(pair, "a dog", limits={"max_new_tokens": 8, "ignore_eos": True}, max_new_tokens=None)

@@ -51,6 +51,7 @@ def test_enumeration_tries_every_choice(run, pair, options):
     (("--enumerate", "0"), "enumerate is 0: give 1 or more"),
     (("--enumerate", "2", "--samples", "9"), "enumerate draws no samples, but samples also came"),
     (("--enumerate", "2", "--method", "chain"), "give --top-k 16 or less, or leave --enumerate out, so that check samples"),
+    (("--enumerate", "2", "--method", "adaptive-drawn", "--top-k", "2"), "depend on measured seconds"),
     (("--method", "shared-noise", "--verifier", "traversal"), "verifier 'traversal' is not exact"),
 ])  # fmt: skip
 def test_what_cannot_be_checked_is_told(run, pair, options, message):

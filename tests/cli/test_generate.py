@@ -18,13 +18,13 @@ from tests.cli.conftest import Run
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
 
 
-def told(result: Result) -> Result:
+def succeeded(result: Result) -> Result:
     assert result.exit_code == 0, result.output
     return result
 
 
 def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) -> None:
-    result = told(run("generate", *pair, "--json", *SHORT, "the fox"))
+    result = succeeded(run("generate", *pair, "--json", *SHORT, "the fox"))
     assert result.stderr == ""
     found = json.loads(result.stdout)
     assert {"text", "token_ids", "finish_reason", "seed", "lossless", "stats"} <= found.keys()
@@ -36,14 +36,14 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str]) 
 
 
 def test_json_names_no_seed_where_nothing_is_drawn(run: Run, pair: list[str]) -> None:
-    found = json.loads(told(run("generate", *pair, "--json", *SHORT, "--temperature", "0", "the fox")).stdout)
+    found = json.loads(succeeded(run("generate", *pair, "--json", *SHORT, "--temperature", "0", "the fox")).stdout)
     assert "seed" not in found
     assert len(found["token_ids"]) == 12
 
 
 def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list[str]) -> None:
-    text = json.loads(told(run("generate", *pair, "--json", *SHORT, "the fox")).stdout)["text"]
-    result = told(run("generate", *pair, *SHORT, "the fox"))
+    text = json.loads(succeeded(run("generate", *pair, "--json", *SHORT, "the fox")).stdout)["text"]
+    result = succeeded(run("generate", *pair, *SHORT, "the fox"))
     assert result.stdout == text + "\n"
     pattern = (
         r"12 tokens in [\d.]+ s: [\d.]+ tokens/s, block efficiency [\d.]+, method adaptive \+ coupled by torch, seed 5, "
@@ -54,42 +54,42 @@ def test_text_goes_to_stdout_and_the_closing_line_to_stderr(run: Run, pair: list
 
 def test_without_a_seed_one_is_drawn_and_shown(run: Run, pair: list[str]) -> None:
     command = ["generate", *pair, "--max-new-tokens", "4", "the fox"]
-    found = re.search(r"seed (\d+)", told(run(*command)).stderr)
+    found = re.search(r"seed (\d+)", succeeded(run(*command)).stderr)
     assert found
-    again = told(run(*command, "--seed", found[1]))
+    again = succeeded(run(*command, "--seed", found[1]))
     assert f"seed {found[1]}" in again.stderr
 
 
 def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair: list[str]) -> None:
-    given = told(run("generate", *pair, *SHORT, "--json", "the fox 🦊"))
-    read = told(run("generate", *pair, *SHORT, "--json", "-", stdin="the fox 🦊\n"))
+    given = succeeded(run("generate", *pair, *SHORT, "--json", "the fox 🦊"))
+    read = succeeded(run("generate", *pair, *SHORT, "--json", "-", stdin="the fox 🦊\n"))
     assert json.loads(read.stdout)["token_ids"] == json.loads(given.stdout)["token_ids"]
 
 
 @pytest.mark.parametrize("options", [["--temperature", "0"], ["--method", "chain", "--verifier", "coupled"]])
 def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
-    result = told(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
+    result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
     assert re.search(r"Plain decoding: 12 tokens .* Speed-up [\d.]+ \(one run of each", result.stderr)
     assert "The two texts are identical." in result.stderr
 
 
 def test_compare_tells_another_text_of_the_same_distribution(run: Run, pair: list[str]) -> None:
-    result = told(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
+    result = succeeded(run("generate", *pair, *SHORT, "--method", "rsd-s", "--compare", "the fox"))
     assert "their distribution is the same" in result.stderr
 
 
 def test_compare_in_json(run: Run, pair: list[str]) -> None:
-    found = json.loads(told(run("generate", *pair, *SHORT, "--compare", "--json", "the fox")).stdout)
+    found = json.loads(succeeded(run("generate", *pair, *SHORT, "--compare", "--json", "the fox")).stdout)
     assert found["compare"]["identical"] is True
     assert found["compare"]["speed_up"] > 0
 
 
 def test_show_brackets_what_was_drafted_and_changes_nothing_else(run: Run, pair: list[str], models: object) -> None:
     options = [*pair, *SHORT, "--method", "rsd-c", "--temperature", "0.7", "the fox"]
-    plain = told(run("generate", *options)).stdout
-    shown = told(run("generate", *options, "--show"))
+    plain = succeeded(run("generate", *options)).stdout
+    shown = succeeded(run("generate", *options, "--show"))
     assert shown.stdout.replace("⟦", "").replace("⟧", "") == plain
-    stats = json.loads(told(run("generate", *options, "--json")).stdout)["stats"]
+    stats = json.loads(succeeded(run("generate", *options, "--json")).stdout)["stats"]
     assert shown.stdout.count("⟦") <= sum(stats["accepted"][1:])
     assert "in ⟦ ⟧: drafted and accepted" in shown.stderr
 
@@ -131,18 +131,20 @@ def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixtur
 
 
 def test_stop_and_bias_are_honoured(run: Run, pair: list[str]) -> None:
-    free = json.loads(told(run("generate", *pair, *SHORT, "--json", "the fox")).stdout)
+    free = json.loads(succeeded(run("generate", *pair, *SHORT, "--json", "the fox")).stdout)
     first = free["token_ids"][0]
-    banned = json.loads(told(run("generate", *pair, *SHORT, "--json", "--logit-bias", f"{first}=-inf", "the fox")).stdout)
+    banned = json.loads(
+        succeeded(run("generate", *pair, *SHORT, "--json", "--logit-bias", f"{first}=-inf", "the fox")).stdout
+    )
     assert first not in banned["token_ids"]
     second = free["token_ids"][1]
-    stopped = json.loads(told(run("generate", *pair, *SHORT, "--json", "--stop-token-ids", second, "the fox")).stdout)
+    stopped = json.loads(succeeded(run("generate", *pair, *SHORT, "--json", "--stop-token-ids", second, "the fox")).stdout)
     assert stopped["finish_reason"] == "stop"
     assert stopped["token_ids"] == free["token_ids"][: free["token_ids"].index(second) + 1]
 
 
 def test_help_lists_every_option_under_its_subject(run: Run) -> None:
-    text = told(run("generate", "--help")).output
+    text = succeeded(run("generate", "--help")).output
     places = [text.index(f"\n{title}:") for title in SECTIONS]
     assert places == sorted(places)
     for name in ("--target", "--stop-token-ids", "--logit-bias", "--trust-remote-code", "--ignore-eos", "--batch-size"):

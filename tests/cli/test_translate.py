@@ -65,7 +65,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return stop
 
 
-def told(result: Result) -> Result:
+def succeeded(result: Result) -> Result:
     assert result.exit_code == 0, result.output
     return result
 
@@ -75,7 +75,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def test_one_sentence(run: Run, pair: list[str], wanted: list[str]) -> None:
-    result = told(run("translate", *pair, LINES[0]))
+    result = succeeded(run("translate", *pair, LINES[0]))
     assert result.stdout == wanted[0] + "\n"
     assert "method block + greedy by torch, ended" in result.stderr
     assert "changes the text" not in result.stderr
@@ -83,7 +83,7 @@ def test_one_sentence(run: Run, pair: list[str], wanted: list[str]) -> None:
 
 
 def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str], wanted: list[str]) -> None:
-    result = told(run("translate", *pair, "--json", "--compare", "--k", "4", LINES[0]))
+    result = succeeded(run("translate", *pair, "--json", "--compare", "--k", "4", LINES[0]))
     assert result.stderr == ""
     found = json.loads(result.stdout)
     assert {"source", "text", "token_ids", "finish_reason", "lossless", "stats", "method"} <= found.keys()
@@ -95,36 +95,36 @@ def test_json_is_one_object_with_the_promised_fields(run: Run, pair: list[str], 
 
 
 def test_tolerance_is_told(run: Run, pair: list[str], wanted: list[str]) -> None:
-    found = json.loads(told(run("translate", *pair, *LOOSE, "--json", LINES[0])).stdout)
+    found = json.loads(succeeded(run("translate", *pair, *LOOSE, "--json", LINES[0])).stdout)
     assert found["lossless"] is False
     assert (found["method"]["verifier"], found["method"]["beta"], found["method"]["tau"]) == ("tolerance", 300, 50.0)
     assert found["text"] != wanted[0]
-    result = told(run("translate", *pair, *LOOSE, "--compare", LINES[0]))
+    result = succeeded(run("translate", *pair, *LOOSE, "--compare", LINES[0]))
     assert result.stdout == found["text"] + "\n"
     assert "method block + tolerance (changes the text)" in result.stderr
     assert f"Plain decoding writes: {wanted[0]}" in result.stderr
-    exact = told(run("translate", *pair, "--beta", "1", "--compare", LINES[0]))
+    exact = succeeded(run("translate", *pair, "--beta", "1", "--compare", LINES[0]))
     assert "changes the text" not in exact.stderr
     assert "The two texts are identical." in exact.stderr
 
 
 def test_show_brackets_what_was_drafted(run: Run, pair: list[str]) -> None:
     """The draft, untrained, is right only where everything is accepted."""
-    result = told(run("translate", *pair, *LOOSE, "--show", LINES[0]))
+    result = succeeded(run("translate", *pair, *LOOSE, "--show", LINES[0]))
     assert "⟦" in result.stdout
     assert "in ⟦ ⟧: drafted and accepted" in result.stderr
 
 
 def test_layers_of_the_target_draft_for_it(run: Run, translation: Path, wanted: list[str]) -> None:
     target = ["--target", translation / "target"]
-    result = told(run("translate", *target, "--draft", "target:1", "--method", "chain", "--compare", LINES[0]))
+    result = succeeded(run("translate", *target, "--draft", "target:1", "--method", "chain", "--compare", LINES[0]))
     assert result.stdout == wanted[0] + "\n"
     assert "The two texts are identical." in result.stderr
 
 
 def test_a_file_line_by_line(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
     out = tmp_path / "english.txt"
-    result = told(run("translate", *pair, "--input", german, "--output", out, "--batch-size", "3"))
+    result = succeeded(run("translate", *pair, "--input", german, "--output", out, "--batch-size", "3"))
     assert out.read_text(encoding="utf-8").split("\n") == [*wanted[:2], "", *wanted[2:], ""]
     assert result.stdout == ""
     assert result.stderr.startswith("8 lines, ")
@@ -133,7 +133,7 @@ def test_a_file_line_by_line(run: Run, pair: list[str], german: Path, wanted: li
 
 def test_json_lines(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
     out = tmp_path / "english.jsonl"
-    told(run("translate", *pair, "--input", german, "--output", out, "--json"))
+    succeeded(run("translate", *pair, "--input", german, "--output", out, "--json"))
     found = objects(out.read_text(encoding="utf-8"))
     assert [answer["index"] for answer in found] == list(range(8))
     assert [answer["text"] for answer in found] == [*wanted[:2], "", *wanted[2:]]
@@ -148,18 +148,18 @@ def test_json_lines(run: Run, pair: list[str], german: Path, wanted: list[str], 
 def test_standard_input_goes_to_standard_output_in_order(
     run: Run, pair: list[str], german: Path, wanted: list[str], option: list[str]
 ) -> None:
-    result = told(run("translate", *pair, "--batch-size", "4", *option, stdin=german.read_bytes()))
+    result = succeeded(run("translate", *pair, "--batch-size", "4", *option, stdin=german.read_bytes()))
     assert result.stdout.split("\n") == [*wanted[:2], "", *wanted[2:], ""]
-    found = objects(told(run("translate", *pair, "--json", *option, stdin=german.read_bytes())).stdout)
+    found = objects(succeeded(run("translate", *pair, "--json", *option, stdin=german.read_bytes())).stdout)
     assert [answer["text"] for answer in found] == [*wanted[:2], "", *wanted[2:]]
 
 
 def test_odd_but_good_input(run: Run, pair: list[str], wanted: list[str]) -> None:
     """A byte order mark, Windows line ends, a line separator inside a line, no line break at the end; or nothing at all."""
     data = f"\ufeff{LINES[0]}\r\n \r\nein\u2028Haus\r\n{LINES[1]}".encode()
-    lines = told(run("translate", *pair, "-", stdin=data)).stdout.split("\n")
+    lines = succeeded(run("translate", *pair, "-", stdin=data)).stdout.split("\n")
     assert [lines[0], lines[1], lines[3], lines[4:]] == [wanted[0], "", wanted[1], [""]]
-    assert told(run("translate", *pair, "-", stdin=b"")).stdout == ""
+    assert succeeded(run("translate", *pair, "-", stdin=b"")).stdout == ""
 
 
 def test_lines_that_cannot_be_translated_are_named_and_the_others_unharmed(
@@ -195,7 +195,7 @@ def test_limits_that_leave_no_room_are_refused_before_anything_is_written(
     assert "the target begins every text with token 305: give 2 or more" in result.stderr
     assert result.stderr.count("\n") == 1  # once, not for every line
     assert {path.name for path in tmp_path.iterdir()} == {"german.txt", "target"}
-    told(run(*command, "2"))
+    succeeded(run(*command, "2"))
 
 
 def test_a_stopped_run_goes_on_to_the_same_file(
@@ -229,7 +229,7 @@ def test_a_stopped_run_goes_on_to_the_same_file(
 
     real = job.results
     monkeypatch.setattr(job, "results", results)
-    resumed = told(run(*command))
+    resumed = succeeded(run(*command))
     assert f"4 of 8 lines are translated in {partial} already." in resumed.stderr
     assert sum(answered) == 4
     assert out.read_text(encoding="utf-8").split("\n") == [*wanted[:2], "", *wanted[2:], ""]
@@ -348,7 +348,7 @@ def test_a_run_killed_at_the_very_end_is_known_again(
     monkeypatch.undo()
     before = out.read_bytes()
     assert partial.exists()
-    again = told(run(*command))
+    again = succeeded(run(*command))
     assert "All 8 lines are translated" in again.stderr
     assert out.read_bytes() == before
     assert not partial.exists()
@@ -364,7 +364,7 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(
 
     real = draftwood.load_translator
     monkeypatch.setattr("draftwood.translation.load_translator", beams)
-    result = told(run("translate", *pair, "--input", german))
+    result = succeeded(run("translate", *pair, "--input", german))
     assert result.stderr.count("Note: the model's generation config says num_beams=6: this decodes greedily.\n") == 1
 
 
@@ -422,7 +422,7 @@ def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, ge
 
 
 def test_help_lists_the_options_by_subject(run: Run) -> None:
-    text = told(run("translate", "--help")).output
+    text = succeeded(run("translate", "--help")).output
     places = [text.index(f"\n{title}:") for title in translate_settings.SECTIONS]
     assert places == sorted(places)
     for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens", "--backend"):

@@ -26,7 +26,7 @@ def allowed(ids):
     text = [int(t) for t in ids]
     for before, after in zip(text[len(PROMPT) - 1 :], text[len(PROMPT) :], strict=False):
         if (after - before) % VOCAB not in (1, 3, 15):
-            raise ValueError(f"asked behind {text[len(PROMPT) :]}, which can never come")
+            raise ValueError(f"called after {text[len(PROMPT) :]}, which can never come")
     return [(text[-1] + step) % VOCAB for step in (1, 3, 15)]
 
 
@@ -86,7 +86,7 @@ def test_tokens_of_no_bias_at_all_are_not_guessed(method):
 
 
 def test_truncation_by_scores_forbids_no_guess():
-    """Whether a token survives top-k hangs on the scores, which nobody knows before the target is asked."""
+    """Whether a token survives top-k hangs on the scores, which nobody knows before the target is run."""
     sampling = Sampling(processors=[TopKLogitsWarper(1), TopPLogitsWarper(0.1)])
     sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB)
     assert sampler.permitted(0, [5, 6, 7]) == 3
@@ -97,7 +97,7 @@ def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
     sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB, [frozenset({7})])
     assert sampler.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
     assert sampler.permitted(0, [5, 8]) == 1  # by its bias
-    assert sampler.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nobody is asked
+    assert sampler.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nothing is called
 
 
 def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
@@ -112,18 +112,18 @@ def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(mon
     from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper
     from transformers import RepetitionPenaltyLogitsProcessor as Repetition
 
-    asked: list[str] = []
+    called: list[str] = []
     for kind in (TemperatureLogitsWarper, TopKLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
         real = kind.__call__
-        note = lambda self, ids, scores, real=real: (asked.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
+        note = lambda self, ids, scores, real=real: (called.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
         monkeypatch.setattr(kind, "__call__", note)
     chain = LogitsProcessorList([TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), Repetition(1.5)])
     sampler = Sampler(Sampling(processors=list(chain)), [[1, 2, 1]], [3], 8)
     assert sampler.permitted(0, [2, 1, 2]) == 3
-    assert asked == []
+    assert called == []
     sampler = Sampler(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
     assert sampler.permitted(0, [2, 1, 2]) == 1
-    assert set(asked) == {"SuppressTokensLogitsProcessor"}
+    assert set(called) == {"SuppressTokensLogitsProcessor"}
 
 
 def tries(good: list[int], width: int, answer: Any) -> Any:

@@ -29,7 +29,7 @@ with locked(Path(sys.argv[1])):
 
 
 class Other:
-    """Another process that holds an output until it is told to end."""
+    """Another process that holds an output until it has to end."""
 
     def __init__(self, output: Path, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -175,9 +175,9 @@ def test_the_lock_file_is_removed_without_a_gap(out: Path, tmp_path: Path, envir
     """Three processes take the lock again and again; inside, a file is made that must not be there."""
     command = [sys.executable, "-c", CONTEND, str(out), str(tmp_path / "alone")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for _ in range(3)]
-    told = [process.communicate() for process in running]
-    assert [(process.returncode, err) for process, (_, err) in zip(running, told, strict=True)] == [(0, b"")] * 3
-    assert all(int(number) > 0 for number, _ in told)
+    outputs = [process.communicate() for process in running]
+    assert [(process.returncode, err) for process, (_, err) in zip(running, outputs, strict=True)] == [(0, b"")] * 3
+    assert all(int(number) > 0 for number, _ in outputs)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root is not refused")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from draftwood.cli.job import translations as sentences
-from draftwood.tune.documents import replace_file
+from draftwood.core.files import replace_file
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
@@ -53,7 +53,7 @@ import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 from pathlib import Path
-from draftwood.tune.documents import replace_file
+from draftwood.core.files import replace_file
 try:
     replace_file(Path(sys.argv[1]), "x" * 5000)
 except OSError as error:

@@ -81,7 +81,7 @@ class Hub:
 
     def __init__(self, status: int | None) -> None:
         self.status = status
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def client(self) -> Any:
         from huggingface_hub.utils import _http as theirs
@@ -90,7 +90,7 @@ class Hub:
 
         def answer(request: Any) -> Any:
             if "no-model" in str(request.url):  # not what the library asks on its own account
-                self.asked.append(str(request.url))
+                self.requests.append(str(request.url))
             if self.status is None:
                 raise http.ConnectError("Name or service not known")
             return http.Response(self.status, headers={"X-Error-Code": "RepoNotFound"})
@@ -124,14 +124,14 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(online: Any, how: Any) -> No
     hub = online(None)
     with pytest.raises(ModelError, match=r"'nobody/no-model'.* could not be reached \(Name or service not known\); check"):
         how("nobody/no-model", options=ON_CPU)
-    assert len(hub.asked) == 1
+    assert len(hub.requests) == 1
 
 
 def test_a_name_that_the_hub_does_not_know_is_said(online: Any) -> None:
     hub = online(404)
     with pytest.raises(ModelError, match="the hub knows no such model; check the name"):
         load("nobody/no-model", options=ON_CPU)
-    assert len(hub.asked) == 1
+    assert len(hub.requests) == 1
 
 
 def test_offline_mode_is_named() -> None:
@@ -143,7 +143,7 @@ def test_a_name_that_cannot_be_one_is_refused_without_asking(online: Any) -> Non
     hub = online(None)
     with pytest.raises(ModelError, match="neither a folder nor a possible name on the hub"):
         load("no model", options=ON_CPU)
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_model_in_the_cache_needs_no_hub(
@@ -160,7 +160,7 @@ def test_a_model_in_the_cache_needs_no_hub(
 
     hub = online(None)
     check_path("someone/tiny")
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 # Memory -----------------------------------------------------------------------------------------------------------------

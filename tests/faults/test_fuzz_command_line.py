@@ -29,7 +29,7 @@ FEW = ["--max-new-tokens", "4"]
 LEFT_OUT = {
     "backend": ["auto", "torch", "cuda", ""],  # OpenVINO compiles each model for some seconds
     "weights": ["same", "int4"],
-    "samples": ["0", "-1", "1", "3"],  # as large as is asked for, the work is
+    "samples": ["0", "-1", "1", "3"],  # the work is as large as these
     "new_tokens": ["0", "1", "5", "9" * 30],
     "enumerate": ["0", "1", "2"],
 }
@@ -194,15 +194,15 @@ def calls(draw: st.DrawFn) -> Call:
 
 def check(result: Result, args: list[str]) -> None:
     """A good end, or one sentence."""
-    told = result.stderr
+    stderr = result.stderr
     assert result.exception is None or isinstance(result.exception, SystemExit), (args, result.exc_info)
-    assert result.exit_code in (0, 1, 2), (args, result.exit_code, told)
+    assert result.exit_code in (0, 1, 2), (args, result.exit_code, stderr)
     assert "Traceback" not in result.output, args
-    assert "This is a bug in Draftwood" not in result.output, (args, told)
+    assert "This is a bug in Draftwood" not in result.output, (args, stderr)
     if result.exit_code == 2:
-        assert told.count("Error: ") == 1, (args, told)
+        assert stderr.count("Error: ") == 1, (args, stderr)
     if result.exit_code == 1:
-        assert told.count("Error: ") == 1 or "could not be " in told or args[0] == "check", (args, told)
+        assert stderr.count("Error: ") == 1 or "could not be " in stderr or args[0] == "check", (args, stderr)
 
 
 def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
@@ -222,12 +222,12 @@ def run_in(folder: Path, call: Call, folders: dict[str, str]) -> Result:
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_is_given_the_end_is_a_sentence(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
-    asked = os.environ.get("DRAFTWOOD_FUZZ_SECONDS")  # then longer than usual, from another seed each time
-    end = time.monotonic() + float(asked or SECONDS)
+    seconds = os.environ.get("DRAFTWOOD_FUZZ_SECONDS")  # then longer than usual, from another seed each time
+    end = time.monotonic() + float(seconds or SECONDS)
     ended: Counter[int] = Counter()
 
     @settings(
-        max_examples=100_000 if asked else EXAMPLES, derandomize=not asked, deadline=None, database=None,
+        max_examples=100_000 if seconds else EXAMPLES, derandomize=not seconds, deadline=None, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(calls())

@@ -51,6 +51,7 @@ def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens
     Method(method="ngram", shape="2", verifier="recursive"),
     Method(method="shared-noise"),
     Method(method="adaptive"),
+    Method(method="lookup"),
     Method(method="rsd-c", shape="2-1", verifier="coupled"),
 ])  # fmt: skip
 def test_sound_methods_are_exact(method: Method) -> None:

@@ -1,4 +1,4 @@
-"""A drafter of the target's hidden states: exact under every way of growing trees, whatever it has read."""
+"""Drafters of the target's hidden states, published ones too: exact under every way of growing trees, whatever they read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
 from tests.ladder.test_rung3_tape import (
     EXACT,
     SHARED,
@@ -36,43 +36,56 @@ DRAWN = pytest.mark.parametrize(("method", "shape", "vocab"), [
 LENGTH = 4  # the first round only reads the prompt, so three tokens follow it
 
 
+KINDS = pytest.mark.parametrize("kind", ["hidden", "eagle3", "dflash", "dspark"])
+
+
+def runners(model, kind: str, backend: str = "torch", **settings):
+    if kind == "hidden":
+        return hidden_pair(model, backend, **settings)
+    return published_pair(model, kind, backend, **settings)
+
+
 @cache
-def pair(vocab: int, proposes: int | None = None):
-    return hidden_pair(tiny_gpt(vocab, 1), proposes=proposes)
+def pair(vocab: int, kind: str, proposes: int | None = None):
+    return runners(tiny_gpt(vocab, 1), kind, proposes=proposes)
 
 
+@KINDS
 @BOTH
 @DRAWN
-def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, verifier):
-    target, draft = pair(vocab)
+def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, verifier, kind):
+    target, draft = pair(vocab, kind)
     engine = decoder(target, draft, method, shape, verifier, nodes=4 if method == "dynamic" else None)
     distribution = engine_distribution(engine, LENGTH, Sampling())
     assert engine.stats[0].drafted > 0
     assert total_variation(distribution, reference_distribution(target.model, LENGTH, at_temperature(1.0))) < EXACT
 
 
+@KINDS
 @BOTH
 @pytest.mark.parametrize("eos", [(), (1,)])
-def test_distribution_when_some_tokens_cannot_be_proposed(verifier, eos):
-    target, draft = pair(3, proposes=2)
+def test_distribution_when_some_tokens_cannot_be_proposed(verifier, eos, kind):
+    target, draft = pair(3, kind, proposes=2)
     engine = decoder(target, draft, "rsd-s", "2x2", verifier, eos=eos)
     distribution = engine_distribution(engine, LENGTH, Sampling(temperature=0.7))
     expected = reference_distribution(target.model, LENGTH, at_temperature(0.7), eos=eos[0] if eos else None)
     assert total_variation(distribution, expected) < EXACT
 
 
+@KINDS
 @pytest.mark.parametrize(("method", "shape"), [("shared-noise", "2-2"), ("shared-noise", "2x2"), ("adaptive", None)])
-def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape):
-    target, draft = pair(3)
+def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, kind):
+    target, draft = pair(3, kind)
     distribution = engine_distribution(decoder(target, draft, method, shape, "coupled"), 3, Sampling(), SHARED)
     plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 3, Sampling(), SHARED)
     assert len(plain) > 3
     assert total_variation(distribution, plain) < EXACT
 
 
+@KINDS
 @pytest.mark.parametrize("verifier", [Recursive, Traversal])
-def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier):
-    target, draft = pair(3)
+def test_control_another_distribution_than_the_one_that_was_drawn_from_is_seen(verifier, kind):
+    target, draft = pair(3, kind)
     expected = reference_distribution(target.model, LENGTH, at_temperature(1.0))
     engine = Decoder(target, Wrapped(LevelDrafter(draft, StochasticBeam(2, 2)), other_temperature), verifier())
     assert total_variation(engine_distribution(engine, LENGTH, Sampling()), expected) > WRONG
@@ -94,22 +107,24 @@ def requests():
     return [Request(prompt=p, seed=i, limits=limit) for i, (p, limit) in enumerate(zip(PROMPTS, limits, strict=True))]
 
 
+@KINDS
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize(("method", "shape"), METHODS)
-def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape, backend):
+def test_greedy_texts_are_plain_decodings_texts_in_ragged_batches(method, shape, backend, kind):
     if backend == "openvino":
         pytest.importorskip("openvino")
     model = tiny_gpt(23, 1, dtype=torch.float64 if backend == "torch" else torch.float32)
-    target, draft = hidden_pair(model, backend, proposes=15)
+    target, draft = runners(model, kind, backend, proposes=15)
     plain = decoder(target, None, "ar", greedy=True)
     alone = [plain.generate([request], Sampling(temperature=0.0))[0].token_ids for request in requests()]
     engine = decoder(target, draft, method, shape, greedy=True)
     assert [r.token_ids for r in engine.generate(requests(), Sampling(temperature=0.0))] == alone
 
 
-@pytest.mark.parametrize(("method", "shape"), METHODS[:3])
-def test_a_rows_drawn_text_does_not_depend_on_its_neighbours(method, shape):
-    target, draft = hidden_pair(tiny_gpt(23, 1), proposes=15)
+@KINDS
+@pytest.mark.parametrize(("method", "shape"), [*METHODS[:3], ("adaptive", None)])
+def test_a_rows_drawn_text_does_not_depend_on_its_neighbours(method, shape, kind):
+    target, draft = runners(tiny_gpt(23, 1), kind, proposes=15)
     engine = decoder(target, draft, method, shape)
     together = [r.token_ids for r in engine.generate(requests(), Sampling())]
     assert together == [engine.generate([request], Sampling())[0].token_ids for request in requests()]

@@ -11,21 +11,10 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
+from benchmarks.llama_cpp import add_sizes, finish, named
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 F32, F16, BF16, Q8_0, Q4_1 = (gguf.GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_1"))
-_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
@@ -35,33 +24,9 @@ def source(**settings: Any) -> tuple[LlamaForCausalLM, Any]:
     return tiny_llama(len(tokenizer), **{**sizes, **settings}).eval(), tokenizer
 
 
-def gguf_name(name: str) -> str:
-    """The name of a Llama's tensor in a GGUF file."""
-    stem, kind = name.rsplit(".", 1)
-    if stem in _TOP:
-        return f"{_TOP[stem]}.{kind}"
-    _, _, layer, part = stem.split(".", 3)
-    return f"blk.{layer}.{_NAMES[part]}.{kind}"
-
-
-def _permuted(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in the order that llama.cpp's rotary embedding needs."""
-    rows = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
-    return rows.swapaxes(1, 2).reshape(weight.shape)
-
-
 def tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
     """The model's tensors under their GGUF names; tied ones once."""
-    config = model.config
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    found = {}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        part = name.split(".")[-2]
-        array = weight.float().numpy()
-        found[gguf_name(name)] = _permuted(array, heads[part]) if part in heads else array
-    return found
+    return {name: weight.detach().float().numpy() for name, weight in named(model)}
 
 
 def write_gguf(
@@ -86,16 +51,7 @@ def write_gguf(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer, config = gguf.GGUFWriter(path, arch), model.config
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config)
     _add_tokenizer(writer, tokenizer, pre)
     for key, value in (metadata or {}).items():
         writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
@@ -103,10 +59,7 @@ def write_gguf(
         if name != leave_out:
             own = kind if array.ndim > 1 else F32
             writer.add_tensor(name, gguf.quantize(array, own), raw_dtype=own)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -97,12 +97,12 @@ class Rounds:
     def some(self, count: int) -> list[int]:
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
 
-    def round(self, count: int | None = None, *, asked: bool = True) -> float:
-        """Ask once, for ``count`` places or node by node, compare every row, accept a ragged number of tokens."""
+    def round(self, count: int | None = None, *, scored: bool = True) -> float:
+        """Score ``count`` places at once or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
         worst, nodes, rest = 0.0, [[0] for _ in self.texts], new
-        if not asked:
+        if not scored:
             nodes, rest = [[] for _ in self.texts], [[t[-1], *n] for t, n in zip(self.texts, new, strict=True)]
         elif count is not None:
             worst = self.compare(self.runner.score_block(roots, count), range(count), count)
@@ -181,7 +181,7 @@ def test_scores_are_those_of_each_row_alone_in_every_round(make):
     rounds = make()
     for count in (BLOCK, 1, None, 3):
         assert rounds.round(count) < EXACT
-    rounds.round(asked=False)
+    rounds.round(scored=False)
     assert rounds.round(BLOCK) < EXACT
     rounds.keep([0, 2, 3])  # a row has left
     assert max(rounds.round(None), rounds.round(2)) < EXACT

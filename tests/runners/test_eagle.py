@@ -105,6 +105,21 @@ def test_nodes_of_several_depths_in_one_call_are_those_level_by_level():
     assert float((together - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
 
 
+@pytest.mark.parametrize(("proposes", "tokens"), [(None, None), (4, [0, 1, 2, 3])])
+def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens):
+    runner = runner_of(TARGET, proposes=proposes)
+    root = torch.tensor([[3]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
+    runner.add([[1, 5]])
+    before = runner.extend(*root)
+    runner.commit([[]], [[]], [HIDDEN[:2]])
+    after = runner.extend(*root)
+    for scores in (before, after):
+        assert scores.logits.shape == (1, 1, proposes or VOCAB)
+        assert scores.tokens is None if tokens is None else scores.tokens.tolist() == tokens
+    assert torch.isinf(before.logits).all()
+    assert torch.isfinite(after.logits).all()
+
+
 def test_control_hidden_states_of_another_token_are_seen():
     text, runner = some(12), runner_of(TARGET)
     runner.add([text[:-1]])
@@ -129,8 +144,10 @@ def written(engine, prompt, **more):
 
 def passes_of(runner) -> list[int]:
     """Lengths of the runner's next passes."""
-    passes, states = [], runner.model.states
-    runner.model.states = lambda embedded, *rest: passes.append(embedded.shape[1]) or states(embedded, *rest)
+    passes = []
+    runner.network.register_forward_pre_hook(
+        lambda _, args, given: passes.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
     return passes
 
 

@@ -103,10 +103,10 @@ def test_the_prefix_sees_the_block_even_where_nothing_is_padded(drafter: Any) ->
 
 
 def test_every_masked_position_asks_a_question_of_its_own(drafter: Any) -> None:
-    asked = drafter._attend_source(drafter.encode(SOURCE[:1]), torch.arange(4)[None])
-    assert not close(asked[:, 0], asked[:, 1])
+    found = drafter._attend_source(drafter.encode(SOURCE[:1]), torch.arange(4)[None])
+    assert not close(found[:, 0], found[:, 1])
     other = drafter.encode(torch.tensor([[5, 6, 30, 8, 1]]))
-    assert not close(drafter._attend_source(other, torch.arange(4)[None]), asked)
+    assert not close(drafter._attend_source(other, torch.arange(4)[None]), found)
     scores = drafter(drafter.encode(SOURCE[:1]), PREFIX[:1], None, 5)
     assert not close(scores[:, 0], scores[:, 1])
 

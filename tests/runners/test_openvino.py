@@ -53,7 +53,7 @@ def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
 
 
 class Both:
-    """Two runners that are asked the same."""
+    """Two runners with the same input."""
 
     def __init__(self, one, other):
         self.one, self.other, self.vocab_size, self.worst = one, other, one.vocab_size, 0.0
@@ -66,8 +66,8 @@ class Both:
         for runner in (self.one, self.other):
             runner.add(texts, sources)
 
-    def extend(self, *asked):
-        scores, others = self.one.extend(*asked), self.other.extend(*asked)
+    def extend(self, *arguments):
+        scores, others = self.one.extend(*arguments), self.other.extend(*arguments)
         assert scores.logits.shape == others.logits.shape
         self.worst = max(self.worst, float((scores.logits - others.logits).abs().max()))
         return scores
@@ -178,10 +178,10 @@ def test_an_interrupt_after_models_are_gone():
 
 def test_earlier_scores_stay_as_they_were():
     rows = walk("llama", [5])
-    asked = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
-    first = rows.runner.extend(*asked).logits
+    arguments = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
+    first = rows.runner.extend(*arguments).logits
     before = first.clone()
-    rows.runner.extend(*asked[:2], torch.ones(1, 1, 2, dtype=torch.bool))
+    rows.runner.extend(*arguments[:2], torch.ones(1, 1, 2, dtype=torch.bool))
     assert torch.equal(first, before)
 
 
@@ -245,7 +245,7 @@ def test_control_clearing_away_the_wrong_slots_is_seen(cleared, impatient, monke
 
 @pytest.fixture
 def widths(monkeypatch) -> list[tuple[int, int]]:
-    """Of every forward, the tokens that were asked for and those that were read."""
+    """Of every forward, the tokens that were wanted and those that were read."""
     found: list[tuple[int, int]] = []
     inner = memory.GrowingMemory.inputs
 
@@ -263,21 +263,21 @@ def test_a_forward_a_little_smaller_than_the_last_one_is_made_as_large(kind, wid
     """With tokens of no use, which change nothing, in the same round or later ones."""
     rows = walk(kind, [7], drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 6, 1, 3)) < CLOSE
-    assert sum(asked < read for asked, read in widths) > 4
-    assert max(read - asked for asked, read in widths) <= 6
+    assert sum(wanted < read for wanted, read in widths) > 4
+    assert max(read - wanted for wanted, read in widths) <= 6
 
 
 def test_forwards_of_a_target_are_left_as_they_are(widths):
     """A controller learns what each size takes, and chooses."""
     rows = walk("llama", [7])
     assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2)) < CLOSE
-    assert all(asked == read for asked, read in widths)
+    assert all(wanted == read for wanted, read in widths)
 
 
 def test_forwards_of_many_rows_or_of_large_models_are_left_as_they_are(widths):
     rows = walk("llama", [7] * 8, drafts=True)
     assert max(rows.round(nodes=nodes) for nodes in (6, 4, 2)) < CLOSE
-    assert all(asked == read for asked, read in widths)
+    assert all(wanted == read for wanted, read in widths)
     model = small("llama")
     assert memory.spare_tokens(model, 2) == 6
     assert memory.spare_tokens(torch.nn.Linear(10_000, 1_000), 2) == 0
@@ -395,7 +395,7 @@ def test_bfloat16_is_refused_where_the_processor_has_none(monkeypatch):
 
 
 def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpus(monkeypatch):
-    asked = []
+    settings_seen = []
 
     class Core:
         """The CPU under another name."""
@@ -407,13 +407,13 @@ def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpu
             return ["FP32", "FP16"]
 
         def compile_model(self, graph, device, settings):
-            asked.append((device, settings.get("INFERENCE_PRECISION_HINT"), "INFERENCE_NUM_THREADS" in settings))
+            settings_seen.append((device, settings.get("INFERENCE_PRECISION_HINT"), "INFERENCE_NUM_THREADS" in settings))
             return core().compile_model(graph, "CPU", settings)
 
     monkeypatch.setattr("draftwood.runners.openvino.network.core", Core)
     runner = OpenVinoRunner(small("gpt2"), place="GPU")
     assert runner.engine == "openvino GPU"
-    assert asked == [("GPU", "f32", False)]
+    assert settings_seen == [("GPU", "f32", False)]
     with pytest.raises(ConfigError, match="this device does not compute in bfloat16"):
         OpenVinoRunner(small("gpt2").bfloat16(), place="GPU")
     with pytest.raises(ConfigError, match=r"no device 'GPU.2' here, only CPU, GPU.0, GPU.1"):

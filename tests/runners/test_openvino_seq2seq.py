@@ -73,8 +73,8 @@ def test_pytorch_says_the_same_over_many_rounds(kind):
         walk, seen = SourceWalk(runner, [4, 11, 0]), []
         inner = runner.extend
 
-        def extend(*asked, inner=inner, seen=seen):
-            out = inner(*asked)
+        def extend(*arguments, inner=inner, seen=seen):
+            out = inner(*arguments)
             seen.extend([out.logits, out.hidden, *out.read])
             return out
 
@@ -114,11 +114,11 @@ def test_texts_and_sources_that_do_not_fit_are_refused_as_by_pytorch():
 def test_a_draft_may_be_asked_about_tokens_and_sources_that_it_does_not_know():
     model = small("marian", max_position_embeddings=16)
     ours, theirs = (Seq2SeqRunner(model, engine=engine, drafts=True) for engine in ("openvino", "torch"))
-    asked = torch.tensor([[VOCAB + 7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
+    arguments = torch.tensor([[VOCAB + 7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
     scores = []
     for runner in (ours, theirs):
         begin(runner, [[2, 5]], [[VOCAB + 3, *[4] * 30]])
-        scores.append(runner.extend(*asked).logits)
+        scores.append(runner.extend(*arguments).logits)
     assert torch.allclose(*scores, atol=CLOSE)
 
 
@@ -211,7 +211,7 @@ def test_blocks_are_those_of_each_row_alone_in_every_round(drafter):
     assert isinstance(drafter, BlockRunner)
     for count in (BLOCK, 1, None, 3):
         assert rounds.round(count) < CLOSE
-    rounds.round(asked=False)
+    rounds.round(scored=False)
     assert rounds.round(BLOCK) < CLOSE
     rounds.keep([0, 2, 3])  # a row has left
     assert max(rounds.round(None), rounds.round(2)) < CLOSE
@@ -255,7 +255,7 @@ def test_heads_on_the_states_of_an_openvino_target():
 
 def test_control_a_mask_that_hides_nothing_shows(drafter, monkeypatch):
     rounds = block_rounds(drafter)
-    rounds.round(asked=False)
+    rounds.round(scored=False)
     made = "draftwood.runners.blocks.openvino_network.bias_of"
     monkeypatch.setattr(made, lambda seen, dtype: torch.zeros(len(seen), 1, 1, seen.shape[1], dtype=dtype))
     assert rounds.round(BLOCK) > WRONG
@@ -292,8 +292,8 @@ def test_drawn_texts_of_one_seed_are_the_same(pairs, method):
     texts = []
     for translator in pairs:
         sampling = replace(translator.sampling, temperature=1.0)
-        asked = Method(method=method, verifier="coupled")
-        drawn = translator.translate(SENTENCES, method=asked, sampling=sampling, limits=SHORT, seed=[3, 4, 5, 6])
+        chosen = Method(method=method, verifier="coupled")
+        drawn = translator.translate(SENTENCES, method=chosen, sampling=sampling, limits=SHORT, seed=[3, 4, 5, 6])
         texts.append([result.token_ids for result in drawn])
     assert texts[0] == texts[1]
     greedy = pairs[0].translate(SENTENCES, limits=SHORT)

@@ -8,7 +8,8 @@ import torch
 
 from draftwood.runners.windows import sliding_window
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny, windowed
+from tests.runners.window_walks import CLOSE, WRONG, check_beyond_the_window, window_walk
+from tests.runners.zoo import WINDOW, WINDOWED, tiny, windowed
 
 pytest.importorskip("openvino")
 from draftwood.core.errors import ModelError
@@ -17,27 +18,16 @@ from draftwood.runners.openvino import runner as openvino_runner
 from draftwood.runners.openvino.graph import graph_of
 from draftwood.runners.openvino.runner import OpenVinoRunner
 
-CLOSE = 1e-4  # float32, scores of up to 10
-WRONG = 1e-2  # a negative control must be at least this far off
 KINDS = [kind for kind in WINDOWED if kind != "gpt_oss"]  # it has experts
 
 
 def walk(kind: str, lengths: list[int], *, drafts: bool = False, **settings) -> Walk:
-    model = windowed(kind, **settings)
-    return Walk(OpenVinoRunner(model, drafts=drafts), lambda text: plain_scores(model, text), lengths)
+    return window_walk(lambda model: OpenVinoRunner(model, drafts=drafts), kind, lengths, **settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_are_scored_as_their_paths_beyond_the_window(kind):
-    rows = walk(kind, [5, 20, 40, 0])
-    assert rows.runner.max_length == 256
-    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
-    rows.keep([0, 1, 3])
-    rows.add([30, 3])
-    assert max(rows.round(nodes) for nodes in (12, 7, 1, 3, 7)) < CLOSE
-    rows.keep([1])
-    assert max(rows.round(nodes) for nodes in (12, 1, 5)) < CLOSE
-    assert len(rows.texts[0]) > 3 * WINDOW
+    check_beyond_the_window(walk(kind, [5, 20, 40, 0]))
 
 
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])

@@ -13,30 +13,20 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import Window, mask_argument, sliding_window
 from tests.runners.test_logit_identity import Walk
+from tests.runners.window_walks import CLOSE, WRONG, check_beyond_the_window, window_walk
 from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny, windowed
 
-CLOSE = 1e-4  # float32, scores of up to 10
-WRONG = 1e-2  # a negative control must be at least this far off
 LENGTHS = [5, 20, 40, 0]  # tokens of the first texts; all of them outgrow the window
 MIXED = [kind for kind in WINDOWED if kind not in ("mistral", "phi3")]  # some layers slide, others do not
 
 
 def walk(kind: str, lengths: list[int] = LENGTHS, **settings) -> Walk:
-    model = windowed(kind, **settings)
-    return Walk(TorchRunner(model), lambda text: plain_scores(model, text), lengths)
+    return window_walk(TorchRunner, kind, lengths, **settings)
 
 
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_trees_are_scored_as_their_paths_beyond_the_window(kind):
-    rows = walk(kind)
-    assert rows.runner.max_length == 256
-    assert max(rows.round(), rows.round(unscored=2)) < CLOSE
-    rows.keep([0, 1, 3])
-    rows.add([30, 3])
-    assert max(rows.round(nodes) for nodes in (12, 7, 1, 3, 7)) < CLOSE
-    rows.keep([1])
-    assert max(rows.round(nodes) for nodes in (12, 1, 5)) < CLOSE
-    assert len(rows.texts[0]) > 3 * WINDOW
+    check_beyond_the_window(walk(kind))
 
 
 @pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])

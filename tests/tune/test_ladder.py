@@ -30,7 +30,7 @@ class Machine:
     def __init__(self, speeds, *, noise=0.0, seed=0, drift=0.0):
         self.speeds, self.noise, self.drift = speeds, noise, drift
         self.rng, self.seconds = random.Random(seed), 0.0
-        self.texts, self.told = [], []
+        self.texts, self.reported = [], []
 
     def clock(self):
         return self.seconds
@@ -45,8 +45,10 @@ class Machine:
 
     def findings(self, *, minutes=2.0, temperatures=(0.0,), methods=METHODS):
         sizes = Sizes(minutes=minutes, temperature=temperatures, max_new_tokens=48)
-        asked = {t: list(methods) for t in temperatures}
-        return Ladder(asked, PROMPTS, sizes, self.write, lambda *args: self.told.append(args), self.clock).findings()
+        candidates = {t: list(methods) for t in temperatures}
+        return Ladder(
+            candidates, PROMPTS, sizes, self.write, lambda *args: self.reported.append(args), self.clock
+        ).findings()
 
 
 def speeds_of(best, *, ahead=1.12, temperatures=(0.0,), seed=0):
@@ -108,7 +110,7 @@ def test_every_rung_has_the_same_time_and_the_whole_is_kept_to():
     machine = Machine(speeds_of({0.0: METHODS[5]}))
     found = machine.findings(minutes=2.0)
     assert found.seconds == pytest.approx(120.0, rel=0.1)
-    ends = {name: share for name, share in machine.told if name != "warm-up"}
+    ends = {name: share for name, share in machine.reported if name != "warm-up"}
     assert list(ends) == [f"rung {i} of 4" for i in (1, 2, 3, 4)]
     assert list(ends.values()) == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=0.06)
 

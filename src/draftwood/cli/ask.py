@@ -35,5 +35,6 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
             head={},
             method=pair.method(settings.method, temperature=sampling.temperature),
             dtype=str(pair.target.model.dtype),
+            quiet=display.quiet,
         )
     )

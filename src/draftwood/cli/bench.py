@@ -13,9 +13,10 @@ from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
 from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
-from draftwood.tune.documents import check_writable, replace_file, text_of
+from draftwood.tune.documents import check_writable, text_of
 from draftwood.tune.prompts import built_in
 
 if TYPE_CHECKING:

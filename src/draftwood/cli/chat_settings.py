@@ -42,7 +42,7 @@ class ChatDisplay:
     """The system prompt and the display.
 
     Raises:
-        ConfigError: a system prompt that is no Unicode text.
+        ConfigError: a system prompt that is no Unicode text, or ``compare`` with ``quiet``.
     """
 
     system: str | None = field(default=None, metadata={"help": "system prompt; default: that of the chat template, if any"})
@@ -55,6 +55,8 @@ class ChatDisplay:
     def __post_init__(self) -> None:
         if self.system is not None and not is_unicode(self.system):
             raise ConfigError("the system prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
+        if self.compare and self.quiet:
+            raise ConfigError("--compare shows two speeds, and --quiet shows none: leave out one of them")
 
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {

@@ -55,6 +55,7 @@ class OneText:
         head: the first fields of the JSON object.
         method: the drafting method and the verifier.
         dtype: number format of the target.
+        quiet: no remarks follow the text.
     """
 
     decoder: Decoder
@@ -66,6 +67,7 @@ class OneText:
     head: Mapping[str, Any]
     method: Method
     dtype: str
+    quiet: bool = False
 
     @property
     def seed(self) -> str:
@@ -88,6 +90,8 @@ def write_one(one: OneText) -> None:
     painter = Painter(screen, one.decoder.tokenizer) if one.display.show else None
     screen.prompt(one.shown_before)
     result = _decode(one.decoder, one, screen, painter)
+    if one.quiet:
+        return
     screen.remark(", ".join(part for part in (summary(result.stats, one.decoder), one.seed, _ending(result)) if part))
     if painter is not None:
         screen.remark(painter.legend)

@@ -12,9 +12,10 @@ import click
 
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
-from draftwood.tune.documents import check_writable, replace_file, text_of
+from draftwood.tune.documents import check_writable, text_of
 from draftwood.tune.prompts import built_in
 from draftwood.tune.sizes import Sizes
 

@@ -26,6 +26,7 @@ MethodName: TypeAlias = Literal[
     "dynamic",
     "shared-noise",
     "adaptive",
+    "adaptive-drawn",
     "block",
     "ngram",
     "lookup",
@@ -77,6 +78,11 @@ class MethodSpec:
     def verifiers(self) -> list[VerifierName]:
         """The verifiers that are exact for the method, in the order of :data:`VERIFIERS`."""
         return [verifier.name for verifier in VERIFIERS.values() if verifier.lossless and self.draw in verifier.draws]
+
+    @property
+    def repeats(self) -> bool:
+        """A seed gives the same text again. Drawn trees whose size depends on measured seconds do not do that."""
+        return not (self.grows and self.draw is Draw.WITHOUT_REPLACEMENT)
 
     @property
     def wanted(self) -> str:
@@ -206,6 +212,18 @@ _SPECS: Final = (
         draw=Draw.SHARED_NOISE,
         needs="draft",
         verifier="coupled",
+        no_shape="grows its trees as far as it pays",
+        nodes=24,
+        grows=True,
+        tuned=(None,),
+    ),
+    MethodSpec(
+        name="adaptive-drawn",
+        summary="a drawn tree, grown as far as it pays; a seed does not repeat its text",
+        source="after Dinkelbach 1967 and traversal verification, arXiv 2505.12398",
+        draw=Draw.WITHOUT_REPLACEMENT,
+        needs="draft",
+        verifier="traversal",
         no_shape="grows its trees as far as it pays",
         nodes=24,
         grows=True,

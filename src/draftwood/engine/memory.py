@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import final
+from uuid import uuid4
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replacing
 from draftwood.core.machine import cache_folder
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.loading.profile import ProfileKey, default_path
@@ -55,17 +54,12 @@ class Memory:
     def write(self, learnt: Mapping[str, Knowledge]) -> None:
         """Replace the file as a whole; a cache that cannot be written is no error."""
         document = {"format": FORMAT, "learnt": {name: value.to_json() for name, value in learnt.items()}}
-        part = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".part", delete=False) as file:
-                part = Path(file.name)
-                json.dump(document, file)
-            os.replace(part, self.path)
+            with replacing(self.path, self.path.with_name(f"{uuid4().hex}.part")) as part:
+                part.write_text(json.dumps(document), encoding="utf-8")
         except OSError as error:
             _LOG.info("%s cannot be written: %s", self.path, error)
-            if part is not None:
-                part.unlink(missing_ok=True)
 
 
 def memory_of(profile: str, profile_key: ProfileKey | None) -> Memory | None:

@@ -181,27 +181,36 @@ def _block(args: BuildArgs) -> BlockChain:
 
 def _best_first(args: BuildArgs) -> BestFirstDrafter:
     if args.method.method == "dynamic":
-        return BestFirstDrafter(_dynamic(args))
+        return BestFirstDrafter(_drawn(args, _tree_shape(args)))
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
     return BestFirstDrafter(_gumbel(args.runner, GumbelExpander(AdaptiveSettings().children), _tree_shape(args)))
 
 
-def _dynamic(args: BuildArgs) -> Grower:
+def _drawn(args: BuildArgs, shape: TreeShape) -> Grower:
     """At temperature 0 nothing is drawn, and any tree is exact."""
-    shape = _tree_shape(args)
+    name = args.method.method
     if args.greedy:
-        expander = GumbelExpander(AdaptiveSettings().children, name="dynamic", draw=Draw.POINT_MASS)
+        expander = GumbelExpander(AdaptiveSettings().children, name=name, draw=Draw.POINT_MASS)
         return _gumbel(args.runner, expander, shape)
-    return LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), shape)
+    return LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN, name=name), shape)
+
+
+def _growing_shape(args: BuildArgs) -> TreeShape:
+    """The largest tree of a method that grows as far as it pays."""
+    settings, runner = args.controllers.settings, args.runner
+    depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
+    return TreeShape(settings.nodes, settings.width, depth)
+
+
+def _adaptive_drawn(args: BuildArgs) -> BestFirstDrafter:
+    return BestFirstDrafter(_drawn(args, _growing_shape(args)), budgets=args.controllers.at)
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
-    controllers, settings, runner = args.controllers, args.controllers.settings, args.runner
-    depth = min(settings.depth, runner.block) if isinstance(runner, BlockRunner) else settings.depth
-    expander = GumbelExpander(settings.children, controllers.acceptance)
-    shape = TreeShape(settings.nodes, settings.width, depth)
+    controllers, runner, shape = args.controllers, args.runner, _growing_shape(args)
+    expander = GumbelExpander(controllers.settings.children, controllers.acceptance)
     grower = _gumbel(runner, expander, shape)
     if isinstance(runner, BurstRunner):
         grower = BurstGrower(runner, expander, shape, grower)
@@ -246,6 +255,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "dynamic": _best_first,
     "shared-noise": _shared_noise,
     "adaptive": _best_first,
+    "adaptive-drawn": _adaptive_drawn,
     "block": _block,
     "ngram": lambda args: ngram(cast(Length, args.shape).length),
     "lookup": lambda args: GuessDrafter(args.controllers.lookup, args.controllers.at),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from draftwood.core.errors import PairingError
 
@@ -30,6 +32,17 @@ def whole_digest(model: Any) -> str:
         digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def known_hidden(hidden: Sequence[Tensor] | None, setting: str) -> Sequence[Tensor]:
+    """The hidden states that the target's runner returned.
+
+    Raises:
+        PairingError: it returned none; names the setting of that runner.
+    """
+    if hidden is None:
+        raise PairingError(f"the drafter reads hidden states, but the target's runner returns none: make it with {setting}")
+    return hidden
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

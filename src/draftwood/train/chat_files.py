@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from draftwood.core.files import replacing
+
 
 class Chat(NamedTuple):
     """Token ids of a chat, and which of them the model wrote as an answer, end-of-turn tokens included."""
@@ -18,15 +20,13 @@ class Chat(NamedTuple):
 
 def save_part(path: Path, chats: Sequence[Chat], vocab: int) -> None:
     """Write chats into one file, whole or not at all; ``vocab`` is the size of the vocabulary."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(
             file,
             tokens=np.concatenate([c.tokens for c in chats]).astype(np.uint16 if vocab <= 1 << 16 else np.int32),
             lengths=np.array([len(c.tokens) for c in chats], dtype=np.int32),
             answered=np.packbits(np.concatenate([c.answered for c in chats])),
         )
-    partial.replace(path)
 
 
 def read_chats(folder: Path) -> list[Chat]:

@@ -133,21 +133,20 @@ class ChatsConfig:
 class DrafterConfig(RunConfig):
     """Settings of a drafter that reads a chat model's hidden states."""
 
-    target: Path = field(metadata={"help": "folder of the chat model and its tokenizer"})
+    target: Path = field(metadata={"help": "the chat model: a folder, a GGUF file or a short name"})
     data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
     chats: Path | None = field(default=None, metadata={"help": "folder of chats; by default, chats in --out"})
     tokens: int = field(default=300_000, metadata={"help": "tokens of answers to write, unless --chats is given"})
     start: Path | None = field(default=None, metadata={"help": "drafter to train further; a new one by default"})
     start_layers: bool = field(default=True, metadata={"help": "a new drafter begins with the target's last layers"})
     epochs: float = field(default=4.0, metadata={"help": "passes over the chats, unless --steps is given"})
-    batch: int = field(default=16, metadata={"help": "chats per step"})
+    batch: int = field(default=8, metadata={"help": "chats per step"})
     anchors: int = field(default=32, metadata={"help": "blocks of each chat in a step"})
     block: int = field(default=5, metadata={"help": "tokens drafted in one pass"})
-    layers: int = field(default=2, metadata={"help": "layers of the drafter"})
+    layers: int = field(default=1, metadata={"help": "layers of the drafter"})
     rank: int = field(default=64, metadata={"help": "rank of the Markov head"})
     draft_vocab: int = field(default=8192, metadata={"help": "tokens that the drafter can propose"})
     optimizer: Optimizer = field(default="adamw", metadata={"help": "muon takes half of the time of such short steps"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate; it falls linearly to zero"})
     weight_decay: float = field(default=0.01, metadata={"help": "decoupled weight decay"})
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import check_vocabulary, load_hidden_drafter, load_model, load_tokenizer
+from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.train import loop
 from draftwood.train.chats import write_chats
@@ -33,14 +34,15 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
         ModelError: the target or the drafter to start from cannot be loaded.
     """
     loop.require_accelerate()
+    name = locate(config.target)
     loop.claim(config)
     chats = config.out / "chats" if config.chats is None else config.chats
     if config.chats is None:
         write_chats(ChatsConfig(target=config.target, out=chats, data=config.data, tokens=config.tokens, seed=config.seed))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = LoadOptions(dtype="bfloat16")
-    tokenizer = load_tokenizer(config.target, options)
-    target = load_model(config.target, options, device, torch.bfloat16).requires_grad_(False)
+    tokenizer = load_tokenizer(name, options)
+    target = load_model(name, options, device, torch.bfloat16).requires_grad_(False)
     started = None if config.start is None else load_hidden_drafter(config.start, device, torch.float32)
     layers = taps(target.config.num_hidden_layers, config.layers) if started is None else started.config.target_layers
     write_features(target, layers, chats, config.out / "features")

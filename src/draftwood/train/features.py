@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -13,9 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from draftwood.core.files import replacing
 from draftwood.train.chat_files import Chat, read_part
 
-KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's at temperature 1 they hold 97 %
+KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's they hold 96 % (1,178 tokens of its chats)
 _ROWS = 16  # chats in one forward
 
 
@@ -81,7 +83,7 @@ class Features:
 
 
 def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path) -> None:
-    """Read chats with the target, a file at a time; files that exist are kept.
+    """Read chats with the target, a file at a time. Files that were made of the same chats and layers are kept.
 
     Args:
         target: a causal language model in evaluation mode.
@@ -90,15 +92,27 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(chats.glob("[0-9]*.npz")):
         out = folder / (path.stem + ".safetensors")
-        if out.is_file():
+        made_of = _made_of(path, layers)
+        if out.is_file() and _metadata(out) == made_of:
             continue
         part, began = read_part(path), perf_counter()
         found = _read(target, layers, part)
-        partial = out.with_suffix(".partial")
-        save_file(found, partial)
-        partial.replace(out)
+        with replacing(out) as written:
+            save_file(found, written, metadata=made_of)
         tokens = len(found["hidden"])
         print(f"read {out.stem}: {tokens} tokens, {tokens / (perf_counter() - began):.0f} a second", flush=True)
+
+
+def _made_of(chats: Path, layers: Sequence[int]) -> dict[str, str]:
+    """What the features of a file of chats depend on, apart from the target."""
+    digest = hashlib.sha256(chats.read_bytes()).hexdigest()
+    return {"chats": digest, "layers": " ".join(map(str, layers)), "kept": str(KEPT)}
+
+
+def _metadata(features: Path) -> dict[str, str] | None:
+    with safe_open(features, framework="pt") as file:
+        found: dict[str, str] | None = file.metadata()
+        return found
 
 
 def _read(target: Any, layers: Sequence[int], chats: Sequence[Chat]) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.train.config import ChatsConfig, RunConfig
 from draftwood.train.optim import MuonAdamW
 
@@ -65,9 +66,7 @@ def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
 
 def write_json(path: Path, value: object) -> None:
     """Write readable JSON in one step."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    replace_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 class Reporter(TrainerCallback):  # type: ignore[misc]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import replacing
 
 
 @torch.no_grad()
@@ -65,7 +66,5 @@ def _prompts(starts: Sequence[Sequence[int]], bos: int, rows: int, rng: random.R
 
 
 def _write(path: Path, blocks: Tensor) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.save(file, blocks.cpu().numpy().astype(np.int32))
-    partial.replace(path)

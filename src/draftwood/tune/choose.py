@@ -16,6 +16,8 @@ ADAPTIVE: Final = Method(method="adaptive")
 LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
 GROWN_LOOKUP: Final = Method(method="lookup")
 SHARED: Final = Method(method="shared-noise")
+ADAPTIVE_DRAWN: Final = Method(method="adaptive-drawn")
+GROWING: Final = (ADAPTIVE, GROWN_LOOKUP, ADAPTIVE_DRAWN)  # the first of those that are nearly as fast is chosen
 GROWING_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
 
 
@@ -31,6 +33,8 @@ def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
 
 def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
     """Traversal accepts more and takes longer, which pays in large trees: the medium shape is run with both verifiers."""
+    if greedy and not spec.repeats:
+        return []  # nothing is drawn, so it is the adaptive tree without prompt lookup
     methods = [Method(method=spec.name, shape=shape) for shape in spec.tuned]
     if greedy or len(spec.tuned_verifiers) == 1:
         return methods
@@ -51,7 +55,7 @@ def faster_half(found: Mapping[Method, Speed]) -> list[Method]:
     A method without measured rounds counts as fast.
     """
     ranked = sorted(found, key=lambda method: found[method].tokens_per_second, reverse=True)
-    kept = {*ranked[: max(2, -(-len(ranked) // 2))], ADAPTIVE, GROWN_LOOKUP}
+    kept = {*ranked[: max(2, -(-len(ranked) // 2))], *GROWING}
     return [method for method in found if method in kept]
 
 
@@ -64,5 +68,5 @@ def fastest(found: Mapping[Method, Speed]) -> Method:
     most = max(speed.texts for speed in found.values())
     speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.texts == most}
     best = max(speeds, key=lambda method: speeds[method])
-    growing = [method for method in (ADAPTIVE, GROWN_LOOKUP) if speeds.get(method, 0.0) >= GROWING_SHARE * speeds[best]]
+    growing = [method for method in GROWING if speeds.get(method, 0.0) >= GROWING_SHARE * speeds[best]]
     return growing[0] if growing else best

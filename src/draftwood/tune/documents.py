@@ -1,4 +1,4 @@
-"""Result files: JSON text, and safe replacement of files."""
+"""Result files: their JSON text, and the check that they can be written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from draftwood.core.errors import ConfigError, named
+from draftwood.core.errors import ConfigError
 
 
 def text_of(document: dict[str, Any]) -> str:
@@ -19,18 +19,6 @@ def text_of(document: dict[str, Any]) -> str:
             text = "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in value) + "\n]"
         parts.append(f"{json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that an interrupt leaves either the old or the new one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with named(part):
-            part.write_text(text, encoding="utf-8")
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    part.replace(path)
 
 
 def check_writable(path: Path, option: str) -> None:

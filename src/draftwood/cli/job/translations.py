@@ -13,7 +13,7 @@ from draftwood.cli.job.journal import Journal, check_output, line_of
 from draftwood.cli.job.lines import Line
 from draftwood.cli.job.resume import difference
 from draftwood.core.errors import ConfigError
-from draftwood.tune.documents import replace_file
+from draftwood.core.files import replace_file
 
 _KIND = "a translation that 'draftwood translate' keeps"
 _PARTIAL = ".partial"

@@ -53,8 +53,12 @@ class Budget(Protocol):
         """
         ...
 
-    def tree_size(self, values: Sequence[float]) -> int:
-        """How many candidates the target scores, given their path probabilities, the largest first."""
+    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
+        """How many candidates the target scores, given their path probabilities, the largest first.
+
+        A tree of drawn tokens is exact only if its size does not depend on these tokens. So with ``drawn`` the answer
+        depends on earlier rounds alone.
+        """
         ...
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
@@ -97,7 +101,7 @@ class FixedBudget:
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
         """Nothing to learn."""
 
-    def tree_size(self, values: Sequence[float]) -> int:
+    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         return len(values)
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:

@@ -174,14 +174,17 @@ class Controller:
         else:
             self.costs.add_level(nodes, seconds)
 
-    def tree_size(self, values: Sequence[float]) -> int:
+    def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
-        more than it brings."""
-        forget, calibration = self.settings.forget, self.gains.calibration
+        more than it brings. Of a drawn tree, the number that was best for the rounds before."""
+        forget, calibration, past = self.settings.forget, self.gains.calibration, self._curve
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
         node = self.speed * self.costs.node
+        if drawn:
+            nets = _net(past, calibration, node, 0.0)
+            return nets.index(max(nets)) if past else len(values)
         tree = 0.0 if self._probes.show_a_tree else self.speed * self.costs.tree  # a probe must show its tree
         nets, means = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
         best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))

@@ -8,7 +8,8 @@ noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability it
 Trees of drawn children are cut in the same way, and stay exact. The existence of a drawn node may depend on anything except
 its own token and the tokens below it. Its path probability depends on the draft's distributions above it and the number of
 siblings before it, and no node below has a larger one. So neither its own token nor one below decides whether it is among
-the best, or whether its level is drawn. Such trees have a :class:`FixedBudget`: their shape never depends on seconds.
+the best, or whether its level is drawn. With a :class:`FixedBudget` the tree is the same in every run of a seed. With a
+:class:`draftwood.draft.adaptive.controller.Controller` its shape depends on seconds and on earlier rounds as well.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class BestFirstDrafter:
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self._budget.tree_size(means)
+        size = self._budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
         return [sorted(best[: size + 1]) for best in ranked]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:

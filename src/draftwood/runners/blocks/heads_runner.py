@@ -14,6 +14,7 @@ from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.runners.pairing import known_hidden
 from draftwood.runners.rows import remaining
 
 
@@ -93,7 +94,5 @@ class HeadsRunner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         """End the round with the hidden states that predicted the next roots; raises a PairingError without them."""
-        if hidden is None:
-            raise PairingError("heads read hidden states, but the target's runner returns none: make it with hidden=True")
-        self._states = [row[-1] for row in hidden]
+        self._states = [row[-1] for row in known_hidden(hidden, "hidden=True")]
         self._round.end(nodes, pending)

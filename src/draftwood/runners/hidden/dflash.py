@@ -8,7 +8,6 @@ Sources: DFlash, arXiv 2602.06036, github.com/z-lab/dflash; DSpark, github.com/d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer
+from draftwood.runners.hidden.layers import HiddenLayer, block_states, text_memory
 from draftwood.runners.hidden.published import PublishedDrafter
 
 
@@ -90,9 +89,7 @@ class DFlashDrafter(PublishedDrafter):
         self, hidden: Float[Tensor, "row token taps_width"], positions: Int[Tensor, "row token"]
     ) -> Float[Tensor, "layer part row kv_head token dim"]:
         """Keys and values of all layers (parts 0 and 1) for hidden states of committed tokens."""
-        features, angles = self.hidden_norm(self.fc(hidden)), self.rotation(positions)
-        layers = cast(Iterable[HiddenLayer], self.layers)
-        return torch.stack([torch.stack(layer.self_attn.memory(features, angles)) for layer in layers])
+        return text_memory(self.layers, self.hidden_norm(self.fc(hidden)), self.rotation(positions))
 
     def states(
         self,
@@ -102,10 +99,7 @@ class DFlashDrafter(PublishedDrafter):
         mask: Float[Tensor, "row 1 token seen"],
     ) -> Float[Tensor, "row token width"]:
         """Normed states of block tokens, given the text's memory; the additive mask is over text, then block."""
-        angles = self.rotation(positions)
-        for layer, (keys, values) in zip(self.layers, memory, strict=True):
-            x = layer(x, angles, keys, values, mask)
-        return self.norm(x)
+        return self.norm(block_states(self.layers, x, self.rotation(positions), memory, mask))
 
     def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
         """What a node's own token adds to the scores of its children."""

@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
-from draftwood.runners.hidden.eagle import Eagle3Drafter
+from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
+from draftwood.runners.hidden.layers import proposed
+from draftwood.runners.pairing import known_hidden
 from draftwood.runners.rows import remaining
 from draftwood.runners.slots import SlotTable
 
@@ -24,8 +25,8 @@ class Eagle3Runner:
     """A :class:`draftwood.runners.protocols.Runner` of an :class:`Eagle3Drafter`, in PyTorch.
 
     The cache keeps entries of committed tokens only, all made of the target's hidden states. Those of drafted tokens are
-    made again once they are accepted. Scores are -inf for tokens that the drafter cannot propose, and in rows whose hidden
-    states are not known yet: nothing is drafted there.
+    made again once they are accepted. Scores are those of the tokens that the drafter can propose. They are -inf in rows
+    whose hidden states are not known yet: nothing is drafted there.
 
     Args:
         drafter: a drafter in evaluation mode.
@@ -41,17 +42,15 @@ class Eagle3Runner:
         self.model = drafter
         self.device = drafter.device
         self.forward_seconds = 0.0
-        self._embed, self._head = drafter.embedding(target), drafter.head(target)
+        self.network = EaglePass(drafter, target)
+        self._head = drafter.head(target)
+        self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
         self._rows: list[EagleText] = []
         self._single = False  # the row was added alone, so its entries can be kept
         self._kept: list[EagleText] = []
         self._nodes = _Nodes()
-
-    @property
-    def network(self) -> Eagle3Drafter:
-        return self.model
 
     @property
     def vocab_size(self) -> int:
@@ -87,14 +86,16 @@ class Eagle3Runner:
         start = perf_counter()
         ready = [row.ready for row in self._rows]
         with torch.inference_mode():
-            logits = torch.full((*tokens.shape, self.vocab_size), -torch.inf, device=self.device, dtype=self.model.dtype)
             parents = self._nodes.add(tokens, depths, ancestors)
             if any(ready):
                 states = self._states(tokens, depths, ancestors, parents)
-                logits[..., self.model.draft_tokens] = torch.nn.functional.linear(self.model.normed(states), self._head)
+                logits = torch.nn.functional.linear(self.model.normed(states), self._head)
                 logits[[not one for one in ready]] = -torch.inf
+            else:
+                shape = *tokens.shape, len(self._head)
+                logits = torch.full(shape, -torch.inf, device=self.device, dtype=self.model.dtype)
         self.forward_seconds += perf_counter() - start
-        return Scores(logits)
+        return Scores(logits, tokens=self._tokens)
 
     def _states(
         self,
@@ -128,10 +129,15 @@ class Eagle3Runner:
         features, done, states = torch.cat([waiting, features], dim=1), 0, features
         for batch in self._slots.batches(tokens, depths, ancestors):
             self._cache.place(batch)
-            new = batch.tokens.shape[1]
-            embedded = self._embed(batch.tokens).to(self.model.dtype)
-            given = features[:, done : done + new]
-            states, done = self.model.states(embedded, given, batch.positions, self._cache, batch.mask), done + new
+            end = done + batch.tokens.shape[1]
+            states = self.network(
+                input_ids=batch.tokens,
+                features=features[:, done:end],
+                positions=batch.positions,
+                cache=self._cache,
+                mask=batch.mask,
+            )
+            done = end
         return states[:, -tokens.shape[1] :]
 
     def _stacked(self, rows: Sequence[Tensor | None], longest: int) -> Float[Tensor, "row longest taps_width"]:
@@ -151,11 +157,7 @@ class Eagle3Runner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
-        if hidden is None:
-            raise PairingError(
-                "the drafter reads hidden states, but the target's runner returns none: make it with "
-                f"hidden_layers={tuple(self.model.config.target_layers)}"
-            )
+        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         scored = bool(self._nodes.states)
         kept = [scored and row.ready and len(new) > 0 for row, new in zip(self._rows, hidden, strict=True)]
         for row, drafted, rest in zip(self._rows, self._nodes.chosen(nodes), pending, strict=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -84,6 +84,46 @@ class HiddenLayer(nn.Module):
         keys, values = (torch.cat([old.to(new.dtype), new], dim=2) for old, new in zip((keys, values), own, strict=True))
         x = x + self.self_attn.attend(normed, rotation, keys, values, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def text_memory(
+    layers: nn.ModuleList, features: Float[Tensor, "row token width"], angles: tuple[Tensor, Tensor]
+) -> Float[Tensor, "layer part row kv_head token dim"]:
+    """Keys and values of all layers (parts 0 and 1), each a :class:`HiddenLayer`, for features of committed tokens."""
+    return torch.stack(
+        [torch.stack(layer.self_attn.memory(features, angles)) for layer in cast(Iterable[HiddenLayer], layers)]
+    )
+
+
+def block_states(
+    layers: nn.ModuleList,
+    x: Float[Tensor, "row token width"],
+    angles: tuple[Tensor, Tensor],
+    memory: Float[Tensor, "layer part row kv_head text dim"],
+    mask: Float[Tensor, "row 1 token seen"],
+) -> Float[Tensor, "row token width"]:
+    """States of block tokens after all layers, given the text's memory; the additive mask is over text, then block."""
+    for layer, (keys, values) in zip(layers, memory, strict=True):
+        x = layer(x, angles, keys, values, mask)
+    return x
+
+
+def target_embedding(target: Any) -> nn.Module:
+    """A target's embedding of tokens."""
+    found: nn.Module = target.get_input_embeddings()
+    return found
+
+
+def target_head(target: Any, tokens: Int[Tensor, "draft_vocab"]) -> Float[Tensor, "draft_vocab width"]:
+    """A target's output weights for these tokens."""
+    found: Tensor = target.get_output_embeddings().weight[tokens.long()]
+    return found
+
+
+def proposed(tokens: Int[Tensor, "draft_vocab"], vocab: int) -> Int[Tensor, "draft_vocab"] | None:
+    """The tokens that a drafter can propose, as in its scores; None for the whole vocabulary in order."""
+    tokens = tokens.long()
+    return None if torch.equal(tokens, torch.arange(vocab, device=tokens.device)) else tokens
 
 
 def block_input(

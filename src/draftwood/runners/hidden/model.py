@@ -10,8 +10,7 @@ causal here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,7 @@ from torch.nn import functional
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.hidden.layers import HiddenLayer, rotation
+from draftwood.runners.hidden.layers import HiddenLayer, block_states, rotation, target_embedding, target_head, text_memory
 
 
 class HiddenBlockConfig(PretrainedConfig):  # type: ignore[misc]
@@ -74,8 +73,7 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
 
     def embedding(self, target: Any) -> nn.Module:
         """The embedding of tokens: the target's own."""
-        found: nn.Module = target.get_input_embeddings()
-        return found
+        return target_embedding(target)
 
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
@@ -83,8 +81,7 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
 
     def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
         """The output weights: rows of the target's own."""
-        found: Tensor = target.get_output_embeddings().weight[self.draft_tokens.long()]
-        return found
+        return target_head(target, self.draft_tokens)
 
     def check_target(self, model: Any, vocabulary: str) -> None:
         """Raise a PairingError if a target's width, depth or vocabulary is not that of the training."""
@@ -103,9 +100,7 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
         """Keys and values of all layers (parts 0 and 1) for hidden states of committed tokens."""
         taps = hidden.unflatten(-1, (len(self.config.target_layers), -1))
         features = self.hidden_norm(self.fc(functional.rms_norm(taps, taps.shape[-1:]).flatten(-2)))
-        rotation = self.rotation(positions)
-        layers = cast(Iterable[HiddenLayer], self.layers)
-        return torch.stack([torch.stack(layer.self_attn.memory(features, rotation)) for layer in layers])
+        return text_memory(self.layers, features, self.rotation(positions))
 
     def states(
         self,
@@ -115,10 +110,7 @@ class HiddenBlockDrafter(PreTrainedModel):  # type: ignore[misc]
         mask: Float[Tensor, "row 1 token seen"],
     ) -> Float[Tensor, "row token width"]:
         """Normed states of block tokens, given the text's memory; the additive mask is over text, then block."""
-        rotation = self.rotation(positions)
-        for layer, (keys, values) in zip(self.layers, memory, strict=True):
-            x = layer(x, rotation, keys, values, mask)
-        return self.norm(x)
+        return self.norm(block_states(self.layers, x, self.rotation(positions), memory, mask))
 
     def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
         """What a node's own token adds to the scores of its children."""

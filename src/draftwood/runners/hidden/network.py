@@ -110,13 +110,6 @@ class HiddenNetwork(Protocol):
     def __call__(self, given: PassInput, /) -> PassOutput: ...
 
 
-def proposed(drafter: BlockDrafter) -> Int[Tensor, "draft_vocab"] | None:
-    """The tokens that a drafter can propose; None for the whole vocabulary in order."""
-    tokens: Tensor = drafter.draft_tokens.long()
-    every = torch.arange(int(drafter.config.vocab_size), device=tokens.device)
-    return None if torch.equal(tokens, every) else tokens
-
-
 @final
 class HiddenPass(nn.Module):
     """The pass as a function of tensors.
@@ -154,6 +147,29 @@ class HiddenPass(nn.Module):
         x = block_input(root, self.mask, self.slots)
         states = self.drafter.states(x, at, torch.cat([memory, new], dim=4), mask)
         return nn.functional.linear(states[:, -self.config.block :], self.head), new
+
+
+@final
+class ObservablePass(nn.Module):
+    """The pass as the runner calls it, with the roots as tokens. It is a module, so hooks can observe its calls.
+
+    Args:
+        compute: the pass.
+        embed: the embedding of tokens.
+    """
+
+    def __init__(self, compute: HiddenNetwork, embed: nn.Module) -> None:
+        super().__init__()
+        self._compute = compute
+        self.embed = embed
+
+    def forward(
+        self, input_ids: Int[Tensor, "row 1"], hidden: Tensor, positions: Tensor, root_position: Tensor, memory: Tensor,
+        mask: Tensor,
+    ) -> PassOutput:  # fmt: skip
+        """The pass after the roots ``input_ids``; the other arguments are those of a :class:`PassInput`."""
+        root = self.embed(input_ids).squeeze(1).to(hidden.dtype)
+        return self._compute(PassInput(hidden, positions, root, root_position, memory, mask))
 
 
 @final

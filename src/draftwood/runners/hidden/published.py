@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
-from draftwood.runners.hidden.layers import rotation
+from draftwood.runners.hidden.layers import rotation, target_embedding, target_head
 
 
 class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
@@ -35,16 +35,14 @@ class PublishedDrafter(PreTrainedModel):  # type: ignore[misc]
 
     def embedding(self, target: Any) -> nn.Module:
         """The embedding of tokens: the drafter's, or else the target's."""
-        found: nn.Module = self.embed_tokens if self.config.own_embedding else target.get_input_embeddings()
-        return found
+        return self.embed_tokens if self.config.own_embedding else target_embedding(target)
 
     def head(self, target: Any) -> Float[Tensor, "draft_vocab width"]:
         """The output weights: the drafter's, or else rows of the target's."""
         if self.config.own_head:
             own: Tensor = self.lm_head.weight
             return own
-        found: Tensor = target.get_output_embeddings().weight[self.draft_tokens.long()]
-        return found
+        return target_head(target, self.draft_tokens)
 
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""

@@ -10,20 +10,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.hidden.memory import HiddenMemory
 from draftwood.runners.hidden.network import (
     BlockDrafter,
-    HiddenNetwork,
     HiddenPass,
-    PassInput,
+    ObservablePass,
+    PassOutput,
     TorchHiddenNetwork,
-    proposed,
 )
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
 from draftwood.runners.hidden.texts import RowTexts
+from draftwood.runners.pairing import known_hidden
 
 
 @final
@@ -53,16 +53,14 @@ class HiddenBlockRunner:
         self.max_length: int | None = None
         self.device = drafter.device
         self.forward_seconds = 0.0
-        self.network = HiddenPass(drafter, target)
         kind = OpenVinoHiddenNetwork if engine == "openvino" else TorchHiddenNetwork
-        self._compute: HiddenNetwork = kind(self.network)
-        self._embed = drafter.embedding(target)
+        self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
         shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         kept = torch.float32 if engine == "openvino" else drafter.dtype
         self._memory = HiddenMemory(shape, len(config.target_layers) * config.hidden_size, kept, self.device)
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
         self._texts = RowTexts()
-        self._tokens = proposed(drafter)
+        self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
 
     @property
     def vocab_size(self) -> int:
@@ -104,11 +102,17 @@ class HiddenBlockRunner:
 
     def _pass(self, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
-        memory, dtype = self._memory, self._memory.parts.dtype
+        memory = self._memory
         new = memory.unread()
         mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
-        root_embedding = self._embed(root).to(dtype)
-        out = self._compute(PassInput(new.hidden, new.positions, root_embedding, memory.ends(), memory.parts, mask))
+        out: PassOutput = self.network(
+            input_ids=root.unsqueeze(1),
+            hidden=new.hidden,
+            positions=new.positions,
+            root_position=memory.ends(),
+            memory=memory.parts,
+            mask=mask,
+        )
         memory.read(out.memory)
         return out.scores
 
@@ -132,11 +136,7 @@ class HiddenBlockRunner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
-        if hidden is None:
-            raise PairingError(
-                "the drafter reads hidden states, but the target's runner returns none: make it with "
-                f"hidden_layers={tuple(self.model.config.target_layers)}"
-            )
+        hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         self._texts.commit(nodes, pending)
         self._memory.append(hidden, self._texts.ends)
         self._scores = None
