@@ -154,17 +154,50 @@ def test_prefixes_are_asked_for_only_where_the_distribution_looks_back():
 
 
 def test_rows_keep_their_own_text_and_processor_when_others_leave():
-    sampling = Sampling(
-        repetition_penalty=2.0, processors=[ByRow([SequenceBiasLogitsProcessor({(i,): 9.0}) for i in range(3)])]
-    )
-    whole = Sampler(sampling, [[1, 2], [3], [4, 4, 4]], [1, 1, 1], VOCAB)
+    processors = ByRow([SequenceBiasLogitsProcessor({(i,): 9.0}) for i in range(3)])
+    sampling, texts = Sampling(repetition_penalty=2.0, processors=[processors]), [[1, 2], [3], [4, 4, 4]]
     scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
-    everyone = whole.target(scores, lambda: paths).logp
-    some = whole.select([2, 0]).target(scores[[2, 0]], lambda: [paths[2], paths[0]]).logp
-    assert torch.equal(some, everyone[[2, 0]])
-    last = whole.select([2, 0]).select([0]).target(scores[[2]], lambda: [paths[2]]).logp
-    assert torch.equal(last, everyone[[2]])
+    everyone = Sampler(sampling, texts, [1, 1, 1], VOCAB).target(scores, lambda: paths).logp
+    for rows in ([2, 0], [2]):
+        some = Sampler(sampling, [texts[r] for r in rows], [1] * len(rows), VOCAB, requests=rows)
+        found = some.target(scores[rows], lambda rows=rows: [paths[r] for r in rows]).logp
+        assert torch.equal(found, everyone[rows])
     assert everyone[:, 0].argmax(-1).tolist() == [0, 1, 2]
+
+
+UNLIKE = [
+    Sampling(), Sampling(temperature=0.0), Sampling(temperature=0.5, top_k=3), Sampling(),
+    Sampling(repetition_penalty=1.7), Sampling(temperature=0.0, logit_bias={2: 9.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [5, 1], [2, 0, 1]])
+def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(rows, scores, certain):
+    logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
+    paths = [[[], [r]] for r in range(6)]
+    alone = [
+        Sampler(UNLIKE[r], [texts[r]], [1], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).dense()
+        for r in rows
+    ]
+    sampler = Sampler([UNLIKE[r] for r in rows], [texts[r] for r in rows], [1] * len(rows), VOCAB)
+    found = sampler.target(logits[rows], lambda: [paths[r] for r in rows], certain=certain, scores=scores).dense()
+    torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-6 if scores else 0)
+    assert (found[:, 0].exp().amax(-1) == 1).tolist() == [UNLIKE[r].greedy and certain for r in rows]
+
+
+def test_drafts_of_rows_with_unlike_settings():
+    logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
+    sampler, own = Sampler(UNLIKE, texts, [1] * 6, VOCAB), [[[], [3]]]
+    alone = [Sampler(UNLIKE[r], [texts[r]], [1], VOCAB).draft(logits[[r]], lambda: own).dense() for r in range(6)]
+    assert torch.equal(sampler.draft(logits, lambda: own * 6).dense(), torch.cat(alone))
+    assert not sampler.greedy
+    assert sampler.looks_back
+    some = torch.tensor([0, 2, 5, 7])
+    listed = Sampler([Sampling(), Sampling(temperature=0.5)], texts[:2], [1] * 2, VOCAB).draft(logits[:2, :, :4], list, some)
+    assert listed.common is some
+    assert torch.equal(listed.logp[1], (logits[1, :, :4] / 0.5).log_softmax(-1))
 
 
 def test_logit_bias_is_added():

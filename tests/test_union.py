@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood.core import counter_rng, sampling, truncation
+from draftwood.core import counter_rng, truncation, warping
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
@@ -16,7 +16,7 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
-from draftwood.engine import decode
+from draftwood.engine import batch
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify import sparse
@@ -53,8 +53,8 @@ def texts(case, setting):
 def test_texts_are_the_same_on_the_union_of_supports(case, setting, monkeypatch):
     whole = texts(case, setting)
     sizes = []
-    monkeypatch.setattr(sampling, "LARGE", 1)
-    monkeypatch.setattr(decode, "verify", lambda verifier, *rest: sparse.verify(Spy(verifier, sizes), *rest))
+    monkeypatch.setattr(warping, "LARGE", 1)
+    monkeypatch.setattr(batch, "verify", lambda verifier, *rest: sparse.verify(Spy(verifier, sizes), *rest))
     assert texts(case, setting) == whole
     assert min(sizes) < VOCAB  # something was left out
 
@@ -75,7 +75,7 @@ class Spy:
 @pytest.mark.parametrize("case", [("ar", None, "coupled"), ("shared-noise", "3-2", "coupled")], ids=lambda case: case[0])
 def test_shared_noise_is_made_for_possible_tokens_only(case, monkeypatch):
     whole = texts(case, Sampling(top_k=5))
-    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(warping, "LARGE", 1)
     monkeypatch.setattr(counter_rng, "_AHEAD", None)
     assert texts(case, Sampling(top_k=5)) == whole
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -89,7 +89,7 @@ def test_noise_for_few_tokens_leaves_the_scores_as_they_are(possible, monkeypatc
     logp = torch.randn(2, 3, 100).masked_fill(torch.randn(2, 3, 100).argsort(-1) >= possible, -torch.inf).log_softmax(-1)
     logp[0, 1] = torch.nan
     whole = logp + CounterRng([1, 2]).at([4, 9]).shared(2, 3, 100)
-    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(warping, "LARGE", 1)
     found = shared_scores(logp, CounterRng([1, 2]).at([4, 9]), 2, 3)
     assert torch.equal(found > -torch.inf, whole > -torch.inf)  # nothing is drafted where a score is -inf or NaN
     torch.testing.assert_close(found[found > -torch.inf], whole[whole > -torch.inf])
@@ -102,7 +102,7 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
     def shifted(self, offset, count, vocab):
         return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
 
-    monkeypatch.setattr(sampling, "LARGE", 1)
+    monkeypatch.setattr(warping, "LARGE", 1)
     monkeypatch.setattr(sparse.UnionRng, "shared", shifted)
     assert texts(case, setting) != whole
 

@@ -136,6 +136,29 @@ def test_an_error_in_the_middle_keeps_what_is_finished(
     assert len(objects(out)) == 1
 
 
+@pytest.mark.parametrize("size", ["1", "2", "3"])
+def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(
+    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    out, order, real = tmp_path / "out.jsonl", [], job.results
+
+    def results(*args: Any) -> Iterator[Any]:
+        held = list(real(*args))
+        order.extend(row for row, _ in held)
+        yield from held[::-1]  # as if the first prompts had the longest texts
+
+    monkeypatch.setattr(job, "results", results)
+    found = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5", "--batch-size", size)
+    assert found.exit_code == 0, found.output
+    assert sorted(order) == list(range(7))
+    indices = [found["index"] for found in objects(out)]
+    assert (len(indices), indices) == (7, sorted(indices))
+    monkeypatch.undo()
+    whole = tmp_path / "whole.jsonl"
+    run("generate", *pair, *SHORT, "--input", prompts, "--output", whole, "--seed", "5", "--batch-size", "7")
+    assert texts(out) == texts(whole)
+
+
 def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
     found = {"index": index, "prompt": prompt, "text": "", "seed": seed, "settings": {"seed": 5}}
     return json.dumps(found) + "\n"

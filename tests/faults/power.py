@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 import draftwood
-from draftwood.core.sampling import Sampling
+from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import Method, build
 from draftwood.exactness.commands import PROMPTS, CheckConfig

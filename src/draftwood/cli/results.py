@@ -14,16 +14,22 @@ from draftwood.engine.requests import Piece, Request, Result
 
 
 def results(
-    decoder: Decoder, requests: Sequence[Request], sampling: Sampling, watch: Callable[[Piece], Any] = lambda piece: None
+    decoder: Decoder,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    rows: int | None = None,
+    watch: Callable[[Piece], Any] = lambda piece: None,
 ) -> Iterator[tuple[int, Result]]:
     """Yield row and result of each request when it is finished; ``watch`` is called with every piece.
+
+    With ``rows`` so many texts are written at a time, as by :meth:`Decoder.stream`.
 
     Raises:
         DraftwoodError: what :meth:`Decoder.stream` raises.
     """
     texts = [""] * len(requests)
     tokens: list[list[int]] = [[] for _ in requests]
-    with closing(decoder.stream(requests, sampling)) as stream:  # type: ignore[type-var]  # a generator
+    with closing(decoder.stream(requests, sampling, rows=rows)) as stream:  # type: ignore[type-var]  # a generator
         for piece in (piece for pieces in stream for piece in pieces):
             texts[piece.row] += piece.text
             tokens[piece.row] += piece.tokens

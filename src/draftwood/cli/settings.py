@@ -78,7 +78,7 @@ class Files:
     output: Path | None = field(
         default=None, metadata={"help": "JSON lines with the texts; existing answers are kept and their prompts skipped"}
     )
-    batch_size: int = field(default=8, metadata={"help": "prompts of the input file per batch"})
+    batch_size: int = field(default=8, metadata={"help": "prompts of the input file that are answered at a time"})
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -118,7 +118,7 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
             screen.write(piece.text)
 
     try:
-        [(_, result)] = results(decoder, [one.request], one.sampling, watch)
+        [(_, result)] = results(decoder, [one.request], one.sampling, watch=watch)
     except KeyboardInterrupt:
         if screen is not None and not screen.terminal:
             screen.write("\n")

@@ -77,7 +77,7 @@ class Files:
         default=None,
         metadata={"help": "text with the translations, line by line; a stopped run resumes from OUTPUT.partial"},
     )
-    batch_size: int = field(default=8, metadata={"help": "sentences per batch"})
+    batch_size: int = field(default=8, metadata={"help": "sentences that are translated at a time"})
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

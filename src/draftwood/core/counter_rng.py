@@ -44,6 +44,12 @@ def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1
     return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
 
 
+def check_seed(seed: int) -> None:
+    """Raise a ConfigError for a seed that is not in ``[0, 2**63)``."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
+
+
 @final
 class CounterRng:
     """The noise of a batch of requests, one seed per row.
@@ -51,19 +57,20 @@ class CounterRng:
     Args:
         seeds: one integer in ``[0, 2**63)`` per row.
         device: where the noise is made.
-        greedy: zero noise, so that every choice is the best candidate (temperature 0).
+        greedy: zero noise, so that every choice is the best candidate (temperature 0), for all rows or by row.
 
     Raises:
         ConfigError: a seed out of range.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool = False) -> None:
+    def __init__(
+        self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool | Sequence[bool] = False
+    ) -> None:
         for seed in seeds:
-            if not 0 <= seed <= MAX_SEED:
-                raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
+            check_seed(seed)
         self.seeds = list(seeds)
         self.device = torch.device(device)
-        self.greedy = greedy
+        self.greedy = [greedy] * len(self.seeds) if isinstance(greedy, bool) else list(greedy)
         spread: Counters = np.asarray(self.seeds, dtype=np.uint64)[:, None] * STEP
         purposes: Counters = np.arange(len(Stream), dtype=np.uint64)
         self.streams = mix(spread + purposes)  # [row, stream]
@@ -72,7 +79,7 @@ class CounterRng:
 
     def select(self, rows: Sequence[int]) -> CounterRng:
         """The noise of some of the rows."""
-        return CounterRng([self.seeds[r] for r in rows], self.device, greedy=self.greedy)
+        return CounterRng([self.seeds[r] for r in rows], self.device, greedy=[self.greedy[r] for r in rows])
 
     def at(self, positions: Sequence[int]) -> CounterRoundRng:
         """The choices of the round whose roots have these text positions (0-based), one per row."""
@@ -128,7 +135,8 @@ class CounterRoundRng:
     """
 
     def __init__(self, rng: CounterRng, positions: Sequence[int]) -> None:
-        self._greedy = rng.greedy
+        self._greedy = all(rng.greedy)
+        self._certain = [row for row, one in enumerate(rng.greedy) if one and not self._greedy]  # rows without noise
         self._device = rng.device
         self._rng = rng
         self._positions = positions
@@ -147,10 +155,18 @@ class CounterRoundRng:
 
     def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
         keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
-        return exponential(keys, bases, log_q.dtype)
+        times = exponential(keys, bases, log_q.dtype)
+        return self._without(times, 1.0)
+
+    def _without(self, noise: Tensor, value: float) -> Tensor:
+        """The noise, with this value in rows without noise."""
+        if self._certain:
+            noise = noise.clone()  # it may be kept for other rounds
+            noise[self._certain] = value
+        return noise
 
     def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
-        """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` when greedy."""
+        """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` in greedy rows."""
         if self._greedy:
             return torch.exp(-log_q)
         rows, count, vocab = log_q.shape
@@ -168,7 +184,10 @@ class CounterRoundRng:
         if self._greedy:
             return self.ordered(log_q, 1, first, of)
         time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first, of).min(dim=-1)
-        return torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
+        drawn = torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
+        if self._certain:
+            drawn[self._certain, :, 1:] = -1  # the best candidate once
+        return drawn
 
     def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
         reach = min(width, log_q.shape[-1])
@@ -217,7 +236,7 @@ class CounterRoundRng:
             return None
         starts = [position + 1 for position in self._positions]
         noise: Tensor = self._rng.shared(starts, offset, count, vocab, tokens)
-        return noise
+        return self._without(noise, 0.0)
 
 
 def _race(

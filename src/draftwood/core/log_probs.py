@@ -27,7 +27,8 @@ def sound(scores: Float[Tensor, "row node vocab"], log_probs: Sequence[Float[Ten
         most = np.maximum.reduce(scores.detach().numpy(), axis=-1)
         return math.isfinite(most.sum()) and not any(np.isnan(logp.detach().numpy()[..., 0]).any() for logp in log_probs)
     highest = scores.amax(dim=-1)
-    return not math.isnan(torch.cat([highest - highest, *(logp.select(-1, 0) for logp in log_probs)], dim=1).sum())
+    parts = [highest - highest, *(logp.select(-1, 0) for logp in log_probs)]
+    return not math.isnan(torch.cat([part.flatten() for part in parts]).sum())
 
 
 def _by_numpy(scores: Tensor) -> bool:
@@ -158,6 +159,34 @@ class LogProbs:
         return LogProbs(
             logp=torch.cat(logp, dim=1), tokens=torch.cat(tokens, dim=1) if tokens else None, vocab=parts[0].vocab
         )
+
+    @staticmethod
+    def of_rows(parts: Sequence[tuple[Sequence[int], LogProbs]], *, scores: bool) -> LogProbs:
+        """The rows of all parts, each with the rows that its lines belong to.
+
+        With ``scores``, log-probabilities up to a constant of each node are enough.
+        """
+        dead = {(rows[r], node): e for rows, part in parts for (r, node), e in part.dead_ends.items()}
+        vocab, first = parts[0][1].vocab, parts[0][1]
+        if all(part.certain is not None for _, part in parts):
+            certain = _rows_of([(rows, cast(Tensor, part.certain)) for rows, part in parts])
+            return LogProbs(certain=certain, vocab=vocab, dead_ends=dead)
+        if all(part.common is not None for _, part in parts):
+            logp = _rows_of([(rows, part.logp) for rows, part in parts])
+            return LogProbs(logp=logp, common=first.common, vocab=vocab, dead_ends=dead)
+        if scores:
+            values = [(rows, part.scores if part.tokens is None else part.dense()) for rows, part in parts]
+            return LogProbs(scores=_rows_of(values), vocab=vocab, dead_ends=dead)
+        logp = _rows_of([(rows, part.dense()) for rows, part in parts])
+        return LogProbs(logp=logp, vocab=vocab, dead_ends=dead)
+
+
+def _rows_of(parts: Sequence[tuple[Sequence[int], Tensor]]) -> Tensor:
+    """One tensor of all rows, in the widest number format of the parts."""
+    rows = [row for own, _ in parts for row in own]
+    values = torch.cat([part for _, part in parts])
+    order = torch.tensor(rows, device=values.device).argsort()
+    return values.index_select(0, order)
 
 
 def _padded(values: Tensor, width: int, value: int | float) -> Tensor:

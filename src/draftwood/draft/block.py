@@ -70,16 +70,16 @@ class BlockChain:
         self.runner.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        self._by_level = sampler.sampling.looks_back
+        self._by_level = sampler.looks_back
         if self._by_level:
             return self._level.draft(root, sampler, rng, limits)
         self._scored = max(limits) > 0
         if not self._scored:
             return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
         log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
-        tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.sampling.greedy)
+        tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)
         lengths = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
-        return _chain(root, tokens, lengths, log_probs, certain=sampler.sampling.greedy)
+        return _chain(root, tokens, lengths, log_probs, certain=sampler.greedy)
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:

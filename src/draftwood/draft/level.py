@@ -152,7 +152,7 @@ class LevelDrafter:
             of=1 + sum(widths[:-1]),
             tokens=builder.tokens[0],
             parents=builder.parents[0],
-            greedy=sampler.sampling.greedy,
+            greedy=sampler.greedy,
         )
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
@@ -182,7 +182,7 @@ class LevelDrafter:
         return self._finish(builder, sampler, log_probs, stop)
 
     def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None) -> DraftTree:
-        certain = sampler.sampling.greedy
+        certain = sampler.greedy
         keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.policy.branching,

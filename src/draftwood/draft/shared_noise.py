@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core import sampling
+from draftwood.core import warping
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.draft.level import Level
@@ -36,7 +36,7 @@ def _support(logp: Float[Tensor, "row n vocab"]) -> Int[Tensor, "m"] | None:
     An accelerator makes noise for all tokens faster than the host can wait for their number, so there it is always None.
     """
     vocab = logp.shape[-1]
-    if not logp.is_cpu or vocab < sampling.LARGE or _SPARSITY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
+    if not logp.is_cpu or vocab < warping.LARGE or _SPARSITY * int((logp[0, 0] > -torch.inf).sum()) >= vocab:
         return None
     tokens = (logp > -torch.inf).flatten(0, 1).any(dim=0).nonzero().squeeze(1)
     return tokens if _SPARSITY * len(tokens) < vocab else None

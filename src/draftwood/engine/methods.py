@@ -173,7 +173,7 @@ def _block(args: BuildArgs) -> BlockChain:
             "not: give one made by 'draftwood train draft --parallel' or 'train spec-drafter', or use --method chain"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
-    if length > runner.block and isinstance(runner, LongBlockRunner):
+    if length != runner.block and isinstance(runner, LongBlockRunner):  # its scores depend on the length of the block
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
     return BlockChain(runner, length)

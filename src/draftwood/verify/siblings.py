@@ -48,6 +48,8 @@ class SiblingProbs:
         else:
             inner = tree.draft_logp.shape[1] - 1
             self.probs = probs_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
+            if len(rows) > 1:
+                self.probs.nan_to_num_(nan=0.0)  # of a row for which nothing could be drafted
             if tree.draw is Draw.HYBRID:
                 self._exclude_certain(tree, rows, nodes)
 

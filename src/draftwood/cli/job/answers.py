@@ -1,4 +1,4 @@
-"""The file of answers. It grows batch by batch, and the next run resumes a stopped one."""
+"""The file of answers. It grows line by line, and the next run resumes a stopped one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One job: the remaining lines, in batches, with a progress bar. A stopped job can be resumed."""
+"""One job: the remaining lines, some at a time, with a progress bar. A stopped job can be resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -96,8 +96,7 @@ def run(job: Job, sink: Sink, batch_size: int) -> None:
         click.echo(f"{done} of {job.lines} {job.noun} are {job.verb} in {sink.where} already.", err=True)
     try:
         with progress(job.noun, job.lines, done, to_file=bool(sink.where)) as advance:
-            for batch in _batches(job.tasks, batch_size):
-                _decode(job, batch, sink, total, advance)
+            _decode(job, sink, batch_size, total, advance)
     except KeyboardInterrupt:
         where = f" in {sink.where}; the same command resumes there" if sink.where else ""
         seed = f"; {job.seed_note}" if job.seed_note and not sink.where else ""
@@ -107,30 +106,50 @@ def run(job: Job, sink: Sink, batch_size: int) -> None:
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
-def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
-    """Tasks in order, in batches of ``size`` requests."""
-    batch: list[Task] = []
-    requests = 0
-    for task in tasks:
-        batch.append(task)
-        requests += task.request is not None
-        if requests == size:
-            yield batch
-            batch, requests = [], 0
-    if batch:
-        yield batch
-
-
-def _decode(job: Job, batch: Sequence[Task], sink: Sink, total: Stats, advance: Advance) -> None:
-    finished = {task.index: task.record for task in batch if task.request is None}
-    rows = [(task, task.request) for task in batch if task.request is not None]
+def _decode(job: Job, sink: Sink, batch_size: int, total: Stats, advance: Advance) -> None:
+    """Do the tasks, so many at a time: the next one takes the row of one that ends."""
+    out = _InOrder(job.tasks, sink)
+    rows = [(task, task.request) for task in job.tasks if task.request is not None]
     try:
-        for _ in finished:
+        out.write_ready()
+        for _ in range(len(job.tasks) - len(rows)):
             advance(total)
-        for row, result in results(job.decoder, [request for _, request in rows], job.sampling) if rows else ():
+        for row, result in results(job.decoder, [request for _, request in rows], job.sampling, batch_size):
             task = rows[row][0]
-            finished[task.index] = {**task.record, **job.record(result)}
             total.add(result.stats)
+            out.put(task, {**task.record, **job.record(result)})
             advance(total)
     finally:
-        sink.write(finished[index] for index in sorted(finished))
+        out.flush()
+
+
+@final
+class _InOrder:
+    """Writes records in the order of their tasks, each as soon as those before it are written."""
+
+    def __init__(self, tasks: Sequence[Task], sink: Sink) -> None:
+        self._order = [task.index for task in tasks]
+        self._sink = sink
+        self._finished = {task.index: task.record for task in tasks if task.request is None}
+        self._decoded: set[int] = set()
+        self._written = 0  # tasks
+
+    def put(self, task: Task, record: Mapping[str, Any]) -> None:
+        """Take the record of a task that was decoded."""
+        self._finished[task.index] = record
+        self._decoded.add(task.index)
+        self.write_ready()
+
+    def write_ready(self) -> None:
+        """Write the records before the first task that is not finished."""
+        ready = []
+        while self._written < len(self._order) and (index := self._order[self._written]) in self._finished:
+            ready.append(self._finished.pop(index))
+            self._written += 1
+        if ready:
+            self._sink.write(ready)
+
+    def flush(self) -> None:
+        """Write the texts that are finished, though tasks before them are not."""
+        if late := sorted(self._decoded & self._finished.keys()):
+            self._sink.write([self._finished.pop(index) for index in late])

@@ -122,7 +122,7 @@ class BestFirstDrafter:
         self.grower.expand(draft)
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
-            return self._tree(draft, root.device, sampler.sampling.greedy)
+            return self._tree(draft, root.device, sampler.greedy)
         return root_alone(root, PLAIN_ROUND if plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:

@@ -188,7 +188,7 @@ class BurstGrower:
         self._in_bursts = False  # in the last round
 
     def expand(self, draft: DraftRound) -> None:
-        bursts = self.runner.burst > 0 and draft.sampler.sampling.only_scales
+        bursts = self.runner.burst > 0 and draft.sampler.only_scales
         draft.behind |= self._in_bursts and not bursts  # the runner starts with an empty memory
         self._in_bursts = bursts
         if bursts:
@@ -216,7 +216,7 @@ class BurstGrower:
         sampler, depth, [limit] = draft.sampler, tree.depths[candidate], draft.limits
         noise = draft.rng.shared(depth, self.runner.burst, sampler.vocab)
         path = [tree.numbers[i] for i in tree.ancestors(candidate)]
-        scale = 1.0 if sampler.sampling.greedy else 1.0 / sampler.sampling.temperature
+        scale = 1.0 if sampler.greedy else 1.0 / sampler.samplings[0].temperature
         chosen, scores = self.runner.draft_burst(tree.tokens[candidate], path, None if noise is None else noise[0], scale)
         draft.distributions.append(sampler.draft(scores.unsqueeze(0), list))
         [children] = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng, depth)
@@ -240,7 +240,7 @@ class BlockGrower:
         self._levels = levels
 
     def expand(self, draft: DraftRound) -> None:
-        if draft.sampler.sampling.looks_back:
+        if draft.sampler.looks_back:
             self._levels.expand(draft)
             return
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]

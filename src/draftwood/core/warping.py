@@ -1,0 +1,209 @@
+"""From scores to the sampled distribution: penalties, processors, bias, temperature, top-k, top-p, min-p.
+
+Every step is applied at every tree node on the node's own prefix (prompt, committed text, root-to-node path). The order is
+that of ``transformers.generate``: penalties, processors and bias, then temperature, top-k, top-p, min-p, warpers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
+from draftwood.core.processing import permits, processed
+from draftwood.core.processors import for_request, may_forbid
+from draftwood.core.scores import dense
+from draftwood.core.settings import Sampling
+from draftwood.core.truncation import likeliest
+
+Paths: TypeAlias = list[list[list[int] | None]]
+"""Tokens after the root up to each node, ``[row][node]``; None for padding."""
+Prefixes: TypeAlias = Callable[[], Paths]
+"""Called only if the distribution depends on the text so far."""
+LARGE: Final = 16384  # vocabularies of this size and above get sparse distributions
+
+
+@final
+class Warper:
+    """One :class:`Sampling` bound to texts that share it.
+
+    Args:
+        sampling: the settings.
+        texts, prompt_lengths, vocab, stops, requests, device: as for :class:`draftwood.core.sampling.Sampler`.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        texts: Sequence[Sequence[int]],
+        prompt_lengths: Sequence[int],
+        vocab: int,
+        stops: Sequence[frozenset[int]],
+        requests: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self.sampling = sampling
+        self.texts = texts
+        self.prompt_lengths = prompt_lengths
+        self.vocab = vocab
+        self.stops = stops
+        self.requests = requests
+        self.device = device
+        self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
+
+    def permitted(self, row: int, tokens: Sequence[int]) -> int:
+        """How many of the guessed next tokens of a row the settings permit.
+
+        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even if the model
+        is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
+        after a forbidden token or after the end of the text.
+        """
+        bias = self.sampling.logit_bias or {}
+        processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
+        if not bias and not processors:
+            return len(tokens)
+        for i, token in enumerate(tokens):
+            if bias.get(token) == -math.inf:
+                return i
+            if processors and not permits(processors, [*self.texts[row], *tokens[:i]], token, self.vocab, self.device):
+                return i
+            if token in self.stops[row]:
+                return i + 1
+        return len(tokens)
+
+    def draft(
+        self,
+        logits: Float[Tensor, "row node scored"],
+        prefixes: Prefixes,
+        tokens: Int[Tensor, "scored"] | None,
+        checks: RoundChecks | None,
+    ) -> LogProbs:
+        """As :meth:`draftwood.core.sampling.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
+        if tokens is not None:
+            if self.sampling.only_scales:
+                return self._noted(self._warp(logits, prefixes)[0], checks, tokens)
+            logits = dense(logits, tokens, self.vocab)
+        missing = self.vocab - logits.shape[-1]
+        if missing > 0:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return self._noted(self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)[0], checks)
+
+    def _noted(
+        self, scores: Float[Tensor, "row node n"], checks: RoundChecks | None, common: Int[Tensor, "n"] | None = None
+    ) -> LogProbs:
+        """A draft's log-probabilities, which the checks of the round look at."""
+        if common is None:
+            log_probs = self._log_probs(scores)
+        else:
+            log_probs = LogProbs(logp=scores.log_softmax(dim=-1), common=common, vocab=self.vocab)
+        if checks is not None:
+            checks.note_draft(scores, log_probs.logp)
+        return log_probs
+
+    def target(
+        self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, checks: RoundChecks, *, certain: bool
+    ) -> LogProbs:
+        """As :meth:`draftwood.core.sampling.Sampler.target`."""
+        scores, dead_ends = self._warp(logits, prefixes)
+        if self._truncates:
+            log_probs = self._log_probs(scores, dead_ends)
+        elif self.sampling.greedy and certain:
+            # From the scores: in log-probabilities, close scores may round to a tie.
+            log_probs = LogProbs(certain=best_tokens(scores), vocab=self.vocab, dead_ends=dead_ends)
+        else:
+            # Not normalised: verifiers that only match do not need it.
+            log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
+        checks.check(scores)
+        return log_probs
+
+    @property
+    def _truncates(self) -> bool:
+        """Whether scores are truncated last; with warpers, this happens before them."""
+        return self.sampling.truncates and not self.sampling.greedy and not self.sampling.warps
+
+    def _log_probs(self, scores: Tensor, dead: DeadEnds | None = None) -> LogProbs:
+        if not self._truncates:
+            return LogProbs(logp=scores.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
+        values, tokens = likeliest(scores, *self.sampling.cuts)
+        if self.vocab >= LARGE:
+            return LogProbs(logp=values.log_softmax(dim=-1), tokens=tokens, vocab=self.vocab, dead_ends=dead)
+        kept = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
+        return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
+
+    def _warp(self, logits: Tensor, prefixes: Prefixes) -> tuple[Tensor, DeadEnds]:
+        s, dead = self.sampling, DeadEnds()
+        scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        paths: Paths = []
+        if s.looks_back:
+            paths = self._reachable(prefixes())
+            scores = self._penalise(scores, paths)
+            if s.processors:
+                scores, dead = self._process(s.processors, scores, paths)
+        if s.logit_bias:
+            scores = scores + self._bias(scores)
+        if s.temperature not in (0, 1):
+            scores = scores / s.temperature
+        if s.warps:
+            if s.truncates:
+                values, tokens = likeliest(scores, *s.cuts)
+                scores = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
+            scores, more = self._process(s.warpers or (), scores, paths)
+            dead |= more
+        return scores, dead
+
+    def _reachable(self, paths: Paths) -> Paths:
+        """Replace paths that contain the end of the text by None: no text continues there."""
+        return [
+            [None if path is None or not stops.isdisjoint(path) else path for path in row]
+            for row, stops in zip(paths, self.stops, strict=True)
+        ]
+
+    def _bias(self, scores: Tensor) -> Tensor:
+        key = scores.device, scores.dtype, scores.shape[-1]
+        if key not in self._biases:
+            given = self.sampling.logit_bias or {}
+            if bad := [token for token in given if not 0 <= token < self.vocab]:
+                raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {self.vocab - 1}")
+            bias = scores.new_zeros(scores.shape[-1])
+            bias[list(given)] = scores.new_tensor(list(given.values()))
+            self._biases[key] = bias
+        return self._biases[key]
+
+    def _penalise(self, scores: Tensor, prefixes: Paths) -> Tensor:
+        s = self.sampling
+        if s.repetition_penalty != 1:
+            seen = self._counts(scores, prefixes, generated_only=False) > 0
+            penalised = torch.where(scores < 0, scores * s.repetition_penalty, scores / s.repetition_penalty)
+            scores = torch.where(seen, penalised, scores)
+        if s.presence_penalty or s.frequency_penalty:
+            counts = self._counts(scores, prefixes, generated_only=True)
+            scores = scores - s.frequency_penalty * counts - s.presence_penalty * (counts > 0).to(scores.dtype)
+        return scores
+
+    def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
+        counts = torch.zeros_like(scores)
+        for row, (text, start) in enumerate(zip(self.texts, self.prompt_lengths, strict=True)):
+            history = torch.tensor(text[start if generated_only else 0 :], dtype=torch.long, device=scores.device)
+            counts[row] += torch.bincount(history, minlength=scores.shape[-1])[: scores.shape[-1]]
+            for node, path in enumerate(prefixes[row]):
+                for token in path or ():
+                    counts[row, node, token] += 1
+        return counts
+
+    def _process(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> tuple[Tensor, DeadEnds]:
+        bias, out, dead_ends = self.sampling.logit_bias or {}, [], DeadEnds()
+        for row, (text, paths, part) in enumerate(zip(self.texts, prefixes, scores, strict=True)):
+            found, dead = processed(self._own(processors, row), text, paths, part, bias)
+            dead_ends |= {(row, node): error for node, error in dead.items()}
+            out.append(found)
+        return torch.stack(out), dead_ends
+
+    def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
+        """The processors for this row."""
+        return [for_request(one, self.requests[row], self.prompt_lengths[row]) for one in processors]

@@ -1,0 +1,289 @@
+"""A row's text is the one that it has alone, whatever joins and leaves the batch, and whatever settings others have."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import SequenceBiasLogitsProcessor
+
+from draftwood.core.counter_rng import CounterRng
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine import batch as batches
+from draftwood.engine.batch import Batch
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
+from draftwood.runners.blocks.heads_runner import HeadsRunner
+from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.factory import make_runners
+from draftwood.runners.seq2seq.paths import PathRunner
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
+from tests.runners.seq2seq_zoo import tiny as tiny_source
+from tests.runners.test_block_runners import heads, masked_block
+from tests.runners.test_masked_block import marian
+
+VOCAB = 12
+SAMPLINGS = [
+    Sampling(temperature=0.0),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.7, top_p=0.9),
+    Sampling(temperature=1.2, top_k=5, repetition_penalty=1.3),
+    Sampling(temperature=0.0, presence_penalty=0.4),
+    Sampling(temperature=0.9, logit_bias={3: 2.0, 4: -float("inf")}),
+    Sampling(temperature=1.0, processors=[SequenceBiasLogitsProcessor({(5,): 1.5})], min_p=0.05),
+]
+
+
+def requests_of(seed: int, count: int = 7, sources: bool = False) -> list[tuple[Request, Sampling, str | None]]:
+    """Requests with settings of their own; some want no draft."""
+    rng = random.Random(seed)
+
+    def tokens(most: int) -> list[int]:
+        return [rng.randrange(2, VOCAB - 1) for _ in range(rng.randrange(1, most))]
+
+    return [
+        (
+            Request(
+                prompt=tokens(9), source=tokens(9) if sources else (), seed=rng.randrange(1000),
+                limits=Limits(max_new_tokens=rng.randrange(3, 12)),
+            ),
+            rng.choice(SAMPLINGS),
+            "ar" if rng.random() < 0.2 else None,
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def alone(engine: Decoder, request: Request, sampling: Sampling, method: str | None) -> list[int]:
+    with engine.batch() as batch:
+        batch.add(request, sampling, method=method)
+        return [token for _ in range(99) if len(batch) for piece in batch.step() for token in piece.tokens]
+
+
+def together(batch: Batch, given: list[tuple[Request, Sampling, str | None]], seed: int) -> tuple[dict[int, list[int]], set]:
+    """The texts of rows that join at random times, and the rows that were dropped early."""
+    rng, coming, texts, dropped = random.Random(seed), list(given), {}, set()
+    while coming or len(batch):
+        while coming and (not len(batch) or rng.random() < 0.4):
+            request, sampling, method = coming.pop(0)
+            texts[batch.add(request, sampling, method=method)] = []
+        if len(batch) and rng.random() < 0.06:
+            row = rng.choice([row for row in texts if row not in dropped])
+            dropped.add(row)
+            batch.drop(row)
+        for piece in batch.step():
+            assert piece.row not in dropped
+            texts[piece.row] += piece.tokens
+            assert piece.tokens == piece.round.tokens[piece.round_row][: len(piece.tokens)]
+    return texts, dropped
+
+
+def check(engine: Decoder, *, seeds=(0,), sources: bool = False, most: int | None = None) -> int:
+    """The number of tokens that were compared."""
+    compared = 0
+    for seed in seeds:
+        given = requests_of(seed, sources=sources)
+        whole = [alone(engine, *one) for one in given]
+        with engine.batch(rows=most) as batch:
+            texts, dropped = together(batch, given, seed)
+        for row, text in texts.items():
+            assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (seed, row, given[row])
+            compared += len(text)
+    return compared
+
+
+def float32(vocab: int, seed: int, **settings: Any) -> Any:
+    return tiny_gpt(vocab, seed, dtype=torch.float32, **settings)
+
+
+@functools.cache
+def causal(backend: str) -> tuple[Any, Any]:
+    models = float32(VOCAB, 1), float32(VOCAB, 2, layers=1)
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    target, draft, _ = make_runners(*models, backend=backend)
+    return target, draft
+
+
+@functools.cache
+def translating(engine: str) -> tuple[Any, Any]:
+    if engine == "openvino":
+        pytest.importorskip("openvino")
+    settings = {
+        "dtype": torch.float32, "spread": 0.5, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1,
+    }  # fmt: skip
+    return (
+        Seq2SeqRunner(tiny_source("marian", **settings), engine=engine),
+        Seq2SeqRunner(tiny_source("marian", seed=2, **settings), engine=engine, drafts=True),
+    )
+
+
+def method_id(case: object) -> str:
+    return "-".join(part for part in case if part) if isinstance(case, tuple) else str(case)
+
+
+ON_TORCH = [
+    ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("iid", "2x2", "recursive"), ("hybrid", "2x3", "recursive"),
+    ("dynamic", "3x3", "recursive"), ("ngram", "4", "recursive"), ("lookup", None, "coupled"), ("adaptive", None, "coupled"),
+    ("rsd-c", "2-2", "coupled"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ON_TORCH, ids=method_id)
+def test_causal_models(method):
+    target, draft = causal("torch")
+    assert check(decoder(target, None if method[0] in ("ngram", "lookup") else draft, *method)) > 30
+
+
+@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")], ids=method_id)
+def test_causal_models_on_openvino(method):
+    assert check(decoder(*causal("openvino"), *method)) > 30
+
+
+@pytest.mark.parametrize(("kind", "backend"), [
+    ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
+])  # fmt: skip
+def test_drafters_of_hidden_states(kind, backend):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    model = float32(VOCAB, 1)
+    target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
+    assert check(decoder(target, draft, "rsd-s", "2x2", "recursive")) > 30
+
+
+@pytest.mark.parametrize(("engine", "method"), [
+    ("torch", ("rsd-s", "2x2", "recursive")), ("openvino", ("chain", "3", "recursive")),
+    ("torch", ("ngram", "3", "coupled")),
+], ids=method_id)  # fmt: skip
+def test_encoder_decoder_models(engine, method):
+    target, draft = translating(engine)
+    assert check(decoder(target, None if method[0] == "ngram" else draft, *method), sources=True) > 30
+
+
+def blocks(kind: str) -> tuple[Any, Any]:
+    target = marian().float()
+    if kind == "heads":
+        return Seq2SeqRunner(target, hidden=True), HeadsRunner(heads().float(), target)
+    runner = MaskedBlockRunner(masked_block().float())
+    return (PathRunner(target) if kind == "paths" else Seq2SeqRunner(target)), runner
+
+
+@pytest.mark.parametrize("kind", ["heads", "masked", "paths"])
+def test_blocks_with_penalties_in_some_rows(kind):
+    """A masked block's scores depend on its length, which is the same with penalties and without."""
+    assert check(decoder(*blocks(kind), "block", "2", "recursive"), sources=True) > 30
+
+
+# ---- a batch ----
+
+
+def some(length: int = 6, **settings: Any) -> Request:
+    return Request(prompt=[1, 2], limits=Limits(max_new_tokens=length), **settings)
+
+
+def test_further_requests_wait_for_a_row_to_end():
+    engine, given = decoder(*causal("torch"), "shared-noise", "2-2", "coupled"), requests_of(3)
+    whole = [alone(engine, *one) for one in given]
+    with engine.batch(rows=2) as batch:
+        for request, sampling, method in given:
+            batch.add(request, sampling, method=method)
+        assert (len(batch), batch.waiting) == (7, 7)
+        texts, order = {row: [] for row in range(7)}, []
+        while len(batch):
+            pieces = batch.step()
+            assert len(pieces) == min(2, len({piece.row for piece in pieces}) + batch.waiting)
+            for piece in pieces:
+                texts[piece.row] += piece.tokens
+                order += [piece.row] if piece.row not in order else []
+        assert order == sorted(order), "first come, first served"
+    assert [texts[row] for row in range(7)] == whole
+
+
+def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
+    engine = decoder(*causal("torch"), "shared-noise", "2-2", "coupled")
+    with engine.batch() as batch:
+        rows = [batch.add(some(9, seed=4), Sampling(), method=method) for method in (None, "ar", "shared-noise")]
+        stats = [batch.stats(row) for row in rows]
+        texts: dict[int, list[int]] = {row: [] for row in rows}
+        while len(batch):
+            for piece in batch.step():
+                texts[piece.row] += piece.tokens
+    assert texts[0] == texts[1] == texts[2]
+    assert [one.drafted > 0 for one in stats] == [True, False, True]
+    assert [one.new_tokens for one in stats] == [9, 9, 9]
+
+
+def test_dropped_rows_leave_no_piece_and_the_memory_to_others():
+    engine = decoder(*causal("torch"), "chain", "2", "recursive")
+    with engine.batch(rows=2) as batch:
+        rows = [batch.add(some(seed=seed), Sampling()) for seed in range(3)]
+        assert [piece.row for piece in batch.step()] == rows[:2]
+        for row in (rows[2], rows[0], rows[0]):  # waiting, writing, gone
+            batch.drop(row)
+        assert [piece.row for piece in batch.step()] == [rows[1]]
+        batch.drop(rows[1])
+        assert batch.step() == []
+        assert len(batch) == 0
+        for row in (-1, 3):
+            with pytest.raises(ConfigError, match=f"row {row} is not in the batch"):
+                batch.drop(row)
+        with pytest.raises(ConfigError, match="row 0 is not in the batch: it has ended"):
+            batch.stats(0)
+    assert engine.generate([some(seed=1)], Sampling())[0].token_ids == alone(engine, some(seed=1), Sampling(), None)
+
+
+def test_what_a_row_cannot_have_is_refused_by_name_and_the_others_go_on():
+    engine = decoder(*causal("torch"), "shared-noise", "2-2", "greedy", greedy=True)
+    with engine.batch() as batch:
+        batch.add(some(), Sampling(temperature=0.0))
+        with pytest.raises(ConfigError, match="'greedy' is for temperature 0 only, but temperature is 1"):
+            batch.add(some(), Sampling())
+        with pytest.raises(ConfigError, match=r"request 1 wants method 'rsd-s', but all rows .* 'shared-noise'"):
+            batch.add(some(), Sampling(temperature=0.0), method="rsd-s")
+        with pytest.raises(ConfigError, match="seed -1 is out of range"):
+            batch.add(some(seed=-1), Sampling(temperature=0.0))
+        with pytest.raises(ConfigError, match="generating already"), engine.batch():
+            pass
+        assert [len(batch.step()), len(batch)] == [1, 1]
+
+
+# ---- negative controls ----
+
+
+def test_control_noise_by_the_order_of_rows_is_seen(monkeypatch):
+    at = CounterRng.at
+
+    def by_order(self, positions):
+        return at(CounterRng([seed + row for row, seed in enumerate(self.seeds)], greedy=self.greedy), positions)
+
+    monkeypatch.setattr(CounterRng, "at", by_order)
+    with pytest.raises(AssertionError):
+        check(decoder(*causal("torch"), "shared-noise", "2-2", "coupled"))
+
+
+def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
+    own = batches.Sampler
+    monkeypatch.setattr(batches, "Sampler", lambda samplings, *rest: own(samplings[::-1], *rest))
+    with pytest.raises(AssertionError):
+        check(decoder(*causal("torch"), "chain", "2", "recursive"))
+
+
+def test_control_a_drafter_that_mixes_rows_is_seen():
+    target, draft = causal("torch")
+    engine = decoder(target, TorchRunner(draft.model, drafts=True), "chain", "3", "recursive")
+    cache = engine.drafter.runner._cache
+
+    def drop(rows):
+        type(cache).drop(cache, rows)
+        cache.keys = cache.keys.roll(1, dims=1)
+
+    cache.drop = drop
+    with pytest.raises(AssertionError):
+        check(engine)
