@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def test_rounds_as_lines(run: Run, pair: list[str]) -> None:
     found = run("trace", "the fox", *pair, *SHORT)
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("the fox -> ")
-    assert "round 0: 6 nodes" in found.stdout
+    assert re.search(r"^round 0: \d nodes, \d accepted \(draft ", found.stdout, re.MULTILINE)
+    assert re.search(r"^  [+x.]    .*  p \d\.\d{3}  q \d\.\d{3}", found.stdout, re.MULTILINE)
     assert "  next: " in found.stdout
 
 

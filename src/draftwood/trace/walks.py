@@ -12,7 +12,6 @@ from typing import final
 
 from draftwood.core.draws import Draw
 from draftwood.trace.arrays import RoundArrays, Vector
-from draftwood.verify.traversal import post_order
 
 
 @final
@@ -162,8 +161,7 @@ def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
     """Traversal verification: nodes from the leaves up, until one ends the path. A chance is the node's own weight."""
     end = path[-1] if path else 0
     found = _Traversal(arrays, row, end)
-    order = post_order(arrays.tree.children[row])
-    order = order[: order.index(end) + 1]
+    order = list(found.weights)  # children before their parents, up to the end
     for node in order:
         if node:
             found.tests[node].chance = found.weights[node]
