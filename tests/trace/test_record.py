@@ -125,7 +125,7 @@ def test_the_largest_values_by_blocks(count: int) -> None:
 def test_draft_vocabularies_and_large_vocabularies(
     method: str, verifier: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwood.core.sampling.LARGE", VOCAB)  # distributions cut by top-k are sparse
+    monkeypatch.setattr("draftwood.core.warping.LARGE", VOCAB)  # distributions cut by top-k are sparse
     target, draft = hidden_pair(tiny_gpt(VOCAB, 1), proposes=11)
     engine = decoder(target, draft, method, "2x3", verifier, greedy=sampling.greedy)
     _, traces = watched(engine, method, sampling, draft=draft)
