@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from draftwood.cli.trace_text import printable, trace_text
+from draftwood.cli.trace_text import traces_text
 from draftwood.trace.files import read_traces
 from tests.cli.conftest import Run
 from tests.trace.runs import run as recorded
@@ -20,9 +21,9 @@ def test_rounds_as_lines(run: Run, pair: list[str]) -> None:
     found = run("trace", "the fox", *pair, *SHORT)
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("the fox -> ")
-    assert re.search(r"^round 0: \d nodes, \d accepted \(draft ", found.stdout, re.MULTILINE)
-    assert re.search(r"^  [+x.]    .*  p \d\.\d{3}  q \d\.\d{3}", found.stdout, re.MULTILINE)
-    assert "  next: " in found.stdout
+    assert "\nround 1: rsd-c 2-2, recursive verifier, temperature 1\n" in found.stdout
+    assert re.search(r"^  [├└]─[✓✗·] 1 .* +p [\d.]+  q [\d.]+$", found.stdout, re.MULTILINE)
+    assert re.search(r"^  node 1 .*: q0 [\d.]+, p0 [\d.]+, chance [\d.]+, u [\d.]+  [✓✗]", found.stdout, re.MULTILINE)
 
 
 def test_a_file_is_written_and_shown_again(run: Run, pair: list[str], tmp_path: Path) -> None:
@@ -35,10 +36,11 @@ def test_a_file_is_written_and_shown_again(run: Run, pair: list[str], tmp_path: 
     assert all(len(trace.rounds) <= 2 for trace in traces)
     assert traces[1].dropped == 6
     shown = run("trace", "--input", path)
-    assert shown.stdout == "\n\n".join(map(trace_text, traces)) + "\n"
+    assert shown.stdout == traces_text(traces) + "\n"
+    assert "\nplain: 2 forwards" in shown.stdout
     explained = run("trace", "--input", path, "--explain")
     assert "Accepted by depth: " in explained.stdout
-    assert "round 0" not in explained.stdout
+    assert "round 1:" not in explained.stdout
 
 
 def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
@@ -48,6 +50,23 @@ def test_a_translation(run: Run, translation: Path, tmp_path: Path) -> None:
     [trace] = read_traces(tmp_path / "trace.json")
     assert (trace.verifier, trace.beta) == ("tolerance", 2)
     assert trace.source
+    shown = run("trace", "--input", tmp_path / "trace.json")
+    assert "spec-verify" in shown.stdout
+
+
+def test_the_page_and_the_figures(run: Run, pair: list[str], tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.html", tmp_path / "figures"
+    made = run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page, "--svg", folder)
+    assert made.exit_code == 0, made.output
+    assert made.stdout == ""
+    assert page.read_text().startswith("<!doctype html>")
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["1-round-001.svg", "1-round-002.svg", "2-round-001.svg", "2-round-002.svg", "race.svg"]
+    assert f"5 figures are in {folder}." in made.stderr
+    for where in ("--html", "--svg"):
+        refused = run("trace", "the fox", *pair, *SHORT, where, page / "below-a-file")
+        assert refused.exit_code != 0
+        assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,8 +99,8 @@ def test_a_cut_file_is_one_sentence(run: Run, tmp_path: Path) -> None:
 
 
 def test_texts_cannot_steer_a_terminal() -> None:
-    assert printable("a\x1b[31m\u202eb\n") == "a\\x1b[31m\\u202eb\n"
     [trace] = recorded("rsd-c")
     trace.texts.update({token: "\x1b\u202e" for token in range(5)})
-    assert "\x1b" not in trace_text(trace)
-    assert "\u202e" not in trace_text(trace)
+    shown = traces_text([replace(trace, prompt_text="\x1b[31m\u202eb")])
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown

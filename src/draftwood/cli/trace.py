@@ -66,9 +66,8 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
 def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     """Continue PROMPT and show every round: the tree, the probabilities, the verdicts and the seconds.
 
-    A line of a tree holds a token, its mark, and the probabilities p (draft) and q (target). The marks are + accepted,
-    x rejected and . never tried. With --json,
-    --html, --svg or --explain the rounds are not printed.
+    In a tree, p is the draft's probability and q the target's. With --json, --html, --svg or --explain the rounds are not
+    printed.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
@@ -155,9 +154,9 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
 
         text = "\n\n".join("\n".join(explain(trace)) for trace in traces)
     elif wanted.json is None and wanted.html is None and wanted.svg is None:
-        from draftwood.cli.trace_text import trace_text
+        from draftwood.cli.trace_text import traces_text
 
-        text = "\n\n".join(map(trace_text, traces))
+        text = traces_text(traces)
     else:
         return
     with standard_output():
