@@ -25,8 +25,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 import draftwood.runners.torch_runner as torch_runner
 from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.core.processors import Stateless
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method
+from draftwood.core.warping import Warper
 from draftwood.hf import Recipe, recipe
 from tests.helpers import tiny_gpt
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
@@ -158,9 +158,9 @@ def test_processors_see_the_text_of_their_own_node(case):
 
 
 def test_control_processors_that_see_the_root_only(monkeypatch):
-    inner = Sampler._process
+    inner = Warper._process
     blind = lambda self, used, s, prefixes: inner(self, used, s, [[[] for _ in row] for row in prefixes])  # noqa: E731
-    monkeypatch.setattr(Sampler, "_process", blind)
+    monkeypatch.setattr(Warper, "_process", blind)
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))
