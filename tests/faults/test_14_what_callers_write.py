@@ -80,7 +80,7 @@ def test_single_settings_replace_those_of_the_pairs_own_sampling(pair: Pair, mon
     own, seen = pair.sampling, []
     assert (own.temperature, own.min_p, own.repetition_penalty) == (0.8, 0.02, 1.2)
 
-    def note(self: Decoder, requests: list[Request], sampling: Sampling) -> list[Any]:
+    def note(self: Decoder, requests: list[Request], sampling: Sampling, **more: Any) -> list[Any]:
         seen.append(sampling)
         return [None]
 

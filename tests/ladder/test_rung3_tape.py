@@ -338,6 +338,9 @@ def test_control_noise_that_changes_between_rounds_breaks_the_coupling():
             rng.shared = shifted
             return rng
 
+        def select(self, rows):
+            return Shifting([self.tapes[row] for row in rows], self.shared_noise)
+
     engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
     plain = decoder(target, None, "ar", None, "coupled")
     request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=4))
