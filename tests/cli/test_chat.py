@@ -113,7 +113,8 @@ def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(run: Run, folder: P
 
 def test_show_brackets_what_was_drafted(run: Run, folder: Path) -> None:
     options = ["--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
-    plain, shown = (succeeded(run("chat", *options, *more, stdin="a dog\n")).stdout for more in ([], ["--show"]))
+    ways = (["--method", "ar"], ["--method", "ngram", "--show"])
+    plain, shown = (succeeded(run("chat", *options, *way, stdin="a dog\n")).stdout for way in ways)
     assert "⟦" in shown
     assert re.sub("[⟦⟧]", "", shown) == plain
 
@@ -175,6 +176,7 @@ class Terminal:
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.process, self.file = pty.fork()
         if not self.process:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # programs in the background inherit that it is ignored
             os.execve(command[0], command, environment)
         self.seen = ""
 

@@ -29,7 +29,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "translate": "--max-new-tokens 3",
     "check": "--samples 64 --new-tokens 10",
     "check --enumerate": "--top-k 2",
-    "tune": "--minutes 0.02 --max-new-tokens 24",
+    "tune": "--minutes 0.01 --max-new-tokens 16",
     "trace": "--max-new-tokens 3",
     "trace --input": "",
     "info": "",

@@ -119,7 +119,8 @@ def test_the_inputs_of_quantized_products_are_rounded_in_bfloat16_only(monkeypat
 
 @pytest.mark.parametrize("weights", QUANTIZED)
 def test_rounded_inputs_of_a_product_do_not_depend_on_the_rows_with_them(weights):
-    """Bit for bit: a token's sums are the same whatever tree it is in."""
+    """A token's sums are the same whatever tree it is in, up to the order of additions. One other step of rounding would
+    change them a thousand times as much."""
     pytest.importorskip("nncf")
     import openvino as ov
     from openvino import opset13 as ops
@@ -138,5 +139,6 @@ def test_rounded_inputs_of_a_product_do_not_depend_on_the_rows_with_them(weights
 
     values = rng.standard_normal((1, ROWS, WIDTH), dtype=np.float32)
     together = product(values)
-    assert (together == np.concatenate([product(values[:, i : i + 1]) for i in range(ROWS)], axis=1)).all()
-    assert (together == np.concatenate([product(values[:, :5]), product(values[:, 5:])], axis=1)).all()
+    close = 4e-6 * float(np.abs(together).max())
+    for parts in ([values[:, i : i + 1] for i in range(ROWS)], [values[:, :5], values[:, 5:]]):
+        assert np.abs(together - np.concatenate([product(part) for part in parts], axis=1)).max() < close

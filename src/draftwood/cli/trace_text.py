@@ -15,7 +15,7 @@ _LEAST: Final = 40  # columns of a figure
 
 
 def traces_text(traces: Sequence[Trace]) -> str:
-    """Every text with its rounds, as wide as the terminal, and plain decoding beside the first text where both are there."""
+    """Every text with its rounds, as wide as the terminal, and plain decoding with the first text where both are there."""
     width = max(_LEAST, get_terminal_size((100, 24)).columns)
     parts = [part for trace in traces for part in _parts(trace, width)]
     if (pair := race_of(traces)) is not None:

@@ -151,7 +151,7 @@ def read(path: Path) -> Profile:
     except OSError as error:
         raise ConfigError(f"profile {path} cannot be read ({error.strerror or error}): {_AGAIN}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ConfigError(f"profile {path} is not one that this 'draftwood tune' writes ({what}): {_AGAIN}") from error
     if not choices:
         raise ConfigError(f"profile {path} chooses nothing: {_AGAIN}")
