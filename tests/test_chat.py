@@ -19,7 +19,7 @@ from tests.faults.test_15_beginning_of_text import adding
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 BACKENDS = ["torch", "openvino"]
-ASKED = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
+QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
 WORD = " the"
 SHORT: dict[str, Any] = {"max_new_tokens": 14}
 
@@ -51,7 +51,7 @@ def assistant(text: str) -> dict[str, Any]:
 def turns(pair: Pair, **settings: Any) -> Iterator[tuple[list[dict[str, Any]], draftwood.Result]]:
     """The messages and the answers of a chat of several turns."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "the hen"}]
-    for text in ASKED:
+    for text in QUESTIONS:
         messages = [*messages, user(text)]
         result = pair.chat(messages, **SHORT, **settings)
         yield messages, result

@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Piece, Request, Result
-
-
-def results(
-    decoder: Decoder,
-    requests: Sequence[Request],
-    sampling: Sampling,
-    rows: int | None = None,
-    watch: Callable[[Piece], Any] = lambda piece: None,
-) -> Iterator[tuple[int, Result]]:
-    """Yield row and result of each request when it is finished; ``watch`` is called with every piece.
-
-    With ``rows`` so many texts are written at a time, as by :meth:`Decoder.stream`.
-
-    Raises:
-        DraftwoodError: what :meth:`Decoder.stream` raises.
-    """
-    texts = [""] * len(requests)
-    tokens: list[list[int]] = [[] for _ in requests]
-    with closing(decoder.stream(requests, sampling, rows=rows)) as stream:  # type: ignore[type-var]  # a generator
-        for piece in (piece for pieces in stream for piece in pieces):
-            texts[piece.row] += piece.text
-            tokens[piece.row] += piece.tokens
-            watch(piece)
-            if piece.finish_reason is not None:
-                yield (
-                    piece.row,
-                    Result(
-                        text=texts[piece.row],
-                        token_ids=tokens[piece.row],
-                        finish_reason=piece.finish_reason,
-                        seed=requests[piece.row].seed,
-                        lossless=decoder.verifier.lossless,
-                        stats=decoder.stats[piece.row],
-                    ),
-                )
+from draftwood.engine.requests import Result
 
 
 def json_of(result: Result, sampling: Sampling) -> dict[str, Any]:

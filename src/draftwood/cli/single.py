@@ -11,7 +11,7 @@ import click
 
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
-from draftwood.cli.results import json_of, results, summary
+from draftwood.cli.results import json_of, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
@@ -103,7 +103,7 @@ def _warm_up(decoders: list[Decoder], one: OneText) -> None:
     """Decode a few tokens with each decoder in turn, so that first-run costs do not count for one alone."""
     short = replace(one.request, limits=_WARM_UP)
     for decoder in decoders * 2:
-        list(results(decoder, [short], one.sampling))
+        decoder.generate([short], one.sampling)
 
 
 def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:
@@ -118,7 +118,7 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
             screen.write(piece.text)
 
     try:
-        [(_, result)] = results(decoder, [one.request], one.sampling, watch=watch)
+        [result] = decoder.generate([one.request], one.sampling, watch=watch)
     except KeyboardInterrupt:
         if screen is not None and not screen.terminal:
             screen.write("\n")

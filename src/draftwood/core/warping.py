@@ -58,12 +58,7 @@ class Warper:
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
-        """How many of the guessed next tokens of a row the settings permit.
-
-        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even if the model
-        is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
-        after a forbidden token or after the end of the text.
-        """
+        """As :meth:`draftwood.core.sampling.Sampler.permitted`."""
         bias = self.sampling.logit_bias or {}
         processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
         if not bias and not processors:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from threading import Lock
 from typing import Any, final
 
@@ -15,7 +15,6 @@ from draftwood.core.settings import Sampling
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
-from draftwood.engine.output import FinishReason
 from draftwood.engine.parts import Parts
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.target import Target
@@ -107,7 +106,7 @@ class Decoder:
         rows: int | None = None,
         noise: Rng | None = None,
         reuse: bool = False,
-    ) -> Iterator[list[Piece]]:
+    ) -> Generator[list[Piece]]:
         """Yield one list of pieces per round, with a piece for every unfinished row; close the iterator to cancel.
 
         ``self.stats`` holds one :class:`Stats` per request and is updated after every round. With ``reuse`` a single prompt
@@ -132,27 +131,43 @@ class Decoder:
         *,
         noise: Rng | None = None,
         reuse: bool = False,
-        watch: Callable[[Piece], object] | None = None,
+        watch: Callable[[Piece], object] = lambda piece: None,
     ) -> list[Result]:
-        """All finished texts; arguments and errors as for :meth:`stream`. ``watch`` is called with every piece."""
+        """All finished texts, in the order of the requests; arguments and errors as for :meth:`results`."""
+        found = dict(self.results(requests, sampling, noise=noise, reuse=reuse, watch=watch))
+        return [found[row] for row in range(len(requests))]
+
+    def results(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        rows: int | None = None,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        watch: Callable[[Piece], object] = lambda piece: None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield row and result of each request when it is finished; arguments and errors as for :meth:`stream`.
+
+        ``watch`` is called with every piece.
+        """
         texts = [""] * len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
-        reasons: list[FinishReason] = ["length"] * len(requests)
-        for pieces in self.stream(requests, sampling, noise=noise, reuse=reuse):
-            for piece in pieces:
-                texts[piece.row] += piece.text
-                tokens[piece.row] += piece.tokens
-                reasons[piece.row] = piece.finish_reason or "length"
-                if watch is not None:
-                    watch(piece)
-        return [
-            Result(
-                text=texts[i],
-                token_ids=tokens[i],
-                finish_reason=reasons[i],
-                seed=request.seed,
-                lossless=self.verifier.lossless,
-                stats=self.stats[i],
-            )
-            for i, request in enumerate(requests)
-        ]
+        with closing(self.stream(requests, sampling, rows=rows, noise=noise, reuse=reuse)) as stream:
+            for piece in (piece for pieces in stream for piece in pieces):
+                row = piece.row
+                texts[row] += piece.text
+                tokens[row] += piece.tokens
+                watch(piece)
+                if piece.finish_reason is not None:
+                    yield (
+                        row,
+                        Result(
+                            text=texts[row],
+                            token_ids=tokens[row],
+                            finish_reason=piece.finish_reason,
+                            seed=requests[row].seed,
+                            lossless=self.verifier.lossless,
+                            stats=self.stats[row],
+                        ),
+                    )

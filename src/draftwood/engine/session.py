@@ -140,9 +140,14 @@ class Session(ABC):
     def recorder(
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
     ) -> Recorder:
-        """Records the pieces of a decoder's stream with the same arguments, as ``trace`` of :meth:`generate` does."""
+        """Records the pieces of a decoder's stream with the same arguments, as ``trace`` of :meth:`generate` does.
+
+        Raises:
+            ConfigError: settings that are refused, or no trace is wanted.
+        """
         decoder, resolved = self._with_method(method, sampling)
-        kept = trace_settings(trace)
+        if (kept := trace_settings(trace)) is None:
+            raise ConfigError("trace is False, but a recorder makes a trace: give True or settings, or leave it out")
         return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self._draft_runner, kept=kept)
 
     def traced(

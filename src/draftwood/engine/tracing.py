@@ -15,7 +15,6 @@ from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.rows import Rules
 from draftwood.trace.settings import TraceLike, TraceSettings, trace_settings
-from draftwood.verify.tolerance import Tolerance
 
 
 def generate(
@@ -55,15 +54,14 @@ def recorder(
 ) -> Recorder:
     """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
     verifier, kept = decoder.verifier, kept or TraceSettings()
-    tolerant = isinstance(verifier, Tolerance) and not verifier.lossless
     rules = Rules(
         verifier=verifier.name,
         argmax=verifier.reads == "argmax",
         greedy=sampling.greedy,
         tokens=kept.tokens,
         vocab=decoder.target.runner.vocab_size,
-        beta=verifier.beta if isinstance(verifier, Tolerance) and tolerant else None,
-        tau=verifier.tau if isinstance(verifier, Tolerance) and tolerant else None,
+        beta=None if verifier.lossless else method.beta,
+        tau=None if verifier.lossless else method.tau,
     )
     head = Trace(
         target=name_of(decoder.target.runner),

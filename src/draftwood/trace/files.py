@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from draftwood.core.errors import ConfigError, named
+from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.trace.checks import check
 from draftwood.trace.plain import definition_of, plain, record
 from draftwood.trace.records import Choice, Distribution, Node, Trace, TracedRound, Trial
@@ -34,8 +35,7 @@ def write_traces(path: str | Path, traces: Sequence[Trace]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with named(path):
-        Path(path).write_text(json.dumps(to_json(traces), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    replace_file(Path(path), json.dumps(to_json(traces), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_traces(path: str | Path) -> list[Trace]:

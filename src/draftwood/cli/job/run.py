@@ -10,7 +10,7 @@ import click
 
 from draftwood.cli.group import Interrupted
 from draftwood.cli.progress import Advance, progress
-from draftwood.cli.results import results, summary
+from draftwood.cli.results import summary
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
@@ -114,7 +114,7 @@ def _decode(job: Job, sink: Sink, batch_size: int, total: Stats, advance: Advanc
         out.write_ready()
         for _ in range(len(job.tasks) - len(rows)):
             advance(total)
-        for row, result in results(job.decoder, [request for _, request in rows], job.sampling, batch_size):
+        for row, result in job.decoder.results([request for _, request in rows], job.sampling, rows=batch_size):
             task = rows[row][0]
             total.add(result.stats)
             out.put(task, {**task.record, **job.record(result)})

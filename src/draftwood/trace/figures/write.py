@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from draftwood.core.errors import ConfigError, named
+from draftwood.core.files import replace_file
 from draftwood.trace.figures.race import draw_race
 from draftwood.trace.figures.round import draw_round
 from draftwood.trace.figures.specdec import draw_specdec
@@ -48,7 +49,7 @@ def write_figures(folder: Path, traces: Sequence[Trace]) -> list[Path]:
         written = []
         for name, svg in _figures(traces):
             written.append(folder / name)
-            written[-1].write_text(svg, encoding="utf-8")
+            replace_file(written[-1], svg)
     return written
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
-from draftwood.core.errors import ConfigError, named
+from draftwood.core.errors import ConfigError
+from draftwood.core.files import replace_file
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.canvas import style
 from draftwood.trace.figures.race import example_of
@@ -43,8 +44,7 @@ def write_page(path: Path | str, traces: Sequence[Trace]) -> None:
         OSError: the file cannot be written.
     """
     made = page(traces)
-    with named(path):
-        Path(path).write_text(made, encoding="utf-8")
+    replace_file(Path(path), made)
 
 
 def page(traces: Sequence[Trace]) -> str:
