@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli.job import run as job
 from draftwood.cli.job.answers import Answers
+from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
@@ -34,16 +34,16 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def stop(count: int) -> None:
         seen = 0
 
-        def results(*args: Any) -> Iterator[Any]:
+        def results(*args: Any, **more: Any) -> Iterator[Any]:
             nonlocal seen
-            for found in real(*args):
+            for found in real(*args, **more):
                 if seen == count:
                     raise KeyboardInterrupt
                 seen += 1
                 yield found
 
-        real = job.results
-        monkeypatch.setattr(job, "results", results)
+        real = Decoder.results
+        monkeypatch.setattr(Decoder, "results", results)
 
     return stop
 
@@ -123,13 +123,13 @@ def test_a_finished_file_is_left_as_it_is_without_loading_models(
 def test_an_error_in_the_middle_keeps_what_is_finished(
     run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, real = tmp_path / "out.jsonl", job.results
+    out, real = tmp_path / "out.jsonl", Decoder.results
 
-    def results(*args: Any) -> Iterator[Any]:
-        yield next(real(*args))
+    def results(*args: Any, **more: Any) -> Iterator[Any]:
+        yield next(real(*args, **more))
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(job, "results", results)
+    monkeypatch.setattr(Decoder, "results", results)
     result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
     assert result.exit_code == 1
     assert result.stderr == "Error: Input/output error\n"
@@ -140,14 +140,14 @@ def test_an_error_in_the_middle_keeps_what_is_finished(
 def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(
     run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    out, order, real = tmp_path / "out.jsonl", [], job.results
+    out, order, real = tmp_path / "out.jsonl", [], Decoder.results
 
-    def results(*args: Any) -> Iterator[Any]:
-        held = list(real(*args))
+    def results(*args: Any, **more: Any) -> Iterator[Any]:
+        held = list(real(*args, **more))
         order.extend(row for row, _ in held)
         yield from held[::-1]  # as if the first prompts had the longest texts
 
-    monkeypatch.setattr(job, "results", results)
+    monkeypatch.setattr(Decoder, "results", results)
     found = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5", "--batch-size", size)
     assert found.exit_code == 0, found.output
     assert sorted(order) == list(range(7))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from draftwood import Limits, Method, Sampling
-from draftwood.cli.job import run as job
 from draftwood.cli.job.resume import difference, text_facts
+from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
@@ -178,15 +178,15 @@ def test_control_a_stopped_run_goes_on_with_the_seed_that_was_drawn(
 ) -> None:
     out = tmp_path / "out.jsonl"
     command = ["generate", *pair, *SHORT, "--input", few, "--output", out]
-    real = job.results
+    real = Decoder.results
 
-    def stopped(*args: Any) -> Iterator[Any]:
-        yield next(real(*args))
+    def stopped(*args: Any, **more: Any) -> Iterator[Any]:
+        yield next(real(*args, **more))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "results", stopped)
+    monkeypatch.setattr(Decoder, "results", stopped)
     assert run(*command).exit_code == 130
-    monkeypatch.setattr(job, "results", real)
+    monkeypatch.setattr(Decoder, "results", real)
     assert run(*command).exit_code == 0
     assert [found["index"] for found in sorted(objects(out), key=lambda found: found["index"])] == [0, 1, 2, 3]
     assert len({found["seed"] - found["index"] for found in objects(out)}) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli.job import run as job
+from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
@@ -101,16 +101,16 @@ def test_an_error_is_kept_and_counted_when_the_run_is_completed(
     path = written(tmp_path / "prompts.jsonl", "bad", *['{"prompt": "the"}'] * 3, LONG)
     out = tmp_path / "out.jsonl"
     command = ["generate", *pair, *SHORT, "--input", path, "--output", out, "--batch-size", "1"]
-    real = job.results
+    real = Decoder.results
 
-    def stopped(*args: Any) -> Iterator[Any]:
-        yield from islice(real(*args), 2)
+    def stopped(*args: Any, **more: Any) -> Iterator[Any]:
+        yield from islice(real(*args, **more), 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "results", stopped)
+    monkeypatch.setattr(Decoder, "results", stopped)
     stop = run(*command)
     assert (stop.exit_code, "3 of 5 prompts are answered" in stop.stderr) == (130, True), stop.output
-    monkeypatch.setattr(job, "results", real)
+    monkeypatch.setattr(Decoder, "results", real)
     resumed = run(*command)
     assert resumed.exit_code == 1
     assert "Line 1: " not in resumed.stderr  # it was named before
