@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from draftwood import LogprobSettings, Pair, TokenTexts
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
@@ -167,7 +168,7 @@ def test_at_temperature_0_the_sampled_token_is_certain():
 
 
 def test_rows_without_log_probabilities_cost_nothing(monkeypatch):
-    monkeypatch.setattr(logprobs, "of_round", lambda *_, **__: pytest.fail("nobody wants them"))
+    monkeypatch.setattr(logprobs, "scored", lambda *_: pytest.fail("nobody wants them"))
     texts, *_ = written(decoder(*runners("torch"), "rsd-s", "2x3"), [ROWS[3]] * 2)
     assert [entries for _, entries in texts] == [[], []]
 
@@ -257,6 +258,20 @@ def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
     for part in logprobs.of_prompt(target, [1] * 30, 0):
         sizes.append(len(part))
     assert sizes == [8, 8, 8, 5]
+    monkeypatch.setattr(logprobs, "_SCORES", 10 * VOCAB)
+    monkeypatch.setattr(logprobs, "_CHUNK", 256)
+    assert [len(part) for part in logprobs.of_prompt(target, [1] * 30, 0)] == [10, 10, 9]
+
+
+def test_a_prompt_of_a_model_with_sliding_attention(monkeypatch):
+    monkeypatch.setattr(logprobs, "_CHUNK", 5)
+    torch.manual_seed(3)
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = MistralConfig(vocab_size=VOCAB, sliding_window=7, initializer_range=0.5, max_position_embeddings=64, **sizes)
+    model, text = MistralForCausalLM(config).eval(), [7 * i % VOCAB for i in range(33)]
+    with torch.inference_mode():
+        lines = model(torch.tensor([text])).logits[0, :-1].log_softmax(-1)
+    check(Pair(model, None, None).prompt_logprobs(text, top=2)[1:], text[1:], list(lines), 2)
 
 
 def test_a_prompt_as_long_as_the_context_is_scored_and_a_longer_one_is_refused():

@@ -190,7 +190,7 @@ class Batch:
 
 def _take(row: Row, index: int, this_round: Round) -> Piece:
     count, text = row.output.take(this_round.tokens[index])
-    tokens, wanted = list(row.output.tokens[len(row.output.tokens) - count :]), row.request.logprobs
+    tokens = list(row.output.tokens[len(row.output.tokens) - count :])
     return Piece(
         row=row.number,
         tokens=tokens,
@@ -199,7 +199,7 @@ def _take(row: Row, index: int, this_round: Round) -> Piece:
         finish_reason=row.output.finish_reason,
         round=this_round,
         round_row=index,
-        logprobs=wanted and logprobs.of_round(this_round, index, tokens, wanted, greedy=row.sampling.greedy),
+        logprobs=logprobs.of_round(this_round, index, tokens, row.request.logprobs, greedy=row.sampling.greedy),
     )
 
 

@@ -11,24 +11,30 @@ from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.log_probs import raise_numerics_error, sound
+from draftwood.core.machine import threads_alongside, torch_threads
 from draftwood.core.rounds import Round
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.runners.protocols import Runner
 from draftwood.trace.arrays import best_of
 
-_CHUNK: Final = 256  # tokens of a prompt that are scored at a time; bounds the memory of their scores
+_CHUNK: Final = 256  # most tokens of a prompt that are scored at a time
+_SCORES: Final = 1 << 24  # most scores of these tokens (64 MiB in float32), for large vocabularies
 
 
-@torch.inference_mode()
-def of_round(made: Round, row: int, tokens: Sequence[int], wanted: LogprobSettings, *, greedy: bool) -> list[TokenLogprob]:
+def of_round(
+    made: Round, row: int, tokens: Sequence[int], wanted: LogprobSettings | None, *, greedy: bool
+) -> list[TokenLogprob] | None:
     """The log-probabilities of a row's new tokens, at the nodes of the kept path.
 
     A last token that replaces the sampled one (``forced_eos_token_id``) is certain in the sampled distribution.
 
     Args:
         tokens: those of the round's tokens that the text kept.
+        wanted: what the row's request wants; None for nothing.
         greedy: the row has temperature 0, where the sampled distribution is a point mass.
     """
+    if wanted is None:
+        return None
     nodes = [0, *made.paths[row]][: len(tokens)]
     if wanted.of == "model":
         return scored(made.scores.logits[row, nodes], tokens, wanted.top)
@@ -72,7 +78,7 @@ def scored(
 
 
 def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[TokenLogprob]]:
-    """The model's log-probabilities of a prompt's tokens after the first, some hundred tokens at a time.
+    """The model's log-probabilities of a prompt's tokens after the first, at most 256 tokens at a time.
 
     Args:
         runner: a causal model; its rows are replaced.
@@ -90,12 +96,13 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
         raise CacheError(f"the prompt has {len(prompt)} tokens, but the model's context is {runner.max_length}: shorten it")
     runner.clear()
     runner.add([[]])
-    for start in range(0, len(prompt) - 1, _CHUNK):
-        following = list(prompt[start + 1 : start + 1 + _CHUNK])
+    threads, most = threads_alongside(runner), max(1, min(_CHUNK, _SCORES // runner.vocab_size))
+    for start in range(0, len(prompt) - 1, most):
+        following = list(prompt[start + 1 : start + 1 + most])
         size = len(following)
         nodes = torch.tensor([prompt[start : start + size]], device=runner.device)
         chain = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()
-        with torch.inference_mode():
+        with torch.inference_mode(), torch_threads(threads):
             scores = runner.extend(nodes, torch.arange(size, device=runner.device).unsqueeze(0), chain).logits
             if not sound(scores, []):
                 raise_numerics_error([], scores)
