@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
+    from draftwood.core.grammar import Grammar
     from draftwood.core.limits import Limits
     from draftwood.core.methods import METHODS
     from draftwood.core.processors import Stateless
@@ -47,6 +48,7 @@ _HOME = {
     "Method": "core.settings",
     "METHODS": "core.methods",
     "VERIFIERS": "core.verifiers",
+    "Grammar": "core.grammar",
     "Limits": "core.limits",
     "Sampling": "core.settings",
     "Stateless": "core.processors",
@@ -69,6 +71,7 @@ __all__ = [
     "Decoder",
     "DraftTree",
     "DraftwoodError",
+    "Grammar",
     "Limits",
     "LoadOptions",
     "Method",
