@@ -72,6 +72,20 @@ def test_guesses_are_permitted_up_to_the_first_forbidden_token(guess, most):
     assert constraint().permitted(guess) == most
 
 
+def test_forced_tokens_are_those_of_the_only_text_that_may_follow():
+    tokenizer = tiny_tokenizer()
+    grammars = Grammars(tokenizer, len(tokenizer), frozenset([END]))
+    one = grammars.constraint(Grammar.regex("(a|b)the fox ran[0-9]"), frozenset())
+    assert one.forced() == []
+    one.commit(tokenizer("a")["input_ids"], 0)
+    assert tokenizer.decode(one.forced()) == "the fox ran"
+    one.commit(tokenizer("athe fox ran7")["input_ids"], 0)
+    assert one.forced() in ([], [END])
+    ended = constraint()
+    ended.commit([2, END], 0)
+    assert ended.forced() == []
+
+
 def test_after_the_end_only_the_end_is_possible():
     one = constraint()
     one.commit([4, 0], 0)

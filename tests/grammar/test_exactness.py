@@ -8,10 +8,16 @@ import torch
 from draftwood.core.grammar import Grammar
 from draftwood.core.settings import Method, Sampling
 from draftwood.core.warping import Warper
+from draftwood.draft.adaptive.guesses import GuessDrafter
+from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.exactness.tape import total_variation
+from draftwood.verify.coupled import Coupled
+from draftwood.verify.recursive import Recursive
 from tests.grammar.tiny import END, PATTERN, VOCAB, legal, letters, masked, runners
+from tests.helpers import Generous, always
 from tests.ladder.test_rung3_tape import EXACT, WRONG, engine_distribution, reference_distribution
 
 PROMPT = (1, 3)
@@ -94,6 +100,32 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(case):
     wanted = expected(picks)
     assert len(wanted) > 3
     assert total_variation(found(engine(*case, "coupled"), Sampling(grammar=GRAMMAR), NOISES), wanted) < EXACT
+
+
+@pytest.mark.parametrize("verifier", [Recursive(), Coupled()], ids=lambda verifier: verifier.name)
+def test_forced_tokens_are_drafted_without_a_draft_model_and_are_exact(verifier):
+    """The prompt has no match, so every guess is what the grammar forces."""
+    grammar, drafted = Grammar.regex("b?cab?"), []
+
+    class Watched(PromptLookup):
+        def guess(self, sampler, limits):
+            guesses = super().guess(sampler, limits)
+            drafted.extend(guess.tokens for guess in guesses)
+            return guesses
+
+    target = runners()[0]
+    drafter = GuessDrafter(Watched(AdaptiveSettings()), always(Generous()))
+    noise = NOISES if verifier.reads == "argmax" else None
+    found, wanted = (
+        engine_distribution(
+            Decoder(target, own, verifier, tokenizer=letters(), eos=[END]), 3, Sampling(grammar=grammar), noise, prompt=(2,)
+        )
+        for own in (drafter, None)
+    )
+    assert len(wanted) > 1
+    assert total_variation(found, wanted) < EXACT
+    assert [] in drafted  # at the beginning there is a choice
+    assert [3] in drafted
 
 
 CONTROLS = pytest.mark.parametrize("case", [("chain", "2", "recursive"), ("rsd-c", "2", "traversal")], ids=named)

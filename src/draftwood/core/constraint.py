@@ -80,6 +80,16 @@ class Constraint:
                 return i
         return len(tokens)
 
+    def forced(self) -> list[int]:
+        """Tokens of the only text that may follow the committed one, as the tokenizer writes it; often none.
+
+        A mask may admit other tokens of the same text, so these are a good guess and no certainty.
+        """
+        if self._ended or (matcher := self._matcher(())) is None:
+            return []
+        found: list[int] = matcher.deep_copy().compute_ff_tokens()
+        return found
+
     def dead_end(self, path: Sequence[int]) -> NumericsError:
         """The error of a node without a possible token."""
         matcher = None if self._after_end(tuple(path)) else self._matcher(tuple(path))

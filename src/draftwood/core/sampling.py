@@ -98,8 +98,18 @@ class Sampler:
         is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
         after a forbidden token or after the end of the text.
         """
+        warper, own = self._warper(row)
+        return warper.permitted(own, tokens)
+
+    def forced(self, row: int) -> list[int]:
+        """Tokens of the only text that the grammar of a row admits next, as a guess; none without a grammar."""
+        warper, own = self._warper(row)
+        return warper.forced(own)
+
+    def _warper(self, row: int) -> tuple[Warper, int]:
+        """The settings of a row, and its number among the rows that share them."""
         [(rows, warper)] = [group for group in self._groups if row in group[0]]
-        return warper.permitted(rows.index(row), tokens)
+        return warper, rows.index(row)
 
     def draft(
         self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, tokens: Int[Tensor, "scored"] | None = None

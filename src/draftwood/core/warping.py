@@ -79,6 +79,11 @@ class Warper:
                 return i + 1
         return len(tokens)
 
+    def forced(self, row: int) -> list[int]:
+        """As :meth:`draftwood.core.sampling.Sampler.forced`."""
+        constraint = self._constraint(row)
+        return [] if constraint is None else constraint.forced()
+
     def draft(
         self,
         logits: Float[Tensor, "row node scored"],
