@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
+    from draftwood.core.grammar import Grammar
     from draftwood.core.limits import Limits
     from draftwood.core.methods import METHODS
     from draftwood.core.processors import Stateless
@@ -49,6 +50,7 @@ _HOME = {
     "Method": "core.settings",
     "METHODS": "core.methods",
     "VERIFIERS": "core.verifiers",
+    "Grammar": "core.grammar",
     "Limits": "core.limits",
     "Sampling": "core.settings",
     "LogprobSettings": "core.token_logprobs",
@@ -74,6 +76,7 @@ __all__ = [
     "Decoder",
     "DraftTree",
     "DraftwoodError",
+    "Grammar",
     "Limits",
     "LoadOptions",
     "LogprobSettings",

@@ -13,6 +13,7 @@ from typing import Any, Literal, final, overload
 from draftwood.core.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, prompt_of, tokenized
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
@@ -244,6 +245,7 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
@@ -253,6 +255,7 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]: ...  # fmt: skip
 
@@ -261,6 +264,7 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
@@ -274,8 +278,8 @@ class Pair(Session):
                 list of parts of type ``text``. The template gets other fields unchanged.
             stream: return the answer piece by piece, as :meth:`stream` does.
             limits: replaces ``self.chat_limits``.
-            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, logprobs, repetition_penalty, stop,
-                trace: as for :meth:`generate`; a stream has no trace.
+            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, logprobs, grammar, repetition_penalty,
+                stop, trace: as for :meth:`generate`; a stream has no trace.
 
         Raises:
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
@@ -283,7 +287,7 @@ class Pair(Session):
         """
         singles = Singles(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
+            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
         request = replace(self.chat_request(messages, wanted, seed), logprobs=logprob_settings(logprobs))

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
 from draftwood.cli.console import typed
+from draftwood.cli.grammar_options import with_grammar
 from draftwood.cli.settings import Sectioned, section_options
 from draftwood.core.errors import ConfigError
 from draftwood.core.options import pick
@@ -28,7 +29,7 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     options["stop"] = tuple(map(typed, options["stop"]))
     for name in ("target", "draft", "system"):
         options[name] = None if options[name] is None else typed(options[name])
-    settings, display = settings_of(options, given), pick(ChatDisplay, options)
+    settings, display = settings_of(*with_grammar(options, given)), pick(ChatDisplay, options)
 
     if message is not None:
         from draftwood.cli.ask import ask

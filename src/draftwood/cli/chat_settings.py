@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
+from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
@@ -62,6 +63,7 @@ class ChatDisplay:
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Models": (ChatModels, LoadOptions),
     "Drafting": (Method,),
+    "Grammar": (GrammarOptions,),
     "Sampling": (Sampling, Seed),
     "Length": (ChatLength, Limits),
     "Chat": (ChatDisplay,),

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import typed
+from draftwood.cli.grammar_options import with_grammar
 from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, section_options
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
@@ -34,7 +35,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     options["stop"] = tuple(map(typed, options["stop"]))
     for name in ("target", "draft"):
         options[name] = None if options[name] is None else typed(options[name])
-    settings = Settings.of(options, given)
+    settings = Settings.of(*with_grammar(options, given))
     _check_together(ctx, settings, prompt)
     if prompt is None:
         from draftwood.cli.generate_lines import run_file

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from draftwood.api import Pair
+from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines, report_error
 from draftwood.cli.job.run import Task
 from draftwood.cli.logprob_options import LogprobOptions
@@ -21,7 +22,9 @@ from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
 from draftwood.engine.decode import Decoder
 
 _LEVELS = 100  # the deepest nesting of an id
-_PER_RUN = {f.name for cls in (Sampling, Limits, Method, LogprobOptions) for f in fields(cls)}.difference(ONLY_PYTHON)
+_PER_RUN = {f.name for cls in (Sampling, Limits, Method, GrammarOptions, LogprobOptions) for f in fields(cls)}.difference(
+    ONLY_PYTHON
+)
 
 
 def read_prompts(path: Path) -> list[Line]:

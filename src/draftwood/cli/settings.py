@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import click
 
+from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
@@ -101,6 +102,7 @@ class DisplayOptions:
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
+    "Grammar": (GrammarOptions,),
     "Sampling": (Sampling, Seed),
     "Length": (Limits,),
     "Files": (Files,),
@@ -227,7 +229,7 @@ def section_options(sections: Mapping[str, tuple[type[Any], ...]]) -> Callable[[
         function = bias(function)
         for i, cls in reversed(list(enumerate(classes))):
             before = {f.name for other in classes[:i] for f in fields(other)}
-            function = dataclass_options(cls, leave_out={*NO_PLAIN_OPTION, *before})(function)
+            function = dataclass_options(cls, leave_out=before.union(NO_PLAIN_OPTION if cls is Sampling else ()))(function)
         return function
 
     return decorate

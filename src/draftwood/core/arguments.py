@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from draftwood.core.checks import is_unicode, settings, several, shown
 from draftwood.core.errors import ConfigError
+from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.methods import MethodName
 from draftwood.core.settings import Method, Sampling
@@ -48,6 +49,7 @@ class Singles:
     min_p: float | None = None
     repetition_penalty: float | None = None
     stop: str | Sequence[str] | None = None
+    grammar: Grammar | None = None
 
     def sampling(self, given: SamplingLike | None, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
         """The sampling of a call: ``given``, or the result of ``own`` for the settings given one by one.
@@ -55,7 +57,7 @@ class Singles:
         Raises:
             ConfigError: both were given, or values that :class:`Sampling` refuses.
         """
-        singles = {name: value for name, value in asdict(self).items() if name not in _LIMITS and value is not None}
+        singles = {name: value for name, value in self._given.items() if name not in _LIMITS}
         if given is None:
             return own(singles)
         _refuse_both("sampling", singles)
@@ -63,13 +65,17 @@ class Singles:
 
     def limits(self, given: LimitsLike | None, own: Limits) -> Limits:
         """The limits of a call, like :meth:`sampling`, with the same errors."""
-        singles = {name: value for name, value in asdict(self).items() if name in _LIMITS and value is not None}
+        singles = {name: value for name, value in self._given.items() if name in _LIMITS}
         if given is None:
             if self.stop is not None:
                 singles["stop"] = (self.stop,) if isinstance(self.stop, str) else several("stop", self.stop, str, "texts")
             return replace(own, **singles) if singles else own
         _refuse_both("limits", singles)
         return settings("limits", given, Limits)
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
 
 def _refuse_both(name: str, singles: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.constraint import Constraint
+from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import LogProbs, RoundChecks
 from draftwood.core.settings import Sampling
 from draftwood.core.warping import Paths, Prefixes, Warper
@@ -28,6 +30,7 @@ class Sampler:
         stops: per row, tokens that end the text; nothing is drafted below them, and no processor runs there.
         requests: per row, the number of its request; by default the row.
         device: where processors run on guesses.
+        constraints: per row, its text under the grammar of its settings; None for a row without a grammar.
 
     Attributes:
         samplings: per row, its settings.
@@ -35,6 +38,9 @@ class Sampler:
         looks_back: the distribution of some row depends on the prefix of a node, not only on its scores.
         only_scales: nothing but the temperature changes the scores of any row.
         checks: the checks of this round, from :meth:`for_round`; None outside a round.
+
+    Raises:
+        ConfigError: a grammar without a constraint.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Sampler:
         stops: Sequence[frozenset[int]] | None = None,
         requests: Sequence[int] | None = None,
         device: torch.device | None = None,
+        constraints: Sequence[Constraint | None] | None = None,
     ) -> None:
         self.samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else list(sampling)
         self.texts = list(texts)
@@ -56,6 +63,10 @@ class Sampler:
         self.only_scales = all(one.only_scales for one in self.samplings)
         self.checks: RoundChecks | None = None
         numbers = range(len(texts)) if requests is None else requests
+        held = [None] * len(texts) if constraints is None else constraints
+        for one, constraint in zip(self.samplings, held, strict=True):
+            if one.grammar is not None and constraint is None:
+                raise ConfigError(f"{one.grammar.name} has no constraint here: only a decoder's batch applies a grammar")
         self._groups = [
             (
                 rows,
@@ -67,6 +78,7 @@ class Sampler:
                     [self.stops[r] for r in rows],
                     [numbers[r] for r in rows],
                     device or torch.device("cpu"),
+                    [held[r] for r in rows],
                 ),
             )
             for one, rows in _alike(self.samplings)
@@ -86,8 +98,18 @@ class Sampler:
         is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
         after a forbidden token or after the end of the text.
         """
+        warper, own = self._warper(row)
+        return warper.permitted(own, tokens)
+
+    def forced(self, row: int) -> list[int]:
+        """Tokens of the only text that the grammar of a row admits next, as a guess; none without a grammar."""
+        warper, own = self._warper(row)
+        return warper.forced(own)
+
+    def _warper(self, row: int) -> tuple[Warper, int]:
+        """The settings of a row, and its number among the rows that share them."""
         [(rows, warper)] = [group for group in self._groups if row in group[0]]
-        return warper.permitted(rows.index(row), tokens)
+        return warper, rows.index(row)
 
     def draft(
         self, logits: Float[Tensor, "row node scored"], prefixes: Prefixes, tokens: Int[Tensor, "scored"] | None = None

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import LARGEST, choice, factor, flag, integer, number, shown
 from draftwood.core.errors import ConfigError
+from draftwood.core.grammar import Grammar
 from draftwood.core.methods import METHODS, MethodName, Option, taking
 from draftwood.core.shapes import MAX_NODES
 from draftwood.core.verifiers import VerifierName
@@ -170,7 +171,7 @@ def _setting(default: Any, text: str) -> Any:
 
 ONLY_PYTHON = ("processors", "warpers")
 """Settings of a :class:`Sampling` that hold Python objects."""
-NO_PLAIN_OPTION = ("logit_bias", *ONLY_PYTHON)
+NO_PLAIN_OPTION = ("logit_bias", "grammar", *ONLY_PYTHON)
 """Settings without a derived command-line option."""
 
 
@@ -184,7 +185,8 @@ class Sampling:
     ``transformers.LogitsProcessorList``. They are also called for tree nodes that never become text, so each must be a
     function of one row. Classes of ``transformers`` that keep state or mix rows are refused by name, and so is any other
     class that is not declared stateless (:class:`draftwood.Stateless`). ``warpers`` are processors that run after
-    temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 skips them.
+    temperature, top-k, top-p and min-p, such as ``transformers.TypicalLogitsWarper``; temperature 0 skips them. ``grammar``
+    constrains the text: its mask follows penalties, processors and bias, and precedes the temperature and truncation.
 
     Raises:
         ConfigError: a value out of range.
@@ -200,6 +202,7 @@ class Sampling:
     logit_bias: Mapping[int, float] | None = None
     processors: Sequence[Any] | None = None
     warpers: Sequence[Any] | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         integer("top_k", self.top_k)
@@ -226,6 +229,8 @@ class Sampling:
                 from draftwood.core.processors import check_processors
 
                 check_processors(found)
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise ConfigError(f"grammar is {shown(self.grammar)}: give a draftwood.Grammar, such as Grammar.regex('a+')")
 
     def _check_bias(self) -> None:
         if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
@@ -265,7 +270,7 @@ class Sampling:
     def looks_back(self) -> bool:
         """True when the distribution depends on the prefix of a node, not only on its scores."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
-        return not neutral or bool(self.processors) or self.warps
+        return not neutral or bool(self.processors) or self.warps or self.grammar is not None
 
     @property
     def warps(self) -> bool:

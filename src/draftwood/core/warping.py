@@ -1,7 +1,8 @@
-"""From scores to the sampled distribution: penalties, processors, bias, temperature, top-k, top-p, min-p.
+"""From scores to the sampled distribution: penalties, processors, bias, grammar, temperature, top-k, top-p, min-p.
 
 Every step is applied at every tree node on the node's own prefix (prompt, committed text, root-to-node path). The order is
-that of ``transformers.generate``: penalties, processors and bias, then temperature, top-k, top-p, min-p, warpers.
+that of ``transformers.generate``: penalties, processors and bias, then temperature, top-k, top-p, min-p, warpers. The mask
+of a grammar comes after the bias, which therefore cannot make a forbidden token possible.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.constraint import Constraint
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.processing import permits, processed
@@ -35,7 +38,7 @@ class Warper:
 
     Args:
         sampling: the settings.
-        texts, prompt_lengths, vocab, stops, requests, device: as for :class:`draftwood.core.sampling.Sampler`.
+        texts, prompt_lengths, vocab, stops, requests, device, constraints: as for :class:`draftwood.core.sampling.Sampler`.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Warper:
         stops: Sequence[frozenset[int]],
         requests: Sequence[int],
         device: torch.device,
+        constraints: Sequence[Constraint | None],
     ) -> None:
         self.sampling = sampling
         self.texts = texts
@@ -55,10 +59,13 @@ class Warper:
         self.stops = stops
         self.requests = requests
         self.device = device
+        self.constraints = constraints
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
         """As :meth:`draftwood.core.sampling.Sampler.permitted`."""
+        if (constraint := self._constraint(row)) is not None:
+            tokens = tokens[: constraint.permitted(tokens)]
         bias = self.sampling.logit_bias or {}
         processors = [one for one in self._own(self.sampling.processors or (), row) if may_forbid(one)]
         if not bias and not processors:
@@ -72,6 +79,11 @@ class Warper:
                 return i + 1
         return len(tokens)
 
+    def forced(self, row: int) -> list[int]:
+        """As :meth:`draftwood.core.sampling.Sampler.forced`."""
+        constraint = self._constraint(row)
+        return [] if constraint is None else constraint.forced()
+
     def draft(
         self,
         logits: Float[Tensor, "row node scored"],
@@ -82,12 +94,13 @@ class Warper:
         """As :meth:`draftwood.core.sampling.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
         if tokens is not None:
             if self.sampling.only_scales:
-                return self._noted(self._warp(logits, prefixes)[0], checks, tokens)
+                return self._noted(self._warp(logits, prefixes, drafts=True)[0], checks, tokens)
             logits = dense(logits, tokens, self.vocab)
         missing = self.vocab - logits.shape[-1]
         if missing > 0:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        return self._noted(self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes)[0], checks)
+        scores, _ = self._warp(logits if missing == 0 else logits[..., : self.vocab], prefixes, drafts=True)
+        return self._noted(scores, checks)
 
     def _noted(
         self, scores: Float[Tensor, "row node n"], checks: RoundChecks | None, common: Int[Tensor, "n"] | None = None
@@ -131,7 +144,7 @@ class Warper:
         kept = LogProbs(logp=values, tokens=tokens, vocab=self.vocab).dense()
         return LogProbs(logp=kept.log_softmax(dim=-1), vocab=self.vocab, dead_ends=dead)
 
-    def _warp(self, logits: Tensor, prefixes: Prefixes) -> tuple[Tensor, DeadEnds]:
+    def _warp(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool = False) -> tuple[Tensor, DeadEnds]:
         s, dead = self.sampling, DeadEnds()
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         paths: Paths = []
@@ -142,6 +155,9 @@ class Warper:
                 scores, dead = self._process(s.processors, scores, paths)
         if s.logit_bias:
             scores = scores + self._bias(scores)
+        if s.grammar is not None:
+            scores, more = self._constrain(scores, paths, drafts=drafts)
+            dead |= more
         if s.temperature not in (0, 1):
             scores = scores / s.temperature
         if s.warps:
@@ -151,6 +167,36 @@ class Warper:
             scores, more = self._process(s.warpers or (), scores, paths)
             dead |= more
         return scores, dead
+
+    def _constraint(self, row: int) -> Constraint | None:
+        """A row's text under its grammar, up to date; None without one."""
+        if (constraint := self.constraints[row]) is not None:
+            constraint.commit(self.texts[row], self.prompt_lengths[row])
+        return constraint
+
+    def _constrain(self, scores: Tensor, paths: Paths, *, drafts: bool) -> tuple[Tensor, DeadEnds]:
+        """The scores of the tokens that the grammar permits, at every node; -inf for others.
+
+        Where none is left, a draft proposes nothing. The target's scores stay as they are there, and a text that gets there
+        raises the error; at the root it is raised at once.
+        """
+        dead, masks = DeadEnds(), np.ones(scores.shape, np.bool_)
+        for row, nodes in enumerate(paths):
+            constraint = self._constraint(row)
+            for node, path in enumerate(nodes):
+                if constraint is not None and path is not None and (mask := constraint.mask(path)) is not None:
+                    masks[row, node] = mask
+        out = scores.masked_fill(~torch.from_numpy(masks).to(scores.device), -torch.inf)
+        if drafts:
+            return out, dead
+        impossible = out.amax(dim=-1) == -torch.inf
+        for row, node in impossible.nonzero().tolist():
+            constraint, path = self.constraints[row], paths[row][node]
+            if constraint is not None and path is not None:
+                dead[row, node] = constraint.dead_end(path)
+                if not path:
+                    raise dead[row, node]
+        return torch.where(impossible.unsqueeze(-1), scores, out), dead
 
     def _reachable(self, paths: Paths) -> Paths:
         """Replace paths that contain the end of the text by None: no text continues there."""

@@ -155,6 +155,7 @@ class Batch:
                 [row.output.stops for row in rows],
                 [row.number for row in rows],
                 runner.device,
+                [row.constraint for row in rows],
             )
             if self._source is not None:
                 self._noise = self._source.select([row.number for row in rows])

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from threading import Lock
 from typing import Any, final
 
+from draftwood.core.constraint import Grammars
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.machine import threads_alongside
 from draftwood.core.rng import Rng
@@ -34,6 +35,7 @@ class Decoder:
         tokenizer: for text and stop strings; None for token ids only.
         eos: end-of-text token ids.
         in_use: a lock shared by all decoders of the same models, whose memory holds one batch at a time.
+        grammars: compiled grammars, shared by all decoders of the same target.
 
     Raises:
         PairingError: the verifier is not exact for the drafter's way of choosing siblings.
@@ -48,6 +50,7 @@ class Decoder:
         tokenizer: Any = None,
         eos: Sequence[int] = (),
         in_use: Lock | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.verifier = verifier
@@ -63,6 +66,7 @@ class Decoder:
         self.stats: list[Stats] = []
         self._threads = threads_alongside(target)
         self._in_use = in_use or Lock()
+        self._grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
 
     @property
     def max_length(self) -> int | None:
@@ -77,6 +81,7 @@ class Decoder:
             verifier=self.verifier,
             tokenizer=self.tokenizer,
             eos=self.eos,
+            grammars=self._grammars,
             threads=self._threads,
         )
 

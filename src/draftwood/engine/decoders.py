@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, TypeAlias, final
 from weakref import WeakKeyDictionary
 
+from draftwood.core.constraint import Grammars
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import Controllers
@@ -43,6 +44,7 @@ class Decoders:
         self._tokenizer = tokenizer
         self._eos = eos
         self._in_use = Lock()
+        self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self._known = dict(known or {})
         self._controllers: dict[str, Controllers] = {}
@@ -67,7 +69,15 @@ class Decoders:
                 self._controllers[name] = Controllers(known=self._known.get(name))
             self._built[key] = build(method, self._draft, greedy=greedy, controllers=self._controllers[name])
         drafter, verifier = self._built[key]
-        return Decoder(self._target, drafter, verifier, tokenizer=self._tokenizer, eos=self._eos, in_use=self._in_use)
+        return Decoder(
+            self._target,
+            drafter,
+            verifier,
+            tokenizer=self._tokenizer,
+            eos=self._eos,
+            in_use=self._in_use,
+            grammars=self._grammars,
+        )
 
 
 _Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]

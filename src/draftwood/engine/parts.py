@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from draftwood.core.constraint import Constraint, Grammars
 from draftwood.core.counter_rng import check_seed
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.processors import for_request, try_processors
@@ -30,6 +31,7 @@ class Row:
         request, sampling: as given.
         drafts: whether anything is drafted for it.
         output: the growing text.
+        constraint: the text under the grammar of its sampling; None without one.
         stats: updated after every round.
     """
 
@@ -38,6 +40,7 @@ class Row:
     sampling: Sampling
     drafts: bool
     output: RowOutput
+    constraint: Constraint | None = None
     stats: Stats = field(default_factory=Stats)
 
     @property
@@ -55,6 +58,7 @@ class Parts:
         target, drafter, verifier: the three of every round.
         tokenizer: for text and stop strings; None for token ids only.
         eos: end-of-text token ids.
+        grammars: compiled for the target's tokens.
         threads: threads of PyTorch during a round; None for no change.
     """
 
@@ -63,6 +67,7 @@ class Parts:
     verifier: Verifier
     tokenizer: Any
     eos: frozenset[int]
+    grammars: Grammars
     threads: int | None
 
     @property
@@ -83,8 +88,9 @@ class Parts:
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, a source that is missing or has no encoder, a seed out of range, a
-                verifier for another temperature, another method, a logits processor that depends on other rows, or
-                log-probabilities of a sampled distribution that the verifier does not follow.
+                verifier for another temperature, another method, a logits processor that depends on other rows, a grammar
+                that these models cannot follow, or log-probabilities of a sampled distribution that the verifier does not
+                follow.
             CacheError: a prompt that fills the models' context.
         """
         self.check(sampling)
@@ -111,7 +117,15 @@ class Parts:
         try_processors(
             processors, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device
         )
-        return Row(number=number, request=request, sampling=sampling, drafts=method != PLAIN, output=output)
+        constraint = None if sampling.grammar is None else self.grammars.constraint(sampling.grammar, output.stops)
+        return Row(
+            number=number,
+            request=request,
+            sampling=sampling,
+            drafts=method != PLAIN,
+            output=output,
+            constraint=constraint,
+        )
 
     def _check_logprobs(self, number: int, request: Request) -> None:
         if request.logprobs is not None and request.logprobs.of == "sampled" and not self.verifier.lossless:

@@ -21,6 +21,7 @@ from draftwood.core.arguments import (
 )
 from draftwood.core.checks import shown
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
@@ -195,6 +196,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]:  # fmt: skip
         """One text, round by round; arguments as for :meth:`generate`.
@@ -204,7 +206,7 @@ class Session(ABC):
         """
         singles = Singles(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
+            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
         requests = self.requests([prompt], wanted, [seed], logprobs)
@@ -217,6 +219,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
@@ -226,6 +229,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> list[Result]: ...  # fmt: skip
 
@@ -235,6 +239,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]: ...  # fmt: skip
 
@@ -243,6 +248,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
+        grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once.
@@ -256,7 +262,7 @@ class Session(ABC):
             seed: the same seed gives the same text. For several texts, a single seed counts up from row to row. The default
                 is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
-            temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
+            temperature, top_k, top_p, min_p, repetition_penalty, grammar: replace these fields of ``self.sampling``.
             logprobs: report every token's log-probability (:attr:`Result.logprobs`), and so many of the likeliest tokens, 0
                 to 20; a :class:`LogprobSettings` also says of which distribution.
             trace: record every round (:attr:`Result.trace`); a :class:`TraceSettings` sets the bounds.
@@ -267,7 +273,7 @@ class Session(ABC):
         """
         singles = Singles(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop,
+            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
         prompts, alone = prompts_of(self._argument, prompt)

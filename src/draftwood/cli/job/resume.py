@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.processors import for_request
 from draftwood.core.settings import Method, Sampling
@@ -47,6 +48,8 @@ def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, 
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     for name in ("processors", "warpers"):
         drawn[name] = [_described(for_request(processor, 0, 1)) for processor in getattr(sampling, name) or ()]
+    if sampling.grammar is None:  # as in files from before there were grammars
+        del drawn["grammar"]
     return plain({**asdict(method), **drawn, **asdict(limits)})
 
 
@@ -87,9 +90,12 @@ def _described(processor: Any) -> str:
     found = {name: _settled(value) for name, value in values}
     found = {name: value for name, value in found.items() if _is_plain(value)}
     text = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
-    if len(text) > _LONG:
-        text = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-    return f"{type(processor).__name__}({text})"
+    return f"{type(processor).__name__}({_short(text)})"
+
+
+def _short(text: str) -> str:
+    """A text, or its digest if it is long."""
+    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def _settled(value: Any) -> Any:
@@ -110,6 +116,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(entry) for entry in value]
+    if isinstance(value, Grammar):
+        return f"{value.kind} {_short(value.text)}"
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -22,7 +22,7 @@ class Guess(NamedTuple):
 
 @final
 class PromptLookup:
-    """Guesses from the texts themselves.
+    """Guesses from the texts themselves, and from grammars that admit only one text.
 
     The probability that a match goes on depends on the number of tokens that agree so far. Its prior is the estimate for
     one token fewer. A verifier that only matches is exact for any guess.
@@ -79,6 +79,8 @@ class PromptLookup:
         rows = zip(self._indexes, sampler.texts, sampler.stops, limits, strict=True)
         for row, (index, text, stops, limit) in enumerate(rows):
             tokens, agreed = index.follow(text, self._length, sampler.vocab)
+            if (forced := sampler.forced(row)[: self._length]) != tokens[: len(forced)]:
+                tokens, agreed = forced, MAX_AGREED  # as likely as the longest match
             end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
             count = min(end, limit)
             if (most := sampler.permitted(row, tokens[:count])) < count:

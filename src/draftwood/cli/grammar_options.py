@@ -1,0 +1,51 @@
+"""The options of a grammar, and the grammar that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, final
+
+from draftwood.cli.console import typed
+from draftwood.core.errors import ConfigError
+from draftwood.core.grammar import Grammar
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GrammarOptions:
+    """A grammar that texts follow; at most one is given."""
+
+    json_schema: Path | None = field(default=None, metadata={"help": "write JSON that follows the schema in a file"})
+    json_object: bool = field(default=False, metadata={"help": "write a JSON object"})
+    regex: str | None = field(default=None, metadata={"help": "write text that this pattern matches as a whole"})
+    grammar: Path | None = field(default=None, metadata={"help": "write text of the Lark grammar in a file"})
+
+
+def with_grammar(options: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Options and names of given ones, where a :class:`Grammar` under the name ``grammar`` replaces the options.
+
+    Raises:
+        ConfigError: several grammars, a file that cannot be read, or a grammar that cannot be used.
+    """
+    names = [f.name for f in fields(GrammarOptions)]
+    wanted = [name for name in names if options[name] not in (None, False)]
+    if len(wanted) > 1:
+        flags = [f"--{name.replace('_', '-')}" for name in wanted]
+        raise ConfigError(f"{' and '.join(flags)} were given, but a text follows one grammar: leave one out")
+    rest = {name: value for name, value in options.items() if name not in names}
+    found = _grammar(wanted[0], options[wanted[0]]) if wanted else None
+    return {**rest, "grammar": found}, given.difference(names) | ({"grammar"} if wanted else set())
+
+
+def _grammar(option: str, value: Any) -> Grammar:
+    if option == "json_object":
+        return Grammar.json_object()
+    if option == "regex":
+        return Grammar.regex(typed(value))
+    try:
+        text = Path(value).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--{option.replace('_', '-')} {value} cannot be read as UTF-8 text: {error}") from error
+    return Grammar.json_schema(text) if option == "json_schema" else Grammar.lark(text)

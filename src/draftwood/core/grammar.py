@@ -1,0 +1,126 @@
+"""Grammars that a text must follow: a JSON schema, a regular expression or a Lark grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Literal, TypeAlias, final, get_args
+
+from draftwood.core.checks import choice, is_unicode, shown
+from draftwood.core.errors import ConfigError
+
+GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
+_NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
+_LONGEST: Final = 300  # characters of a reason in an error
+_BLANKS: Final = r"\n?[ \t]{0,40}"  # between tokens of JSON; without a bound, small models write blanks for ever
+
+
+def guidance() -> Any:
+    """The library that matches grammars.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module("llguidance")
+    except ImportError:
+        raise ConfigError("a grammar needs llguidance: pip install 'draftwood[grammar]'") from None
+
+
+def _defaults(schema: object) -> dict[str, str] | None:
+    """Options for a schema that has no options of its own for blanks."""
+    own = schema.get("x-guidance") if isinstance(schema, dict) else None
+    settled = isinstance(own, dict) and "whitespace_flexible" in own
+    return {"whitespace_pattern": _BLANKS} if schema is True or (isinstance(schema, dict) and not settled) else None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Grammar:
+    """A grammar that generated text follows from its first token to its end. It is checked when it is made.
+
+    Take :meth:`json_schema`, :meth:`json_object`, :meth:`regex` or :meth:`lark`.
+
+    Attributes:
+        kind: the language of ``text``.
+        text: the grammar itself; for a JSON schema, its JSON.
+
+    Raises:
+        ConfigError: a syntax error, a schema that admits nothing or holds what cannot be honoured, or the extra ``grammar``
+            is not installed.
+    """
+
+    kind: GrammarKind
+    text: str
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, get_args(GrammarKind))
+        if not isinstance(self.text, str) or not is_unicode(self.text):
+            raise ConfigError(f"the {_NAMES[self.kind]} is {shown(self.text)}: give Unicode text")
+        failed, messages = guidance().LLMatcher.validate_grammar_with_warnings(self.source())
+        if failed:
+            raise self.refused(messages[0])
+
+    @staticmethod
+    def json_schema(schema: Mapping[str, Any] | str) -> Grammar:
+        """JSON that validates against a schema, given as a mapping or as JSON.
+
+        Properties come in the schema's order. Between its tokens the JSON has at most a line break and 40 blanks, unless the
+        schema has ``whitespace_flexible`` or ``whitespace_pattern`` in its ``x-guidance``.
+        """
+        if isinstance(schema, str):
+            return Grammar(kind="json_schema", text=schema)
+        if not isinstance(schema, Mapping):
+            raise ConfigError(f"the JSON schema is {shown(schema)}: give a mapping, or its JSON as text")
+        try:
+            text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the JSON schema {shown(schema)} cannot be written as JSON: {error}") from error
+        return Grammar(kind="json_schema", text=text)
+
+    @staticmethod
+    def json_object() -> Grammar:
+        """Any JSON object."""
+        return Grammar(kind="json_schema", text='{"type": "object"}')
+
+    @staticmethod
+    def regex(pattern: str) -> Grammar:
+        """Text that a regular expression matches as a whole, in the syntax of Rust's ``regex``."""
+        return Grammar(kind="regex", text=pattern)
+
+    @staticmethod
+    def lark(text: str) -> Grammar:
+        """Text of a context-free grammar in the syntax of Lark, with the rule ``start``."""
+        return Grammar(kind="lark", text=text)
+
+    def source(self) -> str:
+        """The grammar as llguidance reads it.
+
+        Raises:
+            ConfigError: a schema that is not JSON.
+        """
+        matcher = guidance().LLMatcher
+        if self.kind == "regex":
+            return str(matcher.grammar_from_regex(self.text))
+        if self.kind == "lark":
+            return str(matcher.grammar_from_lark(self.text))
+        try:
+            schema = json.loads(self.text)
+            text = "{}" if schema is True else self.text  # which takes options
+            return str(matcher.grammar_from_json_schema(text, defaults=_defaults(schema)))
+        except (ValueError, RecursionError) as error:
+            raise self.refused(str(error)) from error
+
+    def refused(self, reason: str) -> ConfigError:
+        """The error of a grammar that cannot be used."""
+        reason = " ".join(re.split(r"\n\s*\d+ \|", reason)[0].split())  # without the lines of the grammar
+        reason = reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
+        return ConfigError(f"{self.name} cannot be used: {reason}. Change it, or leave it out")
+
+    @property
+    def name(self) -> str:
+        """The grammar in an error: its kind and the beginning and end of its text."""
+        return f"the {_NAMES[self.kind]} {shown(self.text)}"

@@ -1,0 +1,116 @@
+"""Grammars on the command line: ``--json-schema``, ``--json-object``, ``--regex`` and ``--grammar``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwood.cli.grammar_options import with_grammar
+from draftwood.core.grammar import Grammar
+from tests.cli.conftest import Run
+from tests.tiny_chat import save_chat
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"red": {"type": "boolean"}, "hens": {"enum": [1, 2, 3]}},
+    "required": ["red", "hens"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+JSON = re.compile(r'\{"red":(true|false),"hens":[123]\}')
+TORCH = ["--backend", "torch", "--max-new-tokens", "40"]
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    return path
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_generate_writes_text_of_the_grammar(run: Run, pair: list[str], schema: Path, tmp_path: Path) -> None:
+    lark = tmp_path / "words.lark"
+    lark.write_text('start: "the " ("fox" | "hen")', encoding="utf-8")
+    for options, pattern in (
+        (["--json-schema", schema], JSON),
+        (["--regex", "[0-9]{3}-[a-z]{2}"], re.compile("[0-9]{3}-[a-z]{2}")),
+        (["--grammar", lark], re.compile("the (fox|hen)")),
+    ):
+        result = run("generate", "the fox", *pair, *TORCH, "--seed", "3", *options)
+        assert result.exit_code == 0, result.output
+        assert pattern.fullmatch(result.stdout.removesuffix("\n")), result.stdout
+        assert "ended by itself" in result.stderr
+
+
+def test_a_file_of_prompts_shares_a_grammar_and_resumes_with_the_same_one_only(
+    run: Run, pair: list[str], prompts: Path, schema: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ["generate", *pair, *TORCH, "--input", prompts, "--output", out, "--seed", "5"]
+    result = run(*command, "--json-schema", schema)
+    assert result.exit_code == 0, result.output
+    whole = objects(out)
+    assert all(JSON.fullmatch(answer["text"]) for answer in whole)
+    assert len(whole) == 7
+    out.write_text("".join(json.dumps(answer) + "\n" for answer in whole[:3]), encoding="utf-8")
+    for other in ([], ["--regex", "a+"]):
+        refused = run(*command, *other)
+        assert (refused.exit_code, "grammar 'json_schema " in refused.stderr) == (2, True), refused.output
+    assert run(*command, "--json-schema", schema).exit_code == 0
+    assert [answer["text"] for answer in objects(out)] == [answer["text"] for answer in whole]
+    out.unlink()
+    assert run(*command).exit_code == 0
+    refused = run(*command, "--json-schema", schema)
+    assert (refused.exit_code, "settings that it does not hold (grammar)" in refused.stderr) == (2, True), refused.output
+
+
+def test_a_line_cannot_have_a_grammar_of_its_own(run: Run, pair: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"prompt": "the", "regex": "a"}\n', encoding="utf-8")
+    result = run("generate", *pair, *TORCH, "--input", path)
+    assert result.exit_code == 1
+    assert "'regex' is set for the whole run, with --regex, not line by line" in result.stderr
+
+
+def test_chat_answers_in_the_grammar(run: Run, tmp_path: Path, schema: Path) -> None:
+    folder = save_chat(tmp_path / "chat")
+    for given in (["Hello"], []):
+        stdin = None if given else "Hello\nAgain\n"
+        result = run("chat", *given, "--target", folder, *TORCH, "--quiet", "--json-schema", schema, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        lines = result.stdout.splitlines()
+        assert len(lines) == (1 if given else 2)
+        assert all(JSON.fullmatch(line) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--json-object", "--regex", "a"], "--json-object and --regex were given, but a text follows one grammar"),
+        (["--regex", "(a"], "the regular expression '(a' cannot be used"),
+        (["--json-schema", "nowhere.json"], "--json-schema nowhere.json cannot be read as UTF-8 text"),
+        (["--grammar", "."], "--grammar . cannot be read as UTF-8 text"),
+    ],
+)
+def test_what_is_no_grammar_is_refused_before_models_are_loaded(run: Run, options: list[str], said: str) -> None:
+    for command in (["generate", "the fox", "--target", "no-such-model"], ["chat", "Hi", "--target", "no-such-model"]):
+        result = run(*command, *options)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.output
+        assert "no-such-model" not in result.stderr
+
+
+def test_options_become_one_grammar_under_one_name() -> None:
+    none = {"json_schema": None, "json_object": False, "regex": None, "grammar": None, "seed": 3}
+    assert with_grammar(none, frozenset({"seed"})) == ({"seed": 3, "grammar": None}, {"seed"})
+    found = with_grammar({**none, "json_object": True}, frozenset({"json_object"}))
+    assert found == ({"seed": 3, "grammar": Grammar.json_object()}, {"grammar"})
+    found = with_grammar({**none, "regex": ""}, frozenset({"regex"}))
+    assert found == ({"seed": 3, "grammar": Grammar.regex("")}, {"grammar"})

@@ -1,0 +1,169 @@
+"""Masks of a constraint: against an oracle, in any order of nodes, at the end of a text and where nothing is possible."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from draftwood.core.constraint import Constraint, Grammars
+from draftwood.core.errors import ConfigError, NumericsError
+from draftwood.core.grammar import Grammar
+from tests.faults.folders import tiny_tokenizer
+from tests.grammar.tiny import END, PATTERN, VOCAB, legal, letters
+
+GRAMMARS = Grammars(letters(), VOCAB + 2, frozenset([END]))  # two scores more than there are tokens
+
+
+def constraint(grammar: Grammar | None = None, stops: frozenset[int] = frozenset()) -> Constraint:
+    return GRAMMARS.constraint(grammar or Grammar.regex(PATTERN), stops)
+
+
+def tokens_of(mask: np.ndarray | None) -> list[int]:
+    assert mask is not None
+    assert mask.shape == (VOCAB + 2,)
+    return mask.nonzero()[0].tolist()
+
+
+def legal_paths(longest: int) -> list[list[int]]:
+    paths = [list(path) for n in range(longest + 1) for path in product(range(VOCAB), repeat=n)]
+    return [path for path in paths if all(token in legal(path[:i]) for i, token in enumerate(path))]
+
+
+def test_masks_are_those_of_the_language_in_any_order_of_nodes():
+    paths = legal_paths(4)
+    assert len(paths) > 15
+    for seed in range(5):
+        random.Random(seed).shuffle(paths)
+        one = constraint()
+        for path in paths:
+            assert tokens_of(one.mask(path)) == legal(path), path
+
+
+def test_masks_of_a_text_that_grows_are_those_of_the_same_path():
+    for text in legal_paths(4):
+        for cut in range(len(text) + 1):
+            one = constraint()
+            one.mask([2, 2])  # forgotten when the text grows
+            one.commit([9, 9, *text[:cut]], 2)
+            assert tokens_of(one.mask(text[cut:])) == legal(text)
+
+
+def test_a_path_that_the_grammar_forbids_has_no_mask():
+    one = constraint()
+    assert one.mask([3]) is None
+    assert one.mask([3, 1]) is None
+    assert one.mask([1, 1]) is None
+    assert tokens_of(one.mask([1])) == legal([1])
+
+
+def test_a_text_that_breaks_the_grammar_is_an_error():
+    with pytest.raises(NumericsError, match=r"does not follow the regular expression 'a\(b"):
+        constraint().commit([3], 0)
+
+
+@pytest.mark.parametrize(
+    ("guess", "most"),
+    [([], 0), ([1, 2], 2), ([1, 2, 0], 3), ([1, 2, 0, 0, 1], 4), ([1, 1], 1), ([3], 0), ([0], 0), ([4, 0, 2], 2)],
+)
+def test_guesses_are_permitted_up_to_the_first_forbidden_token(guess, most):
+    assert constraint().permitted(guess) == most
+
+
+def test_forced_tokens_are_those_of_the_only_text_that_may_follow():
+    tokenizer = tiny_tokenizer()
+    grammars = Grammars(tokenizer, len(tokenizer), frozenset([END]))
+    one = grammars.constraint(Grammar.regex("(a|b)the fox ran[0-9]"), frozenset())
+    assert one.forced() == []
+    one.commit(tokenizer("a")["input_ids"], 0)
+    assert tokenizer.decode(one.forced()) == "the fox ran"
+    one.commit(tokenizer("athe fox ran7")["input_ids"], 0)
+    assert one.forced() in ([], [END])
+    ended = constraint()
+    ended.commit([2, END], 0)
+    assert ended.forced() == []
+
+
+def test_after_the_end_only_the_end_is_possible():
+    one = constraint()
+    one.commit([4, 0], 0)
+    assert tokens_of(one.mask([])) == tokens_of(one.mask([0, 0])) == [0]
+    one.commit([4, 0, 0], 0)
+    assert one.permitted([0, 0, 1]) == 2
+
+
+def test_special_stop_tokens_end_the_grammar_and_others_are_text():
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    turn, a = tokenizer.convert_tokens_to_ids(["<turn>", "a"])
+    grammars = Grammars(tokenizer, len(tokenizer), frozenset([END]))
+    one = grammars.constraint(Grammar.regex("a+"), frozenset([END, turn, a]))
+    assert tokens_of_any(one.mask([])) == [a]
+    assert tokens_of_any(one.mask([a])) == sorted([END, a, turn])
+    plain = grammars.constraint(Grammar.regex("a+"), frozenset())
+    assert tokens_of_any(plain.mask([a])) == sorted([END, a])
+
+
+def tokens_of_any(mask: np.ndarray | None) -> list[int]:
+    assert mask is not None
+    return mask.nonzero()[0].tolist()
+
+
+def test_a_dead_end_names_the_grammar_and_leaves_other_nodes_alone():
+    one = constraint(Grammar.lark('start: "b" | "a" X\nX: /[a-c]+/ & /[x-z]+/'))
+    assert tokens_of(one.mask([])) == [1, 2]
+    assert tokens_of(one.mask([1])) == []
+    assert "the Lark grammar" in str(one.dead_end([1]))
+    assert "leaves no token possible" in str(one.dead_end([1]))
+    assert tokens_of(one.mask([2])) == [0]
+    one.commit([2], 0)
+    assert tokens_of(one.mask([])) == [0]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (Grammar.regex("[^\\s\\S]"), "leaves no token possible"),
+        (Grammar.regex("xyz"), "leaves no token possible"),  # the model has no token for it
+        (Grammar.json_schema({"$ref": "#"}), "leaves no token possible"),
+        (Grammar.lark('start: "a" <|im_end|>'), "unknown special token"),
+    ],
+)
+def test_a_grammar_that_admits_no_text_of_the_model_is_refused(grammar, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        constraint(grammar)
+    assert grammar.name in str(caught.value)
+
+
+class Slow:
+    """A tokenizer that is none of the tokenizers library."""
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "eos", "said"),
+    [(None, [0], "needs the model's tokenizer"), (Slow(), [0], "Slow is none"), (letters(), [], "has none")],
+)
+def test_models_that_cannot_follow_a_grammar_are_refused(tokenizer, eos, said):
+    with pytest.raises(ConfigError, match=said):
+        Grammars(tokenizer, VOCAB, frozenset(eos)).constraint(Grammar.regex("a"), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("options", "admitted"),
+    [(None, [0, 1, 2]), ({"whitespace_flexible": False}, [0]), ({"whitespace_flexible": True}, [0, 1, 2, 3]),
+     ({"whitespace_pattern": " "}, [0, 1])],
+)  # fmt: skip
+def test_blanks_of_json_are_bounded_unless_the_schema_says_otherwise(options, admitted):
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    grammar = Grammar.json_schema(schema if options is None else {**schema, "x-guidance": options})
+    tokenizer = tiny_tokenizer()
+    grammars = Grammars(tokenizer, len(tokenizer), frozenset([END]))
+    texts = ['{"a":1}', '{"a": 1}', '{\n    "a": 1\n}', '{"a":' + " " * 41 + "1}"]
+    found = []
+    for i, text in enumerate(texts):
+        ids = [*tokenizer(text)["input_ids"], END]
+        if grammars.constraint(grammar, frozenset()).permitted(ids) == len(ids):
+            found.append(i)
+    assert found == admitted
