@@ -32,7 +32,7 @@ INNER = {
         ["protocols", "rows", "limits"],
         ["history", "forward"],
         ["slots", "pairing", "context", "windows"],
-        ["cache", "support", "window_check"],
+        ["cache", "prefill", "support", "window_check"],
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks", "hidden"],
         ["auto", "table"],

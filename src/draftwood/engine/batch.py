@@ -5,7 +5,6 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
-from itertools import islice
 from time import perf_counter
 from typing import final
 
@@ -20,6 +19,7 @@ from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.engine.parts import Parts, Row
+from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
 from draftwood.verify.sparse import verify
 
@@ -35,13 +35,24 @@ class Batch:
         most: the most rows of a round; further requests wait until a row ends. None for no limit.
         noise: the source of random choices, row by row in the order of requests; by default the requests' seeds.
         reuse: the memory of a single text serves the next one, as far as both begin alike.
+        chunk: the most tokens of new prompts that a step reads alongside rows that write.
     """
 
-    def __init__(self, parts: Parts, *, most: int | None = None, noise: Rng | None = None, reuse: bool = False) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        most: int | None = None,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        chunk: int = CHUNK,
+    ) -> None:
+        if chunk < 1:
+            raise ConfigError(f"chunk is {chunk}: give the number of prompt tokens that a step may read, 1 or more")
         self.parts = parts
         self._most = most
         self._source = noise
-        self._reuse = reuse
+        self._prompts = Prompts(parts, chunk, reuse=reuse)
         self._next = 0  # number of the next request
         self._waiting: dict[int, Row] = {}  # by number, the first come first
         self._rows: list[Row] = []
@@ -54,11 +65,11 @@ class Batch:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for a row to end."""
+        """Number of requests that wait for a row to end, or whose prompts are not read yet."""
         return len(self._waiting)
 
     def add(self, request: Request, sampling: Sampling, *, method: str | None = None) -> int:
-        """Take a request; it joins before the next round, or waits for a row to end. Returns the row's number.
+        """Take a request; it joins between two rounds, when its prompt is read. Returns the row's number.
 
         Args:
             request: the text.
@@ -117,19 +128,15 @@ class Batch:
         return pieces
 
     def _join(self, clock: Clock) -> None:
-        """Give both models the texts of new rows; the clock of the round includes the encoder's seconds."""
-        room = len(self._waiting) if self._most is None else self._most - len(self._rows)
-        new = [self._waiting.pop(number) for number in list(islice(self._waiting, max(0, room)))]
-        if not new:
-            return
-        for stage, part in (("target", self.parts.target), ("draft", self.parts.drafter)):
-            before = part.forward_seconds
-            if not self._rows:
-                part.clear(keep=self._reuse)
-            part.add([row.read for row in new], [row.request.source for row in new])
-            clock.claim(stage, part.forward_seconds - before)
-        self._rows = [*self._rows, *new]
-        self._sampler = self._noise = None
+        """Give both models the prompts of new rows."""
+        coming = list(self._waiting.values())
+        if self._most is not None:
+            coming = coming[: max(0, self._most - len(self._rows))]
+        if coming and (new := self._prompts.join(coming, self._rows, clock)):
+            for row in new:
+                del self._waiting[row.number]
+            self._rows = [*self._rows, *new]
+            self._sampler = self._noise = None
 
     def _keep(self, stay: list[int]) -> None:
         """Go on with these rows only."""

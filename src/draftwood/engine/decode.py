@@ -16,6 +16,7 @@ from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
 from draftwood.engine.parts import Parts
+from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.target import Target
 from draftwood.runners.protocols import Runner
@@ -80,13 +81,16 @@ class Decoder:
         )
 
     @contextmanager
-    def batch(self, *, rows: int | None = None, noise: Rng | None = None, reuse: bool = False) -> Iterator[Batch]:
+    def batch(
+        self, *, rows: int | None = None, noise: Rng | None = None, reuse: bool = False, chunk: int = CHUNK
+    ) -> Iterator[Batch]:
         """An empty :class:`Batch`, to which requests are added at any time; the models are its own until the block ends.
 
         Args:
             rows: the most texts that are written at the same time; further ones wait. None for no limit.
             noise: random choices by row, in place of the requests' seeds.
             reuse: as for :meth:`stream`.
+            chunk: the most tokens of new prompts that a step reads alongside texts that are being written.
 
         Raises:
             ConfigError: the models are in use.
@@ -94,7 +98,7 @@ class Decoder:
         if not self._in_use.acquire(blocking=False):
             raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:
-            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse)
+            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse, chunk=chunk)
         finally:
             self._in_use.release()
 

@@ -125,6 +125,13 @@ class OpenVinoNetwork(nn.Module):
         self._hidden_width = hidden_width
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
 
+    def another(self) -> OpenVinoNetwork:
+        """The same graph with another request; hooks observe both."""
+        found = copy.copy(self)
+        found._compiled = self._compiled.another()
+        found.request = found._compiled.request
+        return found
+
     def forward(
         self,
         input_ids: Int[Tensor, "row new"],
