@@ -397,3 +397,15 @@ def test_a_chat_that_is_too_long_is_refused(folder: Path) -> None:
     pair = pair_of(folder, draft=False)
     with pytest.raises(draftwood.CacheError, match="context is 512"):
         pair.chat([user("the fox " * 400)])
+
+
+def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folder: Path) -> None:
+    pair = pair_of(folder)
+    for messages, result in turns(pair, temperature=1.0, seed=3, logprobs=1):
+        assert result.logprobs is not None
+        prompt = pair.chat_request(messages).prompt
+        wanted = pair.prompt_logprobs([*prompt, *result.token_ids], top=1)[len(prompt) :]
+        assert [one.token for one in result.logprobs] == result.token_ids
+        assert [one.logprob for one in result.logprobs] == pytest.approx([one and one.logprob for one in wanted], abs=1e-3)
+    pieces = pair.chat([user("a dog")], seed=4, stream=True, logprobs=0, **SHORT)
+    assert all(len(piece.logprobs or []) == len(piece.tokens) for piece in pieces)

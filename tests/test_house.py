@@ -157,9 +157,9 @@ def test_the_wheel_holds_the_package_alone():
 def test_public_names():
     assert draftwood.__all__ == [
         "METHODS", "VERIFIERS", "CacheError", "ConfigError", "Decoder", "DraftTree", "DraftwoodError", "Limits",
-        "LoadOptions", "Method", "ModelError", "NumericsError", "Pair", "PairingError", "Piece", "Request", "Result",
-        "Round", "Sampling", "Stateless", "Stats", "Trace", "TraceSettings", "Translator", "Verdict", "__version__", "hf",
-        "load", "load_translator",
+        "LoadOptions", "LogprobSettings", "Method", "ModelError", "NumericsError", "Pair", "PairingError", "Piece",
+        "Request", "Result", "Round", "Sampling", "Stateless", "Stats", "TokenLogprob", "TokenTexts", "Trace",
+        "TraceSettings", "Translator", "Verdict", "__version__", "hf", "load", "load_translator",
     ]  # fmt: skip
     for name in draftwood.__all__:
         assert getattr(draftwood, name) is not None

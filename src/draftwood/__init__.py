@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from draftwood.core.processors import Stateless
     from draftwood.core.rounds import Round, Stats, Verdict
     from draftwood.core.settings import LoadOptions, Method, Sampling
+    from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
     from draftwood.core.tree import DraftTree
     from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder
     from draftwood.engine.requests import Piece, Request, Result
+    from draftwood.engine.token_texts import TokenTexts
     from draftwood.trace.records import Trace
     from draftwood.trace.settings import TraceSettings
     from draftwood.translation import Translator, load_translator
@@ -49,6 +51,9 @@ _HOME = {
     "VERIFIERS": "core.verifiers",
     "Limits": "core.limits",
     "Sampling": "core.settings",
+    "LogprobSettings": "core.token_logprobs",
+    "TokenLogprob": "core.token_logprobs",
+    "TokenTexts": "engine.token_texts",
     "Stateless": "core.processors",
     "DraftTree": "core.tree",
     "Round": "core.rounds",
@@ -71,6 +76,7 @@ __all__ = [
     "DraftwoodError",
     "Limits",
     "LoadOptions",
+    "LogprobSettings",
     "Method",
     "ModelError",
     "NumericsError",
@@ -83,6 +89,8 @@ __all__ = [
     "Sampling",
     "Stateless",
     "Stats",
+    "TokenLogprob",
+    "TokenTexts",
     "Trace",
     "TraceSettings",
     "Translator",

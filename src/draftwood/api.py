@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, final, overload
 
@@ -16,13 +17,16 @@ from draftwood.core.limits import Limits
 from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.engine import tracing
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
+from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Piece, Request, Result
-from draftwood.engine.session import Session, check_parts
+from draftwood.engine.session import Session
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
+    check_parts,
     check_tokenizers,
     check_vocabulary,
     choose_device,
@@ -195,6 +199,21 @@ class Pair(Session):
         check_exact(self.target.model, len(ids) + wanted.max_new_tokens)
         return Request(prompt=ids, seed=drawn(seed), limits=wanted, final=self.final_token)
 
+    def prompt_logprobs(self, prompt: Prompt | Array, *, top: int = 0) -> list[TokenLogprob | None]:
+        """The target's log-probability of every token of a prompt, without generating; None for the first token.
+
+        They are the model's own, as for ``of="model"``. The prompt is read into a memory of its own, so a call may come
+        between the rounds of a stream. ``top`` is as in :class:`LogprobSettings`.
+
+        Raises:
+            ConfigError: as :meth:`encode`, or ``top`` out of range.
+            CacheError: the prompt exceeds the target's context.
+            NumericsError: scores that are NaN.
+        """
+        ids, wanted = self.encode(prompt), LogprobSettings(top=top)
+        check_exact(self.target.model, len(ids))
+        return [None, *chain.from_iterable(of_prompt(self.target.another(), ids, wanted.top))]
+
     @cached_property
     def chat_limits(self) -> Limits:
         """The default limits of an answer: ``max_new_tokens`` of the target's generation config, or 1,024 tokens."""
@@ -224,7 +243,7 @@ class Pair(Session):
         self, messages: Sequence[Message], *, stream: Literal[False] = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
@@ -233,7 +252,7 @@ class Pair(Session):
         self, messages: Sequence[Message], *, stream: Literal[True],
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]: ...  # fmt: skip
 
@@ -241,7 +260,7 @@ class Pair(Session):
         self, messages: Sequence[Message], *, stream: bool = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
@@ -255,8 +274,8 @@ class Pair(Session):
                 list of parts of type ``text``. The template gets other fields unchanged.
             stream: return the answer piece by piece, as :meth:`stream` does.
             limits: replaces ``self.chat_limits``.
-            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, trace: as for
-                :meth:`generate`; a stream has no trace.
+            method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, logprobs, repetition_penalty, stop,
+                trace: as for :meth:`generate`; a stream has no trace.
 
         Raises:
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
@@ -267,7 +286,7 @@ class Pair(Session):
             repetition_penalty=repetition_penalty, stop=stop,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
-        request = self.chat_request(messages, wanted, seed)
+        request = replace(self.chat_request(messages, wanted, seed), logprobs=logprob_settings(logprobs))
         decoder, resolved = self._with_method(method, own)
         if not stream:
             draft = self._draft_runner

@@ -15,9 +15,10 @@ from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
-from draftwood.engine.session import Session, check_parts
+from draftwood.engine.session import Session
 from draftwood.loading.generation import defaults_of, refuse_idle
 from draftwood.loading.models import (
+    check_parts,
     check_tokenizers,
     choose_device,
     choose_dtype,

@@ -63,6 +63,7 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
     for name in ("show", "compare"):
         if files.input is not None and getattr(display, name):
             raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
+    settings.logprobs.check_json(display.json or files.input is not None, "--json, or give --input FILE")
     check_display(display, settings.method)
 
 

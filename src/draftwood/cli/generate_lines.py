@@ -17,6 +17,7 @@ from draftwood.cli.job.run import Job, run
 from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
 from draftwood.core.seeds import drawn
+from draftwood.engine.token_texts import TokenTexts
 from draftwood.loading.models import named_or_bundled
 from draftwood.loading.names import resolve
 
@@ -64,8 +65,10 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
         "seed": first_seed,
         **end_facts(pair.eos, pair.final_token),
         **text_facts(method, sampling, settings.limits),
+        **settings.logprobs.facts,
     }
     answers.begin(facts)
+    texts = TokenTexts(pair.tokenizer)
     extra = {"method": asdict(method), "engine": pair.target.engine, "settings": facts}
     job = Job(
         noun="prompts",
@@ -73,8 +76,8 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
         decoder=decoder,
         sampling=sampling,
         lines=len(lines),
-        tasks=tasks_of(todo, pair, decoder, settings.limits, first_seed, facts),
-        record=lambda result: {**result.to_json(), **extra},
+        tasks=tasks_of(todo, pair, decoder, settings, first_seed, facts),
+        record=lambda result: {**result.to_json(texts), **extra},
         seed=first_seed,
     )
     run(job, answers, settings.files.batch_size)
@@ -82,7 +85,7 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
 
 def _known(settings: Settings) -> dict[str, Any]:
     """The settings that are known before models are loaded: model files and given options."""
-    parts = (settings.loading, settings.method, settings.sampling, settings.limits)
+    parts = (settings.loading, settings.method, settings.sampling, settings.limits, settings.logprobs)
     values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}
     given = {name: values[name] for name in sorted(settings.given & values.keys())}
     models = settings.models

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from draftwood.api import Pair
 from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines, report_error
 from draftwood.cli.job.run import Task
+from draftwood.cli.logprob_options import LogprobOptions
+from draftwood.cli.settings import Settings
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
@@ -19,7 +21,7 @@ from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
 from draftwood.engine.decode import Decoder
 
 _LEVELS = 100  # the deepest nesting of an id
-_PER_RUN = {f.name for cls in (Sampling, Limits, Method) for f in fields(cls)}.difference(ONLY_PYTHON)
+_PER_RUN = {f.name for cls in (Sampling, Limits, Method, LogprobOptions) for f in fields(cls)}.difference(ONLY_PYTHON)
 
 
 def read_prompts(path: Path) -> list[Line]:
@@ -106,7 +108,7 @@ def _seed(found: Mapping[str, Any]) -> int | None:
 
 
 def tasks_of(
-    lines: Sequence[Line], pair: Pair, decoder: Decoder, limits: Limits, first_seed: int, facts: Mapping[str, Any]
+    lines: Sequence[Line], pair: Pair, decoder: Decoder, settings: Settings, first_seed: int, facts: Mapping[str, Any]
 ) -> list[Task]:
     """A task for each line. Lines with errors are reported on standard error.
 
@@ -115,20 +117,20 @@ def tasks_of(
     Raises:
         ConfigError: a first seed that leaves no room for the line numbers.
     """
-    tasks = [_task(line, pair, decoder, limits, first_seed, facts) for line in lines]
+    tasks = [_task(line, pair, decoder, settings, first_seed, facts) for line in lines]
     for task in tasks:
         if task.request is None:
             report_error(task.index, task.record["error"])
     return tasks
 
 
-def _task(line: Line, pair: Pair, decoder: Decoder, limits: Limits, first_seed: int, facts: Mapping[str, Any]) -> Task:
+def _task(line: Line, pair: Pair, decoder: Decoder, settings: Settings, first_seed: int, facts: Mapping[str, Any]) -> Task:
     head = {"index": line.index, **line.carried}
     error, request = line.error, None
     if error is None:
         seed = seed_of(line, first_seed)
         try:
-            (request,) = pair.requests([line.text], limits, [seed])
+            (request,) = pair.requests([line.text], settings.limits, [seed], settings.logprobs.wanted)
             if decoder.max_length is not None and len(request.prompt) >= decoder.max_length:
                 raise CacheError(
                     f"the prompt has {len(request.prompt)} tokens, but the models' context is {decoder.max_length} and the "

@@ -9,11 +9,12 @@ from draftwood.core.rounds import Stats
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Result
+from draftwood.engine.token_texts import TokenTexts
 
 
-def json_of(result: Result, sampling: Sampling) -> dict[str, Any]:
+def json_of(result: Result, sampling: Sampling, texts: TokenTexts) -> dict[str, Any]:
     """The JSON fields of a text; without the seed at temperature 0, where nothing is drawn."""
-    found = result.to_json()
+    found = result.to_json(texts)
     if sampling.greedy:
         del found["seed"]
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import click
 
+from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -103,7 +104,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Sampling": (Sampling, Seed),
     "Length": (Limits,),
     "Files": (Files,),
-    "Display": (DisplayOptions,),
+    "Display": (DisplayOptions, LogprobOptions),
 }
 
 
@@ -125,6 +126,7 @@ class Settings:
     seed: int | None
     files: Files
     display: DisplayOptions
+    logprobs: LogprobOptions = field(default_factory=LogprobOptions)
     given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -144,6 +146,7 @@ class Settings:
             seed=pick(Seed, options).seed,
             files=pick(Files, options),
             display=pick(DisplayOptions, options),
+            logprobs=pick(LogprobOptions, options),
             given=given,
         )
 

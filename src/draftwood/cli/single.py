@@ -19,6 +19,7 @@ from draftwood.core.seeds import drawn
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.token_texts import TokenTexts
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
@@ -26,7 +27,7 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
     pair, decoder, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)])
+    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)], settings.logprobs.wanted)
     method = pair.method(settings.method, temperature=sampling.temperature)
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
     write_one(
@@ -82,7 +83,12 @@ def write_one(one: OneText) -> None:
     if one.display.json:
         result = _decode(one.decoder, one)
         extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
-        found = {**one.head, **json_of(result, one.sampling), "method": asdict(one.method), **extra}
+        found = {
+            **one.head,
+            **json_of(result, one.sampling, TokenTexts(one.decoder.tokenizer)),
+            "method": asdict(one.method),
+            **extra,
+        }
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
         return

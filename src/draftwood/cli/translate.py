@@ -51,7 +51,7 @@ def run_one(settings: Settings, text: str) -> None:
         OneText(
             decoder=opened.decoder,
             plain=translator.decoder(Method(method="ar")) if settings.display.compare else None,
-            request=translator.request(translator.encode(text), opened.limits(settings), 0),
+            request=opened.request(text, settings),
             sampling=translator.sampling,
             display=settings.display,
             shown_before="",
@@ -78,4 +78,5 @@ def _check_together(ctx: click.Context, settings: Settings, text: str | None) ->
     for name in ("show", "compare"):
         if not single and getattr(display, name):
             raise ConfigError(f"--{name} is for a single text; leave it out with --input and -")
+    settings.logprobs.check_json(display.json, "--json")
     check_display(display, settings.method)

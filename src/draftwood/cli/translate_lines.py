@@ -15,6 +15,7 @@ from draftwood.cli.job.translations import Translations
 from draftwood.cli.results import json_of
 from draftwood.cli.translate_settings import Opened, Settings
 from draftwood.core.errors import CacheError, ConfigError
+from draftwood.engine.token_texts import TokenTexts
 
 
 def run_lines(settings: Settings) -> int:
@@ -52,6 +53,7 @@ def _complete(settings: Settings, lines: Sequence[Line]) -> int:
         out.finish()
         click.echo(f"All {len(lines)} lines are translated in {settings.files.output} already.", err=True)
         return out.errors
+    texts = TokenTexts(opened.translator.tokenizer)
     extra = {"method": asdict(opened.method), "engine": opened.translator.target.engine}
     job = Job(
         noun="lines",
@@ -60,7 +62,7 @@ def _complete(settings: Settings, lines: Sequence[Line]) -> int:
         sampling=opened.translator.sampling,
         lines=len(lines),
         tasks=[_task(line, opened, settings) for line in lines if line.index not in out.done],
-        record=lambda result: {**json_of(result, opened.translator.sampling), **extra},
+        record=lambda result: {**json_of(result, opened.translator.sampling, texts), **extra},
     )
     run(job, out, settings.files.batch_size)
     if out.errors:
@@ -76,7 +78,7 @@ def _task(line: Line, opened: Opened, settings: Settings) -> Task:
     error, request = line.error, None
     if error is None:
         try:
-            request = opened.translator.request(opened.translator.encode(line.text), opened.limits(settings), 0)
+            request = opened.request(line.text, settings)
         except (CacheError, ConfigError) as trouble:
             error = str(trouble)
     if error is not None:

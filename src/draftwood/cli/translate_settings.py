@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import click
 
+from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.progress import note
 from draftwood.cli.settings import DisplayOptions, check_fit
 from draftwood.core.errors import ConfigError
@@ -19,6 +20,7 @@ from draftwood.core.shapes import MAX_NODES
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder
+    from draftwood.engine.requests import Request
     from draftwood.translation import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,7 +91,7 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Drafting": (Method, Block),
     "Length": (Length,),
     "Files": (Files,),
-    "Display": (DisplayOptions,),
+    "Display": (DisplayOptions, LogprobOptions),
 }
 _LEFT_OUT = ("profile", "weights")  # for language models only
 
@@ -108,6 +110,11 @@ class Opened:
         most = settings.length.max_new_tokens
         return self.translator.limits if most is None else Limits(max_new_tokens=most)
 
+    def request(self, text: str, settings: Settings) -> Request:
+        """The request for a sentence; raises what :meth:`Translator.encode` and :meth:`Translator.request` raise."""
+        found = self.translator.request(self.translator.encode(text), self.limits(settings), 0)
+        return replace(found, logprobs=settings.logprobs.wanted)
+
     def facts(self, settings: Settings) -> dict[str, Any]:
         """The settings that the translations depend on, as plain values."""
         from draftwood.cli.job.resume import end_facts, model_facts, text_facts
@@ -123,6 +130,7 @@ class Opened:
             "engine": self.translator.target.engine,
             **end_facts(self.translator.eos, self.translator.final_token),
             **text_facts(self.method, self.translator.sampling, self.limits(settings)),
+            **settings.logprobs.facts,
         }
 
 
@@ -142,6 +150,7 @@ class Settings:
     length: Length
     files: Files
     display: DisplayOptions
+    logprobs: LogprobOptions
 
     def __post_init__(self) -> None:
         check_fit(self.models, self.method, Sampling(temperature=0.0))
@@ -165,6 +174,7 @@ class Settings:
             length=pick(Length, options),
             files=pick(Files, options),
             display=pick(DisplayOptions, options),
+            logprobs=pick(LogprobOptions, options),
         )
 
     def open(self) -> Opened:

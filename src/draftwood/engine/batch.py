@@ -18,6 +18,7 @@ from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
+from draftwood.engine import logprobs
 from draftwood.engine.parts import Parts, Row
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
@@ -196,14 +197,16 @@ class Batch:
 
 def _take(row: Row, index: int, this_round: Round) -> Piece:
     count, text = row.output.take(this_round.tokens[index])
+    tokens = list(row.output.tokens[len(row.output.tokens) - count :])
     return Piece(
         row=row.number,
-        tokens=list(row.output.tokens[len(row.output.tokens) - count :]),
+        tokens=tokens,
         drafted=min(count, len(this_round.paths[index])),
         text=text,
         finish_reason=row.output.finish_reason,
         round=this_round,
         round_row=index,
+        logprobs=logprobs.of_round(this_round, index, tokens, row.request.logprobs, greedy=row.sampling.greedy),
     )
 
 

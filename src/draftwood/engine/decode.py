@@ -12,6 +12,7 @@ from draftwood.core.machine import threads_alongside
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
+from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
@@ -157,11 +158,13 @@ class Decoder:
         """
         texts = [""] * len(requests)
         tokens: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[TokenLogprob]] = [[] for _ in requests]
         with closing(self.stream(requests, sampling, rows=rows, noise=noise, reuse=reuse)) as stream:
             for piece in (piece for pieces in stream for piece in pieces):
                 row = piece.row
                 texts[row] += piece.text
                 tokens[row] += piece.tokens
+                logprobs[row] += piece.logprobs or []
                 watch(piece)
                 if piece.finish_reason is not None:
                     yield (
@@ -173,5 +176,6 @@ class Decoder:
                             seed=requests[row].seed,
                             lossless=self.verifier.lossless,
                             stats=self.stats[row],
+                            logprobs=None if requests[row].logprobs is None else logprobs[row],
                         ),
                     )

@@ -83,10 +83,12 @@ class Parts:
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, a source that is missing or has no encoder, a seed out of range, a
-                verifier for another temperature, another method, a logits processor that depends on other rows.
+                verifier for another temperature, another method, a logits processor that depends on other rows, or
+                log-probabilities of a sampled distribution that the verifier does not follow.
             CacheError: a prompt that fills the models' context.
         """
         self.check(sampling)
+        self._check_logprobs(number, request)
         own = self.drafter.name
         if method not in (None, own, PLAIN):
             raise ConfigError(
@@ -110,6 +112,13 @@ class Parts:
             processors, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device
         )
         return Row(number=number, request=request, sampling=sampling, drafts=method != PLAIN, output=output)
+
+    def _check_logprobs(self, number: int, request: Request) -> None:
+        if request.logprobs is not None and request.logprobs.of == "sampled" and not self.verifier.lossless:
+            raise ConfigError(
+                f"request {number} wants logprobs of the sampled distribution, but verifier {self.verifier.name!r} also "
+                'keeps other tokens: give of="model", or another verifier'
+            )
 
     def _check_request(self, number: int, request: Request) -> None:
         check_seed(request.seed)

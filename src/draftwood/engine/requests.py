@@ -8,7 +8,9 @@ from typing import Any, final
 
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round, Stats
+from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.engine.output import FinishReason
+from draftwood.engine.token_texts import TokenTexts
 from draftwood.trace.records import Trace
 
 
@@ -24,6 +26,7 @@ class Request:
         limits: when to stop.
         criterion: ends the text if it is True for all token ids so far.
         final: the last token of a text that ``limits`` or the context end (``forced_eos_token_id`` of ``transformers``).
+        logprobs: the log-probabilities that pieces and the result report; None for none.
     """
 
     prompt: Sequence[int]
@@ -32,6 +35,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     criterion: Callable[[list[int]], bool] | None = None
     final: int | None = None
+    logprobs: LogprobSettings | None = None
 
 
 @final
@@ -46,6 +50,7 @@ class Piece:
         text: text that is now certain; it may lag behind the tokens.
         finish_reason: set in the row's last piece.
         round, round_row: the round, and the row's index in it.
+        logprobs: one entry for each new token, if the request wants them.
     """
 
     row: int
@@ -55,12 +60,16 @@ class Piece:
     finish_reason: FinishReason | None
     round: Round
     round_row: int
+    logprobs: list[TokenLogprob] | None = None
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished text; ``trace`` holds its rounds if they were recorded."""
+    """A finished text.
+
+    ``trace`` holds its rounds if they were recorded, ``logprobs`` an entry for each token if the request wants them.
+    """
 
     text: str
     token_ids: list[int]
@@ -69,8 +78,15 @@ class Result:
     lossless: bool
     stats: Stats
     trace: Trace | None = None
+    logprobs: list[TokenLogprob] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON, without the trace (:mod:`draftwood.trace.files`)."""
+    def to_json(self, texts: TokenTexts | None = None) -> dict[str, Any]:
+        """Plain values for JSON, without the trace (:mod:`draftwood.trace.files`).
+
+        ``texts`` are those of the tokens in ``logprobs``; without them there are token ids only.
+        """
         names = ("text", "token_ids", "finish_reason", "seed", "lossless")
-        return {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}
+        found = {**{n: getattr(self, n) for n in names}, "stats": self.stats.to_json()}
+        if self.logprobs is not None:
+            found["logprobs"] = (texts or TokenTexts(None)).to_json(self.logprobs)
+        return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, overload
 from weakref import finalize
-
-from torch import nn
 
 from draftwood.core.arguments import (
     Array,
@@ -25,6 +24,7 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
+from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
@@ -164,8 +164,9 @@ class Session(ABC):
         return self._decoders.of(resolved, greedy=sampling.greedy), resolved
 
     def requests(
-        self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None]
-    ) -> list[Request]:
+        self, prompts: Sequence[Prompt | Array], limits: LimitsLike | None, seeds: Sequence[int | None],
+        logprobs: LogprobsLike = None,
+    ) -> list[Request]:  # fmt: skip
         """Requests for inputs; a seed of None is drawn.
 
         Raises:
@@ -176,8 +177,10 @@ class Session(ABC):
                 raise ConfigError(f"{name} is {shown(given)}: give a list")
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} {self._argument}s: give one each, or None")
-        wanted = Singles().limits(limits, self.limits)
-        return [self._numbered(prompts, i, wanted, seed) for i, seed in enumerate(map(drawn, seeds))]
+        wanted, found = Singles().limits(limits, self.limits), logprob_settings(logprobs)
+        return [
+            replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in enumerate(map(drawn, seeds))
+        ]
 
     def _numbered(self, prompts: Sequence[Prompt | Array], index: int, limits: Limits, seed: int) -> Request:
         try:
@@ -191,7 +194,7 @@ class Session(ABC):
         self, prompt: Prompt | Array, *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]:  # fmt: skip
         """One text, round by round; arguments as for :meth:`generate`.
@@ -204,7 +207,7 @@ class Session(ABC):
             repetition_penalty=repetition_penalty, stop=stop,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
-        requests = self.requests([prompt], wanted, [seed])
+        requests = self.requests([prompt], wanted, [seed], logprobs)
         rounds = self.decoder(method, temperature=own.temperature).stream(requests, own)
         return (piece for pieces in rounds for piece in pieces)
 
@@ -213,7 +216,7 @@ class Session(ABC):
         self, prompt: str | Sequence[int], *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result: ...  # fmt: skip
 
@@ -222,7 +225,7 @@ class Session(ABC):
         self, prompt: Sequence[str] | Sequence[Sequence[int]], *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> list[Result]: ...  # fmt: skip
 
@@ -231,7 +234,7 @@ class Session(ABC):
         self, prompt: Array, *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]: ...  # fmt: skip
 
@@ -239,7 +242,7 @@ class Session(ABC):
         self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
     ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once.
@@ -254,6 +257,8 @@ class Session(ABC):
                 is drawn.
             max_new_tokens, stop: replace these fields of ``self.limits``; ``stop`` may be one text.
             temperature, top_k, top_p, min_p, repetition_penalty: replace these fields of ``self.sampling``.
+            logprobs: report every token's log-probability (:attr:`Result.logprobs`), and so many of the likeliest tokens, 0
+                to 20; a :class:`LogprobSettings` also says of which distribution.
             trace: record every round (:attr:`Result.trace`); a :class:`TraceSettings` sets the bounds.
 
         Raises:
@@ -266,7 +271,7 @@ class Session(ABC):
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
         prompts, alone = prompts_of(self._argument, prompt)
-        requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"))
+        requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), logprobs)
         decoder, resolved = self._with_method(method, own)
         results = tracing.generate(decoder, requests, own, method=resolved, draft=self._draft_runner, trace=trace)
         return results[0] if alone else results
@@ -275,19 +280,6 @@ class Session(ABC):
 def _remember(memory: Memory, decoders: Decoders, known: Mapping[str, Knowledge]) -> None:
     if (learnt := decoders.learnt) != known:
         memory.write(learnt)
-
-
-def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
-    """Refuse anything but models and their tokenizer.
-
-    Raises:
-        ConfigError: names the argument.
-    """
-    for name, given, needed in (("model", model, True), ("draft_model", draft_model, False)):
-        if not isinstance(given, nn.Module) and (needed or given is not None):
-            raise ConfigError(f"{name} is {shown(given)}: give a model of transformers; names and folders are for load")
-    if isinstance(tokenizer, str | int | float | Mapping | Sequence | nn.Module):
-        raise ConfigError(f"tokenizer is {shown(tokenizer)}: give a tokenizer of transformers, or None for token ids only")
 
 
 def _check(name: str, given: object, kind: Any, wanted: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from torch import nn
 
+from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import cannot_load, refuse_gaps
@@ -255,3 +258,16 @@ def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
                 )
             return list(ends)
     return []
+
+
+def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
+    """Refuse anything but models and their tokenizer.
+
+    Raises:
+        ConfigError: names the argument.
+    """
+    for name, given, needed in (("model", model, True), ("draft_model", draft_model, False)):
+        if not isinstance(given, nn.Module) and (needed or given is not None):
+            raise ConfigError(f"{name} is {shown(given)}: give a model of transformers; names and folders are for load")
+    if isinstance(tokenizer, str | int | float | Mapping | Sequence | nn.Module):
+        raise ConfigError(f"tokenizer is {shown(tokenizer)}: give a tokenizer of transformers, or None for token ids only")

@@ -24,7 +24,7 @@ from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.openvino.burst_runner import with_bursts
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from draftwood.runners.protocols import ModelRunner, Runner
+from draftwood.runners.protocols import ModelRunner, Runner, TargetRunner
 from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
@@ -40,7 +40,7 @@ class Runners(NamedTuple):
         fallback: why ``auto`` chose PyTorch; None if it chose OpenVINO, or a backend was named.
     """
 
-    target: ModelRunner
+    target: TargetRunner
     draft: ModelRunner | None
     fallback: str | None = None
 
@@ -165,7 +165,7 @@ def _runners_by(backend: Backend, model: Any, draft_model: Any, weights: Weights
     return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), "openvino", model, draft_model)
 
 
-def _pair(kind: Callable[..., ModelRunner], backend: Backend, model: Any, draft_model: Any) -> Runners:
+def _pair(kind: Callable[..., TargetRunner], backend: Backend, model: Any, draft_model: Any) -> Runners:
     if isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter):
         return _reading_pair(kind, backend, model, draft_model)
     draft = None
@@ -176,7 +176,7 @@ def _pair(kind: Callable[..., ModelRunner], backend: Backend, model: Any, draft_
 
 
 def _reading_pair(
-    kind: Callable[..., ModelRunner], backend: Backend, model: Any, drafter: HiddenBlockDrafter | PublishedDrafter
+    kind: Callable[..., TargetRunner], backend: Backend, model: Any, drafter: HiddenBlockDrafter | PublishedDrafter
 ) -> Runners:
     """Runners of a target and a drafter of its hidden states. EAGLE-3 drafters always run in PyTorch."""
     if isinstance(drafter, PublishedDrafter):

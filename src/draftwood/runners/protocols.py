@@ -158,6 +158,14 @@ class ModelRunner(Runner, Protocol):
 
 
 @runtime_checkable
+class TargetRunner(ModelRunner, Protocol):
+    """A runner of a causal target."""
+
+    def another(self) -> TargetRunner:
+        """A runner of the same network with a memory of its own, which holds no rows."""
+
+
+@runtime_checkable
 class SourceRunner(Runner, Protocol):
     """A runner of an encoder-decoder model.
 

@@ -61,6 +61,9 @@ class TorchRunner:
         if check:
             check_tree_forward(self)
 
+    def another(self) -> TorchRunner:
+        return TorchRunner(self.model, check=False, hidden_layers=self.hidden_layers)
+
     @property
     def network(self) -> nn.Module:
         model: nn.Module = self.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
@@ -77,17 +78,27 @@ class OpenVinoRunner:
         self.device = model.device
         self.forward_seconds = 0.0
         width = len(hidden_layers) * int(model.config.get_text_config().hidden_size)
-        self.network = OpenVinoNetwork(stored_graph(model, weights, hidden_layers), model, place, width)
         self._limits = text_limits(model, drafts=drafts)
         # A target needs none: its tree sizes are chosen by the measured time of each size.
         spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
-        self._memory = GrowingMemory(self.network.request, spare, used_window(model))
-        self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
-        self._prefill = Prefill(self._rows, self._reader)
+        self._use(OpenVinoNetwork(stored_graph(model, weights, hidden_layers), model, place, width), spare)
         if check:
             if weights == "same":
                 check_scores(self)
             check_tree_forward(self)
+
+    def _use(self, network: OpenVinoNetwork, spare: int) -> None:
+        """Take a network whose memory is empty."""
+        self.network = network
+        self._memory = GrowingMemory(network.request, spare, used_window(self.model))
+        self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
+        self._prefill = Prefill(self._rows, self._reader)
+
+    def another(self) -> OpenVinoRunner:
+        found = copy.copy(self)
+        found.forward_seconds = 0.0
+        found._use(self.network.another(), 0)
+        return found
 
     @property
     def engine(self) -> str:

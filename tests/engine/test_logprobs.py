@@ -1,0 +1,325 @@
+"""Log-probabilities of a text are those of plain decoding and of one forward over it, whichever token was drafted."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from transformers import MistralConfig, MistralForCausalLM
+
+from draftwood import LogprobSettings, Pair, TokenTexts
+from draftwood.core.errors import CacheError, ConfigError, NumericsError
+from draftwood.core.limits import Limits
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Sampling
+from draftwood.core.token_logprobs import TokenLogprob, logprob_settings
+from draftwood.engine import logprobs
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
+from draftwood.runners.factory import make_runners
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.runners.seq2seq_zoo import tiny as tiny_source
+
+VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
+CLOSE = 2e-4  # of float32, in nats
+MODEL, SAMPLED = LogprobSettings(top=3), LogprobSettings(top=3, of="sampled")
+ROWS: list[tuple[Sampling, LogprobSettings | None]] = [
+    (Sampling(temperature=1.0), MODEL),
+    (Sampling(temperature=0.0, repetition_penalty=1.5), MODEL),
+    (Sampling(temperature=0.6, top_p=0.8, presence_penalty=0.7, logit_bias={2: 1.5, 4: -math.inf}), MODEL),
+    (Sampling(temperature=1.0), None),
+    (Sampling(temperature=1.0), SAMPLED),
+    (Sampling(temperature=0.0), SAMPLED),
+    (Sampling(temperature=1.3, top_k=4, repetition_penalty=1.4), SAMPLED),
+]
+
+
+@functools.cache
+def models() -> tuple[Any, Any]:
+    return tiny_gpt(VOCAB, 1, dtype=torch.float32), tiny_gpt(VOCAB, 2, dtype=torch.float32, layers=1)
+
+
+@functools.cache
+def runners(backend: str) -> tuple[Any, Any]:
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    target, draft, _ = make_runners(*models(), backend=backend)
+    return target, draft
+
+
+def raw(text: list[int]) -> torch.Tensor:
+    """Scores after each token of a text, by a plain forward."""
+    with torch.inference_mode():
+        return models()[0](torch.tensor([text])).logits[0]
+
+
+def reference(prompt: list[int], tokens: list[int], sampling: Sampling, wanted: LogprobSettings) -> list[torch.Tensor]:
+    """The distribution of each new token, from one forward over the finished text."""
+    found, scores = [], raw(prompt + tokens)
+    for at in range(len(prompt), len(prompt) + len(tokens)):
+        line = scores[at - 1]
+        if wanted.of == "sampled":
+            own = Sampler(sampling, [(prompt + tokens)[:at]], [len(prompt)], VOCAB)
+            line = own.target(line.expand(1, 1, -1), lambda: [[[]]]).dense()[0, 0]
+        found.append(line.log_softmax(-1))
+    return found
+
+
+def check(entries: list[TokenLogprob], tokens: list[int], lines: list[torch.Tensor], top: int) -> None:
+    assert [one.token for one in entries] == tokens
+    for one, line in zip(entries, lines, strict=True):
+        assert one.logprob == pytest.approx(float(line[one.token]), abs=CLOSE)
+        assert len(one.top) == min(top, int((line > -math.inf).sum()))
+        assert [value for _, value in one.top] == pytest.approx(line.topk(len(one.top)).values.tolist(), abs=CLOSE)
+        assert all(value == pytest.approx(float(line[token]), abs=CLOSE) for token, value in one.top)
+
+
+def written(engine: Decoder, rows: Any, count: int = 14) -> tuple[list[tuple[list[int], Any]], int, int]:
+    """Tokens and entries of texts that are written together, how many tokens were drafted, and rounds with a rejection."""
+    texts: dict[int, tuple[list[int], list[TokenLogprob]]] = {}
+    drafted = corrected = 0
+    with engine.batch() as batch:
+        for seed, (sampling, wanted) in enumerate(rows):
+            request = Request(prompt=PROMPT[: 2 + seed % 3], seed=seed, limits=Limits(max_new_tokens=count), logprobs=wanted)
+            texts[batch.add(request, sampling)] = ([], [])
+        while len(batch):
+            for piece in batch.step():
+                assert (piece.logprobs is None) == (rows[piece.row][1] is None)
+                texts[piece.row][0].extend(piece.tokens)
+                texts[piece.row][1].extend(piece.logprobs or [])
+                drafted += piece.drafted
+                tree = piece.round.tree
+                corrected += tree.size > 1 and len(piece.round.paths[piece.round_row]) < tree.max_depth
+    return list(texts.values()), drafted, corrected
+
+
+METHODS = [
+    ("ar", None, "auto"), ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("iid", "2x2", "recursive"),
+    ("hybrid", "2x3", "recursive"), ("dynamic", "3x3", "recursive"), ("ngram", "4", "recursive"),
+    ("rsd-c", "2-2", "coupled"), ("adaptive", None, "coupled"), ("rsd-c", "2-1-1", "recursive"),
+]  # fmt: skip
+
+
+def method_id(case: object) -> str:
+    return "-".join(part for part in case if part) if isinstance(case, tuple) else str(case)
+
+
+def compare(engine: Decoder, rows: Any) -> tuple[int, int]:
+    texts, drafted, corrected = written(engine, rows)
+    for seed, ((tokens, entries), (sampling, wanted)) in enumerate(zip(texts, rows, strict=True)):
+        assert len(tokens) == 14
+        if wanted is not None:
+            check(entries, tokens, reference(PROMPT[: 2 + seed % 3], tokens, sampling, wanted), wanted.top)
+    return drafted, corrected
+
+
+@pytest.mark.usefixtures("always_drafts")
+@pytest.mark.parametrize("method", METHODS, ids=method_id)
+def test_every_token_has_the_value_of_one_forward_over_the_text(method):
+    target, draft = runners("torch")
+    drafted, corrected = compare(decoder(target, None if method[0] in ("ar", "ngram") else draft, *method), ROWS)
+    assert method[0] == "ar" or min(drafted, corrected) > 5
+
+
+@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("rsd-c", "2-2", "coupled")], ids=method_id)
+def test_every_token_has_this_value_on_openvino(method):
+    drafted, corrected = compare(decoder(*runners("openvino"), *method), ROWS)
+    assert min(drafted, corrected) > 5
+
+
+def test_a_drafter_of_hidden_states():
+    target, draft = hidden_pair(models()[0])
+    compare(decoder(target, draft, "rsd-s", "2x3"), ROWS[:5])
+
+
+def test_control_values_of_the_next_node_are_noticed():
+    texts, *_ = written(decoder(*runners("torch"), "rsd-s", "2x3", "traversal"), ROWS[:1])
+    tokens, entries = texts[0]
+    lines = reference(PROMPT[:2], tokens, *ROWS[0])
+    check(entries, tokens, lines, 3)
+    with pytest.raises(AssertionError):
+        check(entries, tokens, [*lines[1:], lines[0]], 3)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("of", ["model", "sampled"])
+def test_plain_decoding_reports_the_same(temperature, of):
+    rows = [(Sampling(temperature=temperature), LogprobSettings(top=VOCAB, of=of))] * 3
+    speculative, drafted, _ = written(decoder(*runners("torch"), "rsd-c", "3-2", "coupled"), rows)
+    plain, none, _ = written(decoder(runners("torch")[0], None, "ar"), rows)
+    assert drafted > 0 == none
+    for (tokens, entries), (same, wanted) in zip(speculative, plain, strict=True):
+        assert tokens == same
+        lines = [torch.full((VOCAB,), -math.inf) for _ in wanted]
+        for line, one in zip(lines, wanted, strict=True):
+            line[[token for token, _ in one.top]] = torch.tensor([value for _, value in one.top])
+        check(entries, tokens, lines, VOCAB)
+
+
+def test_at_temperature_0_the_sampled_token_is_certain():
+    texts, *_ = written(decoder(*runners("torch"), "rsd-c", "2-2", greedy=True), [(Sampling(temperature=0.0), SAMPLED)])
+    assert all((one.logprob, one.top) == (0.0, ((one.token, 0.0),)) for one in texts[0][1])
+
+
+def test_rows_without_log_probabilities_cost_nothing(monkeypatch):
+    monkeypatch.setattr(logprobs, "scored", lambda *_: pytest.fail("nobody wants them"))
+    texts, *_ = written(decoder(*runners("torch"), "rsd-s", "2x3"), [ROWS[3]] * 2)
+    assert [entries for _, entries in texts] == [[], []]
+
+
+def test_only_nodes_of_the_kept_path_are_computed(monkeypatch):
+    sizes, real = [], logprobs.scored
+    monkeypatch.setattr(logprobs, "scored", lambda scores, *rest: sizes.append(len(scores)) or real(scores, *rest))
+    (text, *_), *_ = written(decoder(*runners("torch"), "rsd-s", "4x3", "traversal"), [ROWS[0]])
+    assert sum(sizes) == len(text[0])
+
+
+def test_encoder_decoder_models():
+    settings = {"dtype": torch.float32, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
+    model = tiny_source("marian", **settings)
+    draft = Seq2SeqRunner(tiny_source("marian", seed=2, **settings), drafts=True)
+    engine = decoder(Seq2SeqRunner(model), draft, "rsd-s", "2x2")
+    request = Request(prompt=[1], source=[5, 6, 7, 2], limits=Limits(max_new_tokens=9), logprobs=MODEL)
+    [result] = engine.generate([request], Sampling())
+    with torch.inference_mode():
+        text = torch.tensor([[1, *result.token_ids]])
+        lines = model(input_ids=torch.tensor([[5, 6, 7, 2]]), decoder_input_ids=text).logits[0].log_softmax(-1)
+    check(result.logprobs, result.token_ids, list(lines[:-1]), 3)
+
+
+@pytest.mark.parametrize("wanted", [MODEL, SAMPLED], ids=["model", "sampled"])
+def test_a_forced_last_token_is_certain_where_it_is_sampled_and_has_the_models_own_value(wanted):
+    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=5), final=7, logprobs=wanted)
+    [result] = decoder(*runners("torch"), "rsd-s", "2x3").generate([request], Sampling(top_k=3))
+    last, text = result.logprobs[-1], PROMPT + result.token_ids
+    assert last.token == text[-1] == 7
+    own = float(raw(text)[-2].log_softmax(-1)[7])
+    assert last.logprob == pytest.approx(own if wanted is MODEL else 0.0, abs=CLOSE)
+
+
+def test_text_after_a_stop_has_no_entries():
+    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=30, stop_token_ids=(2, 3, 4)), logprobs=MODEL)
+    [result] = decoder(*runners("torch"), "rsd-s", "2x3").generate([request], Sampling())
+    assert result.finish_reason == "stop"
+    assert [one.token for one in result.logprobs] == result.token_ids
+
+
+def test_a_verifier_that_changes_the_text_reports_the_models_own_values_only():
+    engine = decoder(*runners("torch"), "rsd-c", "2-2", "tolerance", greedy=True)
+    texts, *_ = written(engine, [(Sampling(temperature=0.0), MODEL)])
+    check(texts[0][1], texts[0][0], reference(PROMPT[:2], texts[0][0], Sampling(), MODEL), 3)
+    with pytest.raises(ConfigError, match="tolerance"):
+        written(engine, [(Sampling(temperature=0.0), SAMPLED)])
+
+
+def test_large_vocabularies_keep_their_tokens_only():
+    """From 16,384 tokens on, a truncated distribution is a list of its tokens."""
+    target, draft, _ = make_runners(*(tiny_gpt(17000, seed, dtype=torch.float32, hidden=8) for seed in (1, 2)))
+    sampling = Sampling(top_k=6, temperature=0.8)
+    request = Request(prompt=PROMPT, limits=Limits(max_new_tokens=8), logprobs=LogprobSettings(top=9, of="sampled"))
+    [result] = decoder(target, draft, "rsd-s", "2x2").generate([request], sampling)
+    with torch.inference_mode():
+        scores = target.model(torch.tensor([PROMPT + result.token_ids])).logits[0, len(PROMPT) - 1 : -1] / 0.8
+    for one, line in zip(result.logprobs, scores, strict=True):
+        values = line.topk(6).values.log_softmax(-1)
+        assert [value for _, value in one.top] == pytest.approx(values.tolist(), abs=CLOSE)
+        assert one.logprob == dict(one.top)[one.token]
+
+
+def pair_of(backend: str) -> Pair:
+    return Pair(*models(), None, runners=make_runners(*models(), backend=backend))
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    monkeypatch.setattr(logprobs, "_CHUNK", 7)
+    pair, text = pair_of(backend), [5 * i % VOCAB for i in range(40)]
+    alone = pair.generate(PROMPT, seed=3, max_new_tokens=12).token_ids
+    stream, tokens = pair.stream(PROMPT, seed=3, max_new_tokens=12), []
+    for piece in stream:
+        tokens += piece.tokens
+        first, *rest = pair.prompt_logprobs(text, top=2)
+        assert first is None
+        check(rest, text[1:], list(raw(text)[:-1].log_softmax(-1)), 2)
+    assert tokens == alone
+
+
+def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
+    target, sizes = runners("torch")[0].another(), []
+    monkeypatch.setattr(logprobs, "_CHUNK", 8)
+    for part in logprobs.of_prompt(target, [1] * 30, 0):
+        sizes.append(len(part))
+    assert sizes == [8, 8, 8, 5]
+    monkeypatch.setattr(logprobs, "_SCORES", 10 * VOCAB)
+    monkeypatch.setattr(logprobs, "_CHUNK", 256)
+    assert [len(part) for part in logprobs.of_prompt(target, [1] * 30, 0)] == [10, 10, 9]
+
+
+def test_a_prompt_of_a_model_with_sliding_attention(monkeypatch):
+    monkeypatch.setattr(logprobs, "_CHUNK", 5)
+    torch.manual_seed(3)
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = MistralConfig(vocab_size=VOCAB, sliding_window=7, initializer_range=0.5, max_position_embeddings=64, **sizes)
+    model, text = MistralForCausalLM(config).eval(), [7 * i % VOCAB for i in range(33)]
+    with torch.inference_mode():
+        lines = model(torch.tensor([text])).logits[0, :-1].log_softmax(-1)
+    check(Pair(model, None, None).prompt_logprobs(text, top=2)[1:], text[1:], list(lines), 2)
+
+
+def test_a_prompt_as_long_as_the_context_is_scored_and_a_longer_one_is_refused():
+    pair = pair_of("torch")
+    assert [one and one.token for one in pair.prompt_logprobs([7])] == [None]
+    assert len(pair.prompt_logprobs([3] * 64)) == 64
+    with pytest.raises(CacheError, match="65 tokens"):
+        pair.prompt_logprobs([3] * 65)
+    with pytest.raises(ConfigError, match="token 12"):
+        pair.prompt_logprobs([3, 12])
+    with pytest.raises(ConfigError, match="logprobs is 21"):
+        pair.prompt_logprobs([3], top=21)
+
+
+def test_a_model_that_gives_nan_is_an_error():
+    broken = tiny_gpt(VOCAB, 1, dtype=torch.float32)
+    pair = Pair(broken, None, None)
+    broken.transformer.ln_f.weight.data.fill_(math.nan)
+    with pytest.raises(NumericsError):
+        pair.prompt_logprobs(PROMPT)
+
+
+@pytest.mark.parametrize("given", [True, 21, -1, "5", {"of": "draft"}, {"top": 1, "n": 2}, 1.5])
+def test_other_values_are_refused_by_name(given):
+    with pytest.raises(ConfigError, match="logprobs"):
+        pair_of("torch").generate(PROMPT, logprobs=given)
+
+
+def test_a_number_and_a_mapping_are_settings():
+    assert logprob_settings(4) == LogprobSettings(top=4)
+    assert logprob_settings({"of": "sampled"}) == LogprobSettings(top=0, of="sampled")
+    assert logprob_settings(None) is None
+
+
+def test_results_streams_and_several_prompts_have_them():
+    pair = pair_of("torch")
+    [one, two] = pair.generate([PROMPT, PROMPT[:3]], seed=4, max_new_tokens=6, logprobs=1, temperature=1.0)
+    pieces = list(pair.stream(PROMPT, seed=4, max_new_tokens=6, logprobs=1, temperature=1.0))
+    streamed = list(chain.from_iterable(piece.logprobs for piece in pieces))
+    assert [entry.token for entry in streamed] == [entry.token for entry in one.logprobs] == one.token_ids
+    assert [entry.logprob for entry in streamed] == pytest.approx([entry.logprob for entry in one.logprobs], abs=CLOSE)
+    assert len(two.logprobs) == 6
+    assert pair.generate(PROMPT, max_new_tokens=2).logprobs is None
+
+
+def test_json_holds_ids_without_a_tokenizer_and_no_infinity():
+    entry = TokenLogprob(token=3, logprob=-math.inf, top=((1, -0.5),))
+    found = TokenTexts(None).to_json([None, entry])
+    assert json.loads(json.dumps(found, allow_nan=False)) == [
+        None, {"token_id": 3, "logprob": -9999.0, "top": [{"token_id": 1, "logprob": -0.5}]}
+    ]  # fmt: skip

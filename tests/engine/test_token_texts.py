@@ -1,0 +1,63 @@
+"""Texts of single tokens, to the byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from draftwood import TokenTexts
+from draftwood.core.token_logprobs import TokenLogprob
+from tests.test_output import OF_BYTES, WITH_SPACES
+
+calm = settings(max_examples=40, deadline=None, derandomize=True)
+BYTES, SPACES = TokenTexts(OF_BYTES), TokenTexts(WITH_SPACES)
+
+
+@calm
+@given(st.text(max_size=12))
+def test_the_bytes_of_a_byte_level_tokenizer_make_the_text(text):
+    tokens = OF_BYTES(text)["input_ids"]
+    assert b"".join(map(BYTES.bytes_of, tokens)) == text.encode()
+
+
+def test_every_byte_of_a_byte_level_tokenizer_is_itself():
+    assert sorted(BYTES.bytes_of(token) for token in range(256)) == [bytes([byte]) for byte in range(256)]
+
+
+def test_every_byte_of_a_byte_fallback_tokenizer_is_itself():
+    assert [SPACES.bytes_of(6 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("token", "text"), [(0, " once"), (2, " a"), (3, "time"), (4, " "), (5, "</s>"), (6 + 0xE2, "\ufffd"), (999, "")]
+)
+def test_a_word_keeps_the_space_before_it(token, text):
+    assert SPACES.text_of(token) == text
+    assert SPACES.bytes_of(token) == (b"\xe2" if text == "\ufffd" else text.encode())
+
+
+def other(words: list[str], decoder: object, **special: str) -> TokenTexts:
+    inner = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    inner.decoder = decoder
+    return TokenTexts(PreTrainedTokenizerFast(tokenizer_object=inner, **special))
+
+
+def test_parts_of_words_and_special_tokens():
+    texts = other(["[UNK]", "the", "##ing", "\ufffd", "<0x41>"], decoders.WordPiece(), unk_token="[UNK]")
+    assert [texts.bytes_of(i) for i in range(5)] == [b"[UNK]", b" the", b"ing", " \ufffd".encode(), b" <0x41>"]
+
+
+def test_json_has_the_text_of_each_token():
+    entry = TokenLogprob(token=3, logprob=-0.25, top=((3, -0.25), (6 + 0xC3, -2.0)))
+    assert SPACES.to_json([entry]) == [
+        {
+            "token_id": 3, "token": "time", "logprob": -0.25,
+            "top": [
+                {"token_id": 3, "token": "time", "logprob": -0.25},
+                {"token_id": 6 + 0xC3, "token": "\ufffd", "logprob": -2.0},
+            ],
+        }
+    ]  # fmt: skip
