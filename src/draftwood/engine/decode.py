@@ -83,7 +83,13 @@ class Decoder:
 
     @contextmanager
     def batch(
-        self, *, rows: int | None = None, noise: Rng | None = None, reuse: bool = False, chunk: int = CHUNK
+        self,
+        *,
+        rows: int | None = None,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        chunk: int = CHUNK,
+        tolerant: bool = False,
     ) -> Iterator[Batch]:
         """An empty :class:`Batch`, to which requests are added at any time; the models are its own until the block ends.
 
@@ -92,6 +98,8 @@ class Decoder:
             noise: random choices by row, in place of the requests' seeds.
             reuse: as for :meth:`stream`.
             chunk: the most tokens of new prompts that a step reads alongside texts that are being written.
+            tolerant: an error of one row ends this row only (:attr:`Batch.failed`), and an error of the drafter only costs
+                its drafts (:attr:`Batch.draft_errors`).
 
         Raises:
             ConfigError: the models are in use.
@@ -99,7 +107,7 @@ class Decoder:
         if not self._in_use.acquire(blocking=False):
             raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
         try:
-            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse, chunk=chunk)
+            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse, chunk=chunk, tolerant=tolerant)
         finally:
             self._in_use.release()
 
