@@ -29,6 +29,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.core.tree import DraftTree
 from draftwood.core.verifiers import VerifierName
 from draftwood.engine.methods import build
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.verify.sparse import verify
 
 SAMPLINGS: Final = {"all tokens": Sampling(), "top-k 50": Sampling(top_k=50), "top-p 0.95": Sampling(top_p=0.95)}
@@ -39,7 +40,7 @@ _ZIPF: Final = 1.5
 
 
 @final
-class MadeUpDraft:
+class MadeUpDraft(ReadsAtOnce):
     """A runner of one row without a network, which remembers what it said in a round."""
 
     max_length: int | None = None

@@ -18,7 +18,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
-from draftwood.runners.protocols import Runner
+from draftwood.runners.protocols import ReadsAtOnce, Runner
 from draftwood.runners.torch_runner import TorchRunner
 
 
@@ -167,7 +167,7 @@ def ancestors_of(parents, depth):
     return reach > 0
 
 
-class Bursts:
+class Bursts(ReadsAtOnce):
     """A :class:`draftwood.runners.protocols.BurstRunner` that makes a call of another runner for every token."""
 
     reads_source = False

@@ -218,8 +218,8 @@ def test_an_answer_that_fails_within_a_round_does_no_harm(talk: Any, monkeypatch
     pair, messages, wanted = talk
     inner, left = pair.target._forward, [after]
 
-    def fails(batch: Any) -> Any:
-        found = inner(batch)
+    def fails(*given: Any) -> Any:
+        found = inner(*given)
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
@@ -232,22 +232,17 @@ def test_an_answer_that_fails_within_a_round_does_no_harm(talk: Any, monkeypatch
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
 
 
-def test_a_second_chat_at_the_same_time_is_refused(talk: Any) -> None:
+def test_a_second_chat_at_the_same_time_waits_in_another_thread_and_is_refused_in_the_same(talk: Any) -> None:
     pair, messages, wanted = talk
     stream = pair.chat(messages, temperature=0, stream=True, **SHORT)
-    text, errors = next(stream).text, []
-
-    def other() -> None:
-        try:
-            pair.chat([user("me too")])
-        except ConfigError as error:
-            errors.append(str(error))
-
-    thread = Thread(target=other)
+    text, others = next(stream).text, []
+    thread = Thread(target=lambda: others.append(pair.chat(messages, temperature=0, **SHORT).text))
     thread.start()
-    thread.join()
-    assert "generating already" in errors[0]
+    with pytest.raises(ConfigError, match="generating already"):
+        pair.chat([user("me too")])
     assert text + "".join(piece.text for piece in stream) == wanted
+    thread.join()
+    assert others == [wanted]
 
 
 # ---- the prompt and the end ----

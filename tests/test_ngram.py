@@ -12,6 +12,7 @@ from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
 from tests.helpers import begin
@@ -50,7 +51,7 @@ def test_rows_that_stay_keep_their_sources():
     assert drafter.draft(torch.tensor([0]), sampler, CounterRng([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
 
 
-class Copying:
+class Copying(ReadsAtOnce):
     """A target that reads a source, and writes it down."""
 
     reads_source = True

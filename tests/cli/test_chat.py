@@ -311,11 +311,11 @@ def test_a_second_ctrl_c_stops_within_the_round_and_the_chat_goes_on(
 ) -> None:
     inner, left = TorchRunner._forward, [3]
 
-    def interrupted(runner: Any, batch: Any) -> Any:
+    def interrupted(runner: Any, *given: Any) -> Any:
         left[0] -= 1
         for _ in range(2 * (left[0] == 0)):
             signal.raise_signal(signal.SIGINT)
-        return inner(runner, batch)
+        return inner(runner, *given)
 
     monkeypatch.setattr("draftwood.cli.conversation._typed_lines", lambda: iter(["the fox ran", "/reset", "a dog"]))
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdin>", raising=False)

@@ -12,6 +12,7 @@ from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.counters import token_bases
 from draftwood.core.log_probs import LogProbs
 from draftwood.engine.decode import Decoder
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.verify.coupled import Coupled, follow
 
 EASE = 1.15
@@ -137,7 +138,7 @@ def _order(tree, row):
     return order + sorted(set(range(tree.size)) - set(order))
 
 
-class Sorted:
+class Sorted(ReadsAtOnce):
     """A drafter whose siblings are sorted."""
 
     def __init__(self, drafter):

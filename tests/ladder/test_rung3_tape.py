@@ -21,6 +21,7 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
@@ -187,7 +188,7 @@ def test_trees_of_chains_leave_plain_decodings_text(sampling):
 # ---- negative controls: each breaks one rule of the trade and must be seen ----
 
 
-class Wrapped:
+class Wrapped(ReadsAtOnce):
     """A drafter whose finished trees are tampered with."""
 
     def __init__(self, inner, tamper, draw=None):
@@ -265,7 +266,7 @@ def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
     assert total_variation(distribution, plain) > WRONG
 
 
-class Misplaced:
+class Misplaced(ReadsAtOnce):
     """A target runner that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
 
     reads_source = False

@@ -13,6 +13,7 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.seq2seq.layer_skip import with_layers
 from draftwood.runners.seq2seq.paths import PathRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
@@ -212,7 +213,7 @@ def test_a_model_with_layers_left_out_drafts_for_the_whole():
 def test_prompt_lookup_finds_what_the_source_holds():
     """A target that copies its source, as translation copies names and numbers."""
 
-    class Copies:
+    class Copies(ReadsAtOnce):
         reads_source, max_length, forward_seconds = True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 

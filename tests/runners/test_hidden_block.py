@@ -51,7 +51,7 @@ def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch
 
 def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
     """End a round whose tokens have these hidden states, of which the row's prompt is pending at first."""
-    runner._texts.ends = [runner._memory._end(row) for row in range(len(hidden))]
+    runner._texts.ends = [runner._memory.end(row) for row in range(len(hidden))]
     runner.commit([[] for _ in hidden], [[0] * len(h) for h in hidden], hidden)
 
 

@@ -16,7 +16,7 @@ from draftwood.core.settings import Sampling
 from draftwood.exactness.tape import total_variation
 from draftwood.runners import support
 from draftwood.runners.openvino import memory
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import ModelRunner, ReadsAtOnce
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin, decoder, tiny_gpt
 from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
@@ -52,7 +52,7 @@ def test_a_tree_is_scored_as_its_paths_in_every_round(kind):
     assert max(rows.round(), rows.round()) < CLOSE
 
 
-class Both:
+class Both(ReadsAtOnce):
     """Two runners with the same input."""
 
     def __init__(self, one, other):

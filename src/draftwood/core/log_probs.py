@@ -103,16 +103,17 @@ class LogProbs:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
         return self._scores if self._scores is not None else self.logp
 
-    def check_reached(self, paths: Sequence[Sequence[int]]) -> None:
-        """Raise the error of a dead end on one of these paths, which the texts now take.
+    def reached(self, paths: Sequence[Sequence[int]]) -> dict[int, Exception]:
+        """By row, the error of the first dead end on these paths, which the texts now take.
 
         Args:
-            paths: per row, nodes of the tree.
+            paths: per row, nodes of the tree without the root, where every path begins.
         """
+        found: dict[int, Exception] = {}
         for row, path in enumerate(paths if self.dead_ends else ()):
-            for node in path:
-                if (row, node) in self.dead_ends:
-                    raise self.dead_ends[row, node]
+            if dead := [node for node in (0, *path) if (row, node) in self.dead_ends]:
+                found[row] = self.dead_ends[row, dead[0]]
+        return found
 
     def dense(self) -> Float[Tensor, "row node vocab"]:
         """Log-probabilities over the whole vocabulary; -inf for impossible tokens."""

@@ -36,15 +36,12 @@ def processed(
 ) -> tuple[Float[Tensor, "node vocab"], dict[int, Exception]]:
     """Apply one row's processors to the scores at its nodes, level by level.
 
-    Processors are not called below a token that they, the model or the bias forbid, since no text gets there. Below the root
-    a processor may raise, or leave no token possible. That is an error only if the text gets there, which it may never do.
-    In both cases the scores stay as they are.
+    Processors are not called below a token that they, the model or the bias forbid, since no text gets there. A processor
+    may raise, or below the root leave no token possible. That is an error only if the text gets there, which it may never
+    do. In both cases the scores stay as they are.
 
     Returns:
-        The processed scores, and the errors of nodes below the root.
-
-    Raises:
-        Exception: whatever a processor raises at the root.
+        The processed scores, and the errors of nodes.
     """
     dead: dict[int, Exception] = {}
     out, above = scores.clone(), dict[tuple[int, ...], int]()  # above: the nodes one level up, by path
@@ -68,10 +65,8 @@ def processed(
 def _apply_to_level(
     processors: Sequence[Any], text: Sequence[int], group: Nodes, scores: Float[Tensor, "n vocab"]
 ) -> tuple[Float[Tensor, "n vocab"], dict[int, Exception]]:
-    """The processed scores at nodes of one level, and the errors of nodes that have none; an error at the root is raised."""
+    """The processed scores at nodes of one level, and the errors of nodes that have none."""
     ids: Int[Tensor, "n length"] = torch.tensor([[*text, *path] for _, path in group], device=scores.device)
-    if not group[0][1]:
-        return apply(processors, ids, scores), {}
     errors: dict[int, Exception] = {}
     try:
         new_scores = apply(processors, ids, scores)
@@ -84,6 +79,8 @@ def _apply_to_level(
                 errors[node] = error
                 parts.append(scores[i : i + 1])
         new_scores = torch.cat(parts)
+    if not group[0][1]:  # at the root, where the text is
+        return new_scores, errors
     impossible = (new_scores == -torch.inf).all(dim=-1)
     for i in impossible.nonzero().flatten().tolist():
         errors[group[i][0]] = NumericsError(_NOTHING_LEFT)

@@ -32,6 +32,12 @@ Prefixes: TypeAlias = Callable[[], Paths]
 LARGE: Final = 16384  # vocabularies of this size and above get sparse distributions
 
 
+def check_bias(sampling: Sampling, vocab: int) -> None:
+    """Raise a ConfigError if ``logit_bias`` names a token that the target does not know."""
+    if bad := [token for token in sampling.logit_bias or {} if not 0 <= token < vocab]:
+        raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {vocab - 1}")
+
+
 @final
 class Warper:
     """One :class:`Sampling` bound to texts that share it.
@@ -208,9 +214,8 @@ class Warper:
     def _bias(self, scores: Tensor) -> Tensor:
         key = scores.device, scores.dtype, scores.shape[-1]
         if key not in self._biases:
+            check_bias(self.sampling, self.vocab)
             given = self.sampling.logit_bias or {}
-            if bad := [token for token in given if not 0 <= token < self.vocab]:
-                raise ConfigError(f"logit_bias names token {bad[0]}: give tokens from 0 to {self.vocab - 1}")
             bias = scores.new_zeros(scores.shape[-1])
             bias[list(given)] = scores.new_tensor(list(given.values()))
             self._biases[key] = bias

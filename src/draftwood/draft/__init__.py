@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
@@ -13,6 +13,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
+from draftwood.runners.protocols import Prefix
 
 
 @runtime_checkable
@@ -47,6 +48,16 @@ class Drafter(Protocol):
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Append rows: prompts without their last token, and the encoder's inputs. Only between rounds."""
+        ...
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        """Read the beginning of a text that is added later, as :meth:`draftwood.runners.protocols.Runner.prefill` does."""
         ...
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:

@@ -26,7 +26,7 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.runners.protocols import BlockRunner
+from draftwood.runners.protocols import BlockRunner, Prefix
 
 
 @final
@@ -65,6 +65,15 @@ class BlockChain:
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.add(texts, sources)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        self.runner.prefill(text, prefix=prefix, hidden=hidden)
 
     def drop(self, rows: Sequence[int]) -> None:
         self.runner.drop(rows)

@@ -18,7 +18,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.expected_gain import ExpectedGain
-from draftwood.runners.protocols import Runner
+from draftwood.runners.protocols import Prefix, Runner
 
 
 @final
@@ -139,6 +139,15 @@ class LevelDrafter:
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.add(texts, sources)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        self.runner.prefill(text, prefix=prefix, hidden=hidden)
 
     def drop(self, rows: Sequence[int]) -> None:
         self.runner.drop(rows)

@@ -15,6 +15,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
+from draftwood.runners.protocols import ReadsAtOnce
 
 
 @cache
@@ -40,7 +41,7 @@ def root_alone(root: Int[Tensor, "row"], stop: str | None = None) -> DraftTree:
 
 
 @final
-class NoDraft:
+class NoDraft(ReadsAtOnce):
     """Always the root alone."""
 
     name = "ar"

@@ -15,6 +15,7 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.rows import remaining
 
 
@@ -33,7 +34,7 @@ class Proposer(Protocol):
 
 
 @final
-class ProposedChains:
+class ProposedChains(ReadsAtOnce):
     """Drafts a chain per row from a :class:`Proposer`. Its tokens are certain, so every verifier is exact for it.
 
     Args:

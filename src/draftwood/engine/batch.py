@@ -5,7 +5,7 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
-from itertools import islice
+from dataclasses import replace
 from time import perf_counter
 from typing import final
 
@@ -14,13 +14,19 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
+from draftwood.core.log_probs import LogProbs
 from draftwood.core.machine import torch_threads
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
+from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
+from draftwood.core.tree import DraftTree
+from draftwood.draft.tolerant import TolerantDrafter
 from draftwood.engine import logprobs
+from draftwood.engine.faults import distributions, sampler_of, tolerant_distributions
 from draftwood.engine.parts import Parts, Row
+from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
 from draftwood.verify.sparse import verify
 
@@ -36,13 +42,32 @@ class Batch:
         most: the most rows of a round; further requests wait until a row ends. None for no limit.
         noise: the source of random choices, row by row in the order of requests; by default the requests' seeds.
         reuse: the memory of a single text serves the next one, as far as both begin alike.
+        chunk: the most tokens of new prompts that a step reads alongside rows that write.
+        tolerant: an error of one row ends this row only, and an error of the drafter only costs its drafts.
+
+    Attributes:
+        failed: by number, the rows that ended with an error in the last step; always empty unless ``tolerant``.
     """
 
-    def __init__(self, parts: Parts, *, most: int | None = None, noise: Rng | None = None, reuse: bool = False) -> None:
-        self.parts = parts
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        most: int | None = None,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        chunk: int = CHUNK,
+        tolerant: bool = False,
+    ) -> None:
+        if chunk < 1:
+            raise ConfigError(f"chunk is {chunk}: give the number of prompt tokens that a step may read, 1 or more")
+        self._tolerant = TolerantDrafter(parts.drafter) if tolerant else None
+        self.parts = parts = parts if self._tolerant is None else replace(parts, drafter=self._tolerant)
+        self.failed: dict[int, Exception] = {}
+        self._draft_nan = 0
         self._most = most
         self._source = noise
-        self._reuse = reuse
+        self._prompts = Prompts(parts, chunk, reuse=reuse)
         self._next = 0  # number of the next request
         self._waiting: dict[int, Row] = {}  # by number, the first come first
         self._rows: list[Row] = []
@@ -55,11 +80,11 @@ class Batch:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for a row to end."""
+        """Number of requests that wait for a row to end, or whose prompts are not read yet."""
         return len(self._waiting)
 
     def add(self, request: Request, sampling: Sampling, *, method: str | None = None) -> int:
-        """Take a request; it joins before the next round, or waits for a row to end. Returns the row's number.
+        """Take a request; it joins between two rounds, when its prompt is read. Returns the row's number.
 
         Args:
             request: the text.
@@ -73,6 +98,11 @@ class Batch:
         self._waiting[row.number] = row
         self._next += 1
         return row.number
+
+    @property
+    def draft_errors(self) -> int:
+        """How often the drafter raised or had scores that are NaN, while the texts went on; 0 unless ``tolerant``."""
+        return self._draft_nan + (0 if self._tolerant is None else self._tolerant.errors)
 
     def stats(self, number: int) -> Stats:
         """The statistics of an unfinished row, an object that is updated after every round.
@@ -99,38 +129,34 @@ class Batch:
         self._keep([i for i, row in enumerate(self._rows) if row.number != number])
 
     def step(self) -> list[Piece]:
-        """One round: a piece for every row that takes part in it; none without any row.
+        """One round: a piece for every row that takes part in it and has not :attr:`failed`; none without any row.
 
         Raises:
-            NumericsError: scores that are NaN. The batch is then unusable, as after any other error of a round.
+            NumericsError: scores that are NaN, unless ``tolerant``. After an error of a round the batch is unusable.
         """
-        clock = Clock()
+        clock, self.failed = Clock(), {}
         self._join(clock)
         if not (rows := self._rows):
             return []
         with torch_threads(self.parts.threads):
             this_round = self._round(clock)
-            pieces = [_take(row, i, this_round) for i, row in enumerate(rows)]
+            pieces = [piece for i, row in enumerate(rows) if (piece := self._take(row, i, this_round)) is not None]
             for part in (self.parts.target, self.parts.drafter):
                 part.commit(this_round)
-        self._keep([i for i, row in enumerate(rows) if row.output.finish_reason is None])
+        self._keep([i for i, row in enumerate(rows) if row.output.finish_reason is None and row.number not in self.failed])
         _count(rows, pieces, this_round, clock.stop())
         return pieces
 
     def _join(self, clock: Clock) -> None:
-        """Give both models the texts of new rows; the clock of the round includes the encoder's seconds."""
-        room = len(self._waiting) if self._most is None else self._most - len(self._rows)
-        new = [self._waiting.pop(number) for number in list(islice(self._waiting, max(0, room)))]
-        if not new:
-            return
-        for stage, part in (("target", self.parts.target), ("draft", self.parts.drafter)):
-            before = part.forward_seconds
-            if not self._rows:
-                part.clear(keep=self._reuse)
-            part.add([row.read for row in new], [row.request.source for row in new])
-            clock.claim(stage, part.forward_seconds - before)
-        self._rows = [*self._rows, *new]
-        self._sampler = self._noise = None
+        """Give both models the prompts of new rows."""
+        coming = list(self._waiting.values())
+        if self._most is not None:
+            coming = coming[: max(0, self._most - len(self._rows))]
+        if coming and (new := self._prompts.join(coming, self._rows, clock)):
+            for row in new:
+                del self._waiting[row.number]
+            self._rows = [*self._rows, *new]
+            self._sampler = self._noise = None
 
     def _keep(self, stay: list[int]) -> None:
         """Go on with these rows only."""
@@ -147,16 +173,7 @@ class Batch:
         """The settings and the random choices of the present rows."""
         if self._sampler is None or self._noise is None:
             rows, runner = self._rows, self.parts.target.runner
-            self._sampler = Sampler(
-                [row.sampling for row in rows],
-                [row.output.tokens for row in rows],
-                [row.output.prompt_length for row in rows],
-                runner.vocab_size,
-                [row.output.stops for row in rows],
-                [row.number for row in rows],
-                runner.device,
-                [row.constraint for row in rows],
-            )
+            self._sampler = sampler_of(rows, runner.vocab_size, runner.device)
             if self._source is not None:
                 self._noise = self._source.select([row.number for row in rows])
             else:
@@ -179,17 +196,42 @@ class Batch:
             before = target.forward_seconds
             scores = target.score(tree)
             clock.claim("target", target.forward_seconds - before)
-            matches = verifier.reads == "argmax"
-            certain = matches or not verifier.greedy_only
-            target_log_probs = own.target(scores.logits, tree.prefixes, certain=certain, scores=matches)
+            target_log_probs, errors = self._distributions(own, scores, tree)
             began = perf_counter()
             verdict = verify(verifier, tree, target_log_probs, rng)
-            target_log_probs.check_reached(verdict.paths)
+            for i, error in (target_log_probs.reached(verdict.paths) | errors).items():
+                self._fail(self._rows[i], error)
             clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
 
+    def _distributions(self, sampler: Sampler, scores: Scores, tree: DraftTree) -> tuple[LogProbs, dict[int, Exception]]:
+        """The target's distributions, and the errors of rows that have none."""
+        try:
+            return distributions(sampler, scores.logits, tree.prefixes, self.parts.verifier), {}
+        except Exception:
+            if self._tolerant is None:
+                raise
+        found, errors = tolerant_distributions(self._rows, scores.logits, tree, self.parts.verifier)
+        self._draft_nan += not errors
+        return found, errors
 
-def _take(row: Row, index: int, this_round: Round) -> Piece:
+    def _take(self, row: Row, index: int, this_round: Round) -> Piece | None:
+        """The row's piece; None if the row has failed."""
+        if row.number in self.failed:
+            return None
+        try:
+            return _piece(row, index, this_round)
+        except Exception as error:
+            self._fail(row, error)
+            return None
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        if self._tolerant is None:
+            raise error
+        self.failed[row.number] = error
+
+
+def _piece(row: Row, index: int, this_round: Round) -> Piece:
     count, text = row.output.take(this_round.tokens[index])
     tokens = list(row.output.tokens[len(row.output.tokens) - count :])
     return Piece(
@@ -207,8 +249,9 @@ def _take(row: Row, index: int, this_round: Round) -> Piece:
 def _count(rows: list[Row], pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
     """Update the statistics. The rows share a round's seconds equally, so that their sum is the total."""
     means, drafted = this_round.verdict.expected, this_round.tree.drafted
-    for i, (row, piece) in enumerate(zip(rows, pieces, strict=True)):
-        stats = row.stats
+    for piece in pieces:
+        i = piece.round_row
+        stats = rows[i].stats
         if means is not None:
             stats.expected = (stats.expected or 0.0) + means[i]
         stats.accepted[len(this_round.paths[i])] += 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from threading import Lock
 from typing import Any, final
 
 from draftwood.core.constraint import Grammars
-from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.errors import PairingError
 from draftwood.core.machine import threads_alongside
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
@@ -17,7 +16,9 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
+from draftwood.engine.in_use import InUse
 from draftwood.engine.parts import Parts
+from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.target import Target
 from draftwood.runners.protocols import Runner
@@ -49,7 +50,7 @@ class Decoder:
         *,
         tokenizer: Any = None,
         eos: Sequence[int] = (),
-        in_use: Lock | None = None,
+        in_use: InUse | None = None,
         grammars: Grammars | None = None,
     ) -> None:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
@@ -65,7 +66,7 @@ class Decoder:
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
         self._threads = threads_alongside(target)
-        self._in_use = in_use or Lock()
+        self._in_use = in_use or InUse()
         self._grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
 
     @property
@@ -86,21 +87,33 @@ class Decoder:
         )
 
     @contextmanager
-    def batch(self, *, rows: int | None = None, noise: Rng | None = None, reuse: bool = False) -> Iterator[Batch]:
+    def batch(
+        self,
+        *,
+        rows: int | None = None,
+        noise: Rng | None = None,
+        reuse: bool = False,
+        chunk: int = CHUNK,
+        tolerant: bool = False,
+    ) -> Iterator[Batch]:
         """An empty :class:`Batch`, to which requests are added at any time; the models are its own until the block ends.
+
+        Another thread that uses the same models is waited for.
 
         Args:
             rows: the most texts that are written at the same time; further ones wait. None for no limit.
             noise: random choices by row, in place of the requests' seeds.
             reuse: as for :meth:`stream`.
+            chunk: the most tokens of new prompts that a step reads alongside texts that are being written.
+            tolerant: an error of one row ends this row only (:attr:`Batch.failed`), and an error of the drafter only costs
+                its drafts (:attr:`Batch.draft_errors`).
 
         Raises:
-            ConfigError: the models are in use.
+            ConfigError: this thread uses the models already.
         """
-        if not self._in_use.acquire(blocking=False):
-            raise ConfigError("these models are generating already: finish or close that stream first, or load another pair")
+        self._in_use.acquire()
         try:
-            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse)
+            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse, chunk=chunk, tolerant=tolerant)
         finally:
             self._in_use.release()
 
@@ -120,7 +133,8 @@ class Decoder:
         With ``rows`` so many texts are written at a time, and the next request takes the place of a text that ends.
 
         Raises:
-            ConfigError: an empty prompt, unknown tokens, models in use, a logits processor that depends on other rows.
+            ConfigError: an empty prompt, unknown tokens, models that this thread uses already, a logits processor that
+                depends on other rows.
             CacheError: a prompt that fills the models' context.
             NumericsError: scores that are NaN.
         """

@@ -14,6 +14,7 @@ from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
+from draftwood.engine.in_use import InUse
 from draftwood.engine.methods import build, resolve
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.unpadded import Unpadded, unpadded
@@ -28,6 +29,9 @@ class Decoders:
         target, draft: runners of both models.
         tokenizer, eos: as for :class:`Decoder`.
         known: what adaptive methods know from the start, as :attr:`learnt`.
+
+    Attributes:
+        in_use: the lock around the models of all decoders.
     """
 
     def __init__(
@@ -43,7 +47,8 @@ class Decoders:
         self._draft = draft
         self._tokenizer = tokenizer
         self._eos = eos
-        self._in_use = Lock()
+        self.in_use = InUse()
+        self._building = Lock()
         self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self._known = dict(known or {})
@@ -63,19 +68,20 @@ class Decoders:
     def of(self, method: Method, *, greedy: bool) -> Decoder:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""
         key = method, greedy
-        if key not in self._built:
-            name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
-            if name not in self._controllers:
-                self._controllers[name] = Controllers(known=self._known.get(name))
-            self._built[key] = build(method, self._draft, greedy=greedy, controllers=self._controllers[name])
-        drafter, verifier = self._built[key]
+        with self._building:
+            if key not in self._built:
+                name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
+                if name not in self._controllers:
+                    self._controllers[name] = Controllers(known=self._known.get(name))
+                self._built[key] = build(method, self._draft, greedy=greedy, controllers=self._controllers[name])
+            drafter, verifier = self._built[key]
         return Decoder(
             self._target,
             drafter,
             verifier,
             tokenizer=self._tokenizer,
             eos=self._eos,
-            in_use=self._in_use,
+            in_use=self.in_use,
             grammars=self._grammars,
         )
 

@@ -11,6 +11,7 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
+from draftwood.core.warping import check_bias
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.output import RowOutput
@@ -95,6 +96,7 @@ class Parts:
         """
         self.check(sampling)
         self._check_logprobs(number, request)
+        check_bias(sampling, self.target.runner.vocab_size)
         own = self.drafter.name
         if method not in (None, own, PLAIN):
             raise ConfigError(

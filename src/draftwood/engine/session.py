@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, overload
@@ -30,8 +30,10 @@ from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
+from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.requests import Piece, Request, Result
+from draftwood.engine.workers import in_worker
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import eos_of
 from draftwood.loading.profile import Profile, ProfileKey
@@ -126,7 +128,7 @@ class Session(ABC):
         return self._decoders.resolve(wanted, greedy=temperature == 0)
 
     def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
-        """A decoder for token ids at a temperature, as :meth:`method`; the models serve one stream at a time.
+        """A decoder for token ids at a temperature, as :meth:`method`; other threads wait while one uses the models.
 
         Decoders of the same method share a drafter and its estimates.
         """
@@ -198,8 +200,8 @@ class Session(ABC):
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         grammar: Grammar | None = None,
         repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Iterator[Piece]:  # fmt: skip
-        """One text, round by round; arguments as for :meth:`generate`.
+    ) -> Generator[Piece]:  # fmt: skip
+        """One text, round by round; arguments as for :meth:`generate`. :meth:`astream` is the same for ``async for``.
 
         Raises:
             ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
@@ -212,6 +214,13 @@ class Session(ABC):
         requests = self.requests([prompt], wanted, [seed], logprobs)
         rounds = self.decoder(method, temperature=own.temperature).stream(requests, own)
         return (piece for pieces in rounds for piece in pieces)
+
+    astream = in_worker(stream)
+
+    @property
+    def in_use(self) -> InUse:
+        """The lock around the models: calls of several threads wait for one another."""
+        return self._decoders.in_use
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str

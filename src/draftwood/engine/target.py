@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from jaxtyping import Float
+from torch import Tensor
+
 from draftwood.core.rounds import Round
 from draftwood.core.scores import Scores
 from draftwood.core.tree import DraftTree
-from draftwood.runners.protocols import Runner
+from draftwood.runners.protocols import Prefix, Runner
 
 
 @final
@@ -29,6 +32,10 @@ class Target:
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         """Append rows: prompts without their last token, and the encoder's inputs."""
         self.runner.add(texts, sources)
+
+    def prefill(self, text: Sequence[int], *, prefix: Prefix | None = None) -> Float[Tensor, "_token width"] | None:
+        """Read the beginning of a text that is added later; as :meth:`draftwood.runners.protocols.Runner.prefill`."""
+        return self.runner.prefill(text, prefix=prefix)
 
     def score(self, tree: DraftTree) -> Scores:
         """Scores at every node; a row's first round also reads its prompt."""

@@ -114,3 +114,27 @@ class TreeCache(Cache):  # type: ignore[misc]
         if self.keys is not None and self.values is not None:
             stay = torch.tensor(remaining_rows(self.keys.shape[1], rows), dtype=torch.long, device=self.keys.device)
             self.keys, self.values = self.keys.index_select(1, stay), self.values.index_select(1, stay)
+
+    @torch.inference_mode()
+    def begin(self, other: TreeCache, row: int, length: int) -> None:
+        """Replace all rows by one, with the first ``length`` slots of a row of another cache."""
+        self.clear()
+        self.reserve(length)
+        if length and other.keys is not None and other.values is not None:
+            self.keys, self.values = (self._grown(part[:, row : row + 1, :, :length]) for part in (other.keys, other.values))
+
+    @torch.inference_mode()
+    def join(self, other: TreeCache, rows: int) -> None:
+        """Append the only row of another cache, which is then empty, to these ``rows`` rows."""
+        self.reserve(other.capacity)
+        other.reserve(self.capacity)
+        if other.keys is None or other.values is None:  # without tokens
+            self.add(1)
+            return
+        if self.keys is None or self.values is None:  # nothing was read in these rows
+            self.keys, self.values = (
+                part.new_zeros(part.shape[0], rows, *part.shape[2:]) for part in (other.keys, other.values)
+            )
+        self.keys = torch.cat([self.keys, other.keys], dim=1)
+        self.values = torch.cat([self.values, other.values], dim=1)
+        other.clear()

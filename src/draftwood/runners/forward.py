@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +28,12 @@ class KVCache(Protocol):
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
+
+    def begin(self, other: Any, row: int, length: int) -> None:
+        """Replace all rows by one, with the first ``length`` tokens of a row of another cache of the same model."""
+
+    def join(self, other: Any, rows: int) -> None:
+        """Append the only row of another cache, which is then empty, to these ``rows`` rows."""
 
 
 class ForwardBatch(NamedTuple):

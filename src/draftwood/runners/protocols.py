@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.scores import Scores
+
+
+class Prefix(NamedTuple):
+    """The beginning that a new text shares with a present row: its first ``length`` tokens."""
+
+    row: int
+    length: int
 
 
 @runtime_checkable
@@ -63,6 +70,27 @@ class Runner(Protocol):
             CacheError: a source does not fit the encoder. No row is added then.
         """
 
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> Float[Tensor, "_token width"] | None:
+        """Read the beginning of a text that is added later, alongside the rows; also in several calls, each with more of it.
+
+        An :meth:`add` of this text alone then reads the rest. Another text replaces it, and :meth:`clear` without ``keep``
+        forgets it. A runner may ignore this, and read the whole text as any other.
+
+        Args:
+            text: all of the text up to where it is read.
+            prefix: a row with the same beginning, whose memory is copied; the first call of a text uses it.
+            hidden: the target's hidden states of the last tokens of ``text``, for drafters that read them.
+
+        Returns:
+            The hidden states of the tokens that were read and not copied; None without hidden layers.
+        """
+
     def extend(
         self,
         tokens: Int[Tensor, "row node"],
@@ -94,6 +122,19 @@ class Runner(Protocol):
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows. The others keep their order and are renumbered."""
+
+
+class ReadsAtOnce:
+    """For runners and drafters that read a text at once when it joins, or need not read it."""
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        """Nothing is read before its row is added."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -88,6 +89,34 @@ class SlotTable:
         self._pending += [list(text[kept:]) for text in texts]
         self._begin_round()
 
+    def another(self, cache: KVCache) -> SlotTable:
+        """A table without rows, with the same settings and another cache."""
+        found = copy.copy(self)
+        found.cache, found._cached, found._pending, found._history = cache, [], [], History()
+        found._begin_round()
+        return found
+
+    def begin(self, other: SlotTable, row: int, length: int) -> int:
+        """Replace all rows by one, with up to ``length`` cached tokens of a row of another table; returns their number."""
+        length = min(length, other._cached[row])
+        self._history.clear()
+        self.cache.begin(other.cache, row, length)
+        self._cached, self._pending = [length], [[]]
+        self._begin_round()
+        return length
+
+    def join(self, other: SlotTable, pending: Sequence[int]) -> None:
+        """Append the only row of another table, which is then empty, and tokens that are read later."""
+        self._history.clear()
+        if not len(self):
+            self.cache.clear()
+        self.cache.join(other.cache, len(self))
+        self._cached += other._cached
+        self._pending += [list(pending)]
+        other._cached, other._pending = [], []
+        for table in (self, other):
+            table._begin_round()
+
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
         self.cache.drop(rows)
@@ -172,7 +201,7 @@ class SlotTable:
 
     def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
         """End the round: per row, append ``nodes`` to the text in this order, then the tokens ``pending``."""
-        if self._round.nodes == 0:  # nothing was scored in this round
+        if not self._round.positions:  # nothing was read in this round
             for waiting, tokens in zip(self._pending, pending, strict=True):
                 waiting.extend(tokens)
             self._begin_round()

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound
-from draftwood.runners.protocols import Runner
+from draftwood.runners.protocols import ReadsAtOnce, Runner
 from draftwood.runners.rows import remaining_rows
 
 
 @final
-class TableRunner:
+class TableRunner(ReadsAtOnce):
     """The runner of a Markov chain of order ``table.dim() - 1``, for tests and teaching.
 
     Args:
@@ -79,7 +79,7 @@ class TableRunner:
 
 
 @final
-class BlockTableRunner:
+class BlockTableRunner(ReadsAtOnce):
     """A :class:`draftwood.runners.protocols.BlockRunner` whose block depends on the root alone; for tests and teaching.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -15,6 +16,8 @@ from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.context import context, layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
+from draftwood.runners.prefill import Forward, Prefill
+from draftwood.runners.protocols import Prefix
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
 from draftwood.runners.window_check import used_window
@@ -54,6 +57,7 @@ class TorchRunner:
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._cache = TreeCache(layers)
         self._rows = SlotTable(self._cache, model.dtype, self.device, self.max_length, window=used_window(model))
+        self._prefill = Prefill(self._rows, self._reader)
         if check:
             check_tree_forward(self)
 
@@ -67,9 +71,23 @@ class TorchRunner:
 
     def clear(self, *, keep: bool = False) -> None:
         self._rows.clear(keep=keep)
+        self._prefill.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._rows.add(texts)
+        self._prefill.add(texts)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> Float[Tensor, "_token width"] | None:
+        return self._prefill.read(text, prefix)
+
+    def _reader(self) -> tuple[SlotTable, Forward]:
+        cache = TreeCache(self._cache.layer_count)
+        return self._rows.another(cache), partial(self._forward, cache=cache)
 
     def drop(self, rows: Sequence[int]) -> None:
         self._rows.drop(rows)
@@ -81,7 +99,7 @@ class TorchRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
         self._limits.check(self._rows.longest_text)
-        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        outputs = [self._forward(batch, self._cache) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
     def commit(
@@ -92,8 +110,8 @@ class TorchRunner:
     ) -> None:
         self._rows.commit(nodes, pending)
 
-    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
-        self._cache.place(batch)
+    def _forward(self, batch: ForwardBatch, cache: TreeCache) -> ForwardOutput:
+        cache.place(batch)
         only = {"logits_to_keep": batch.keep} if self._can_keep else {}
         states = {"output_hidden_states": True} if self.hidden_layers else {}
         start = perf_counter()
@@ -102,7 +120,7 @@ class TorchRunner:
                 input_ids=self._limits.clamp(batch.tokens),
                 position_ids=batch.positions,
                 attention_mask=mask_argument(batch.mask, batch.sliding),
-                past_key_values=self._cache,
+                past_key_values=cache,
                 use_cache=True,
                 **only,
                 **states,

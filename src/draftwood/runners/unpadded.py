@@ -11,7 +11,7 @@ from torch import Tensor
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
-from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.runners.protocols import BlockRunner, ReadsAtOnce, Runner
 
 
 def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
@@ -22,7 +22,7 @@ def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
     return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else Unpadded(runner, padding)
 
 
-class Unpadded:
+class Unpadded(ReadsAtOnce):
     """The result of :func:`unpadded`. Its inner runner can be replaced by another one of the same kind."""
 
     reads_source = False

@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
@@ -37,6 +37,7 @@ from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import root_alone
+from draftwood.runners.protocols import Prefix
 
 
 @final
@@ -95,6 +96,15 @@ class BestFirstDrafter:
         if self.lookup is not None:
             self.lookup.add(texts, sources)
         self._first = self._behind = True
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        self.grower.runner.prefill(text, prefix=prefix, hidden=hidden)
 
     def drop(self, rows: Sequence[int]) -> None:
         self.grower.runner.drop(rows)

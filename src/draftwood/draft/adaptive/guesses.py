@@ -22,10 +22,11 @@ from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.lookup import Guess, PromptLookup
 from draftwood.draft.adaptive.tensors import tree_tensors
 from draftwood.draft.none import root_alone
+from draftwood.runners.protocols import ReadsAtOnce
 
 
 @final
-class GuessDrafter:
+class GuessDrafter(ReadsAtOnce):
     """Drafts a guessed chain per row where a budget allows it.
 
     The chains depend on the texts and on past rounds alone, so every verifier is exact for them.

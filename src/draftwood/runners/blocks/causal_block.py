@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import ModelRunner, Prefix
 
 
 @final
@@ -69,6 +69,15 @@ class CausalBlockRunner:
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         self.runner.add(texts)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> Float[Tensor, "_token width"] | None:
+        return self.runner.prefill(text, prefix=prefix)
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
         self._round.begin(root, count, self.block)

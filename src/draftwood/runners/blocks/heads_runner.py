@@ -15,11 +15,12 @@ from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.pairing import known_hidden
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.rows import remaining
 
 
 @final
-class HeadsRunner:
+class HeadsRunner(ReadsAtOnce):
     """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`HeadsDrafter`.
 
     Before its first commit a row has no state. Its scores are then -inf, so nothing is drafted.

@@ -18,11 +18,12 @@ from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.rows import remaining
 
 
 @final
-class MaskedBlockRunner:
+class MaskedBlockRunner(ReadsAtOnce):
     """A :class:`draftwood.runners.protocols.BlockRunner` of a :class:`MaskedBlockDrafter`.
 
     Every round reads the whole text again, because every position sees every other. Everything that depends on the source

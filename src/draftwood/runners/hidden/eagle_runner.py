@@ -13,9 +13,11 @@ from torch import Tensor
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
+from draftwood.runners.hidden.eagle_prefill import EaglePrefill
 from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.pairing import known_hidden
+from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import remaining
 from draftwood.runners.slots import SlotTable
 
@@ -40,17 +42,22 @@ class Eagle3Runner:
 
     def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
         self.model = drafter
-        self.device = drafter.device
         self.forward_seconds = 0.0
         self.network = EaglePass(drafter, target)
         self._head = drafter.head(target)
         self._tokens = proposed(drafter.draft_tokens, self.vocab_size)
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
+        self._prefill = EaglePrefill(drafter, self.network, self._slots)
         self._rows: list[EagleText] = []
         self._single = False  # the row was added alone, so its entries can be kept
         self._kept: list[EagleText] = []
         self._nodes = _Nodes()
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
 
     @property
     def vocab_size(self) -> int:
@@ -60,8 +67,15 @@ class Eagle3Runner:
         self._kept = self._rows if keep and self._single and not self._nodes.tokens else []
         self._slots.clear(keep=bool(self._kept))
         self._rows, self._nodes = [], _Nodes()
+        if not keep:
+            self._prefill.clear()
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        if not self._rows and not self._kept:
+            self._slots.clear()
+        if (read := self._prefill.join(texts)) is not None:
+            self._rows, self._kept, self._single = [*self._rows, read], [], False
+            return
         if self._kept and len(texts) == 1:
             self._rows, self._kept = self._kept, []
             self._rows[0].go_on(texts[0])
@@ -71,6 +85,18 @@ class Eagle3Runner:
             self._rows += map(EagleText, texts)
         self._single = len(self._rows) == 1
         self._slots.add([row.entries for row in self._rows[len(self._rows) - len(texts) :]])
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        start = perf_counter()
+        with torch.inference_mode():
+            self._prefill.read(text, hidden, self._rows, prefix)
+        self.forward_seconds += perf_counter() - start
 
     def drop(self, rows: Sequence[int]) -> None:
         self._slots.drop(rows)

@@ -24,10 +24,12 @@ class EagleText:
         first: number of the first token with an entry.
         waiting: hidden states of the entries that are not in the cache.
         last: hidden states of the last known token, for the entry of the next one.
+        fresh: the row was read before it joined, and has had no round yet. As for any row, nothing is drafted in the first.
     """
 
     def __init__(self, text: Sequence[int]) -> None:
         self.text = list(text)
+        self.fresh = False
         self.begin(0)
 
     def begin(self, known: int) -> None:
@@ -39,7 +41,7 @@ class EagleText:
     @property
     def ready(self) -> bool:
         """Whether the root's entry can be made."""
-        return self.last is not None and self.known == len(self.text)
+        return self.last is not None and self.known == len(self.text) and not self.fresh
 
     @property
     def entries(self) -> list[int]:
@@ -63,6 +65,13 @@ class EagleText:
         else:
             self.known = common
 
+    def copied(self, text: Sequence[int]) -> EagleText:
+        """Another row, which begins like this one: what is known of the common beginning."""
+        found = EagleText(self.text)
+        found.known, found.first, found.waiting, found.last = self.known, self.first, list(self.waiting), self.last
+        found.go_on(text)
+        return found
+
     def misses(self, count: int) -> bool:
         """Whether hidden states of the last ``count`` tokens leave a gap: another drafter, or none, was in use."""
         return len(self.text) - count > self.known
@@ -73,8 +82,11 @@ class EagleText:
         Args:
             root_kept: the cache has the entry of the token after the last known one.
         """
+        self.fresh = False
         start = len(self.text) - len(hidden)
-        hidden, start = hidden[max(0, self.known - start) :], max(start, self.known)
+        if (again := self.known - start) > 0:  # the last ones that are known already
+            self.last = None if self.last is None else hidden[again - 1 : again]
+            hidden, start = hidden[again:], self.known
         if not len(hidden):
             return []
         entry_of_root = [] if self.last is None or root_kept else [self.last]

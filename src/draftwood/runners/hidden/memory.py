@@ -44,6 +44,7 @@ class HiddenMemory:
         self.starts: list[int] = []  # position of the token in a row's first slot
         self.lengths: list[int] = []  # slots [0, length) of a row hold tokens
         self._unread: list[list[Tensor]] = []
+        self._fresh: list[bool] = []  # rows that were joined with a memory, until their first round ends
 
     def add(self, rows: int) -> None:
         """Append rows without text."""
@@ -52,13 +53,39 @@ class HiddenMemory:
         self.starts += [0] * rows
         self.lengths += [0] * rows
         self._unread += [[] for _ in range(rows)]
+        self._fresh += [False] * rows
+
+    def begin(self, other: HiddenMemory, row: int, length: int) -> None:
+        """Replace all rows by one, with what another memory knows of the first ``length`` tokens of a row's text."""
+        self.clear()
+        self.add(1)
+        if other.starts[row]:  # it does not know the first ones
+            return
+        read = min(length, other.lengths[row])
+        slots = max(1, -(-read // _STEP)) * _STEP
+        self.parts = self.parts.new_zeros(*self.parts.shape[:4], slots, self.parts.shape[5])
+        self.parts[:, :, 0, :, :read] = other.parts[:, :, row, :, :read]
+        self.lengths = [read]
+        if length > read and other._unread[row]:
+            self._unread = [[torch.cat(other._unread[row])[: length - read]]]
+
+    def join(self, other: HiddenMemory) -> None:
+        """Append the only row of another memory, which is then empty. It is known from its second round on, as any row."""
+        slots = max(self.parts.shape[4], other.parts.shape[4])
+        wide = [torch.nn.functional.pad(part, (0, 0, 0, slots - part.shape[4])) for part in (self.parts, other.parts)]
+        self.parts = torch.cat(wide, dim=2)
+        self.starts += other.starts
+        self.lengths += other.lengths
+        self._unread += other._unread
+        self._fresh.append(True)
+        other.clear()
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
         stay = remaining_rows(len(self.lengths), rows)
         self.parts = self.parts[:, :, stay]
         self.starts, self.lengths = remaining(self.starts, rows), remaining(self.lengths, rows)
-        self._unread = remaining(self._unread, rows)
+        self._unread, self._fresh = remaining(self._unread, rows), remaining(self._fresh, rows)
 
     def cut(self, end: int) -> None:
         """Keep the tokens before a position of the only row; those that were not read are forgotten."""
@@ -73,17 +100,20 @@ class HiddenMemory:
         for row, (new, end) in enumerate(zip(hidden, ends, strict=True)):
             if not len(new):
                 continue
-            if self._end(row) != end - len(new):
+            if self.end(row) != end - len(new):
                 self.starts[row], self.lengths[row], self._unread[row] = end - len(new), 0, []
             self._unread[row].append(new)
+        self._fresh = [False] * len(self._fresh)
 
-    def _end(self, row: int) -> int:
+    def end(self, row: int) -> int:
+        """Length of a row's text, read or not."""
         return self.starts[row] + self.lengths[row] + sum(map(len, self._unread[row]))
 
     @property
     def known(self) -> list[bool]:
         """Which rows have a text."""
-        return [length > 0 or bool(waiting) for length, waiting in zip(self.lengths, self._unread, strict=True)]
+        rows = zip(self.lengths, self._unread, self._fresh, strict=True)
+        return [(length > 0 or bool(waiting)) and not fresh for length, waiting, fresh in rows]
 
     def unread(self) -> Unread:
         """What the next pass reads: at least one token, which the mask hides where it is padding."""
@@ -98,7 +128,7 @@ class HiddenMemory:
 
     def ends(self) -> Int[Tensor, "row"]:
         """Length of each row's text, read or not: the position of its root."""
-        return torch.tensor([self._end(row) for row in range(len(self.lengths))], device=self._like.device)
+        return torch.tensor([self.end(row) for row in range(len(self.lengths))], device=self._like.device)
 
     def mask(self, new: int, block: int, *, causal: bool) -> Float[Tensor, "row 1 block seen"]:
         """Additive mask of a block over the memory, the new tokens and the block itself, causal or not."""

@@ -24,6 +24,7 @@ from draftwood.runners.hidden.network import (
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
 from draftwood.runners.hidden.texts import RowTexts
 from draftwood.runners.pairing import known_hidden
+from draftwood.runners.protocols import Prefix
 
 
 @final
@@ -57,7 +58,9 @@ class HiddenBlockRunner:
         self.network = ObservablePass(kind(HiddenPass(drafter, target)), drafter.embedding(target))
         shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
         kept = torch.float32 if engine == "openvino" else drafter.dtype
-        self._memory = HiddenMemory(shape, len(config.target_layers) * config.hidden_size, kept, self.device)
+        width = len(config.target_layers) * config.hidden_size
+        self._memory, self._ahead = (HiddenMemory(shape, width, kept, self.device) for _ in range(2))
+        self._ahead_text: list[int] = []  # whose hidden states ``_ahead`` holds
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
         self._texts = RowTexts()
         self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
@@ -69,16 +72,49 @@ class HiddenBlockRunner:
     def clear(self, *, keep: bool = False) -> None:
         if not self._texts.clear(keep=keep):
             self._memory.clear()
+        if not keep:
+            self._ahead.clear()
+            self._ahead_text = []
         self._scores = None
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
         first = not self._texts.ends
-        if kept := self._texts.add(texts):
+        kept = self._texts.add(texts)
+        read = len(self._ahead_text)
+        if read and len(texts) == 1 and list(texts[0][:read]) == self._ahead_text:
+            if first:
+                self._memory.clear()
+            self._memory.join(self._ahead)
+            self._ahead_text = []
+            return
+        if kept:
             self._memory.cut(kept)
             return
         if first:
             self._memory.clear()
         self._memory.add(len(texts))
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        start = perf_counter()
+        if not self._ahead_text or list(text[: len(self._ahead_text)]) != self._ahead_text:
+            self._ahead.clear()
+            if prefix is None:
+                self._ahead.add(1)
+            else:
+                self._ahead.begin(self._memory, *prefix)
+        self._ahead_text = list(text)
+        new = [] if hidden is None else hidden[max(0, self._ahead.end(0) - len(text) + len(hidden)) :]
+        if len(new):
+            self._ahead.append([new], [len(text)])
+            with torch.inference_mode():
+                self._pass(self._ahead, torch.tensor([text[-1]], device=self.device))  # for the memory alone
+        self.forward_seconds += perf_counter() - start
 
     def drop(self, rows: Sequence[int]) -> None:
         self._texts.drop(rows)
@@ -95,14 +131,13 @@ class HiddenBlockRunner:
         known = self._memory.known
         with torch.inference_mode():
             if self._scores is None and any(known):
-                self._scores = self._pass(tokens[:, 0])
+                self._scores = self._pass(self._memory, tokens[:, 0])
             logits = self._logits(tokens, depths, known)
         self.forward_seconds += perf_counter() - start
         return Scores(logits, tokens=self._tokens)
 
-    def _pass(self, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
+    def _pass(self, memory: HiddenMemory, root: Int[Tensor, "row"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
-        memory = self._memory
         new = memory.unread()
         mask = memory.mask(new.positions.shape[1], self.model.slots, causal=self.model.causal)
         out: PassOutput = self.network(

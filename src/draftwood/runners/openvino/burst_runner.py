@@ -17,7 +17,7 @@ from draftwood.core.scores import Scores
 from draftwood.runners.openvino.burst import BURST, READ, BurstNetwork
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import ModelRunner, Prefix
 from draftwood.runners.rows import common_length
 from draftwood.runners.support import TOLERANCE, score_difference, score_tree
 from draftwood.runners.windows import sliding_window
@@ -93,6 +93,17 @@ class OpenVinoBurstRunner:
             return
         self._hand_over()
         self.runner.add(texts)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> Float[Tensor, "_token width"] | None:
+        if self._texts is not None and not self._texts:  # it may be drafted in bursts
+            return None
+        return self.runner.prefill(text, prefix=prefix if self._texts is None else None)
 
     def drop(self, rows: Sequence[int]) -> None:
         if self._texts is None:

@@ -95,6 +95,59 @@ class GrowingMemory:
         self._live = [self._live[r] for r in stay]
         self._bias, self._positions = self._bias[stay], self._positions[stay]
 
+    def another(self, request: Any) -> GrowingMemory:
+        """A memory without rows for another request of the same graph."""
+        return GrowingMemory(request, self._spare, self._window)
+
+    def begin(self, other: GrowingMemory, row: int, length: int) -> None:
+        """Replace all rows by one, with the first ``length`` tokens of a row of another memory."""
+        self.clear()
+        self.add(1)
+        if length:
+            slots, own = other._seen(row)[:length], other._rows[row]
+            self._set_states(
+                {name: state.data[own : own + 1].take(slots, axis=2) for name, state in other._states().items()}
+            )
+            self._append_slots(length)
+            self._positions[0, :length] = other._positions[row, slots]
+            self._live = [length]
+
+    def join(self, other: GrowingMemory, rows: int) -> None:
+        """Append the only row of another memory, which is then empty, to these ``rows`` rows."""
+        slots, old = other._seen(0), self._slots
+        own, its = self._states(), other._states()
+        self._append_slots(max(0, len(slots) - old))
+        joined = {}
+        for name, state in its.items():
+            new = state.data[other._rows[0]].take(slots, axis=1)
+            joined[name] = out = np.zeros((rows + 1, new.shape[0], self._slots, new.shape[2]), np.float32)
+            if old:
+                out[:rows, :, :old] = own[name].data[self._rows]
+            out[rows, :, : len(slots)] = new
+        self._bias[:, old : self._slots] = -np.inf
+        self.add(1)
+        self._bias[rows, : len(slots)] = 0.0
+        self._positions[rows, : len(slots)] = other._positions[0, slots]
+        self._live[rows], self._rows = len(slots), list(range(rows + 1))
+        self._set_states(joined)
+        other.clear()
+
+    def _append_slots(self, count: int) -> None:
+        """Append slots of earlier rounds, which all rows see."""
+        self._make_room(count)
+        self._slots += count
+
+    def _seen(self, row: int) -> Int[np.ndarray, "token"]:
+        """The slots of a row's tokens, in their order."""
+        return np.flatnonzero(self._bias[row, : self._slots] == 0.0)
+
+    def _states(self) -> dict[str, Any]:
+        return {part.name: part.state for part in self._request.query_state()}
+
+    def _set_states(self, values: dict[str, np.ndarray]) -> None:
+        for part in self._request.query_state():
+            part.state = shared(torch.from_numpy(np.ascontiguousarray(values[part.name])))  # a copy
+
     def next_rows(self) -> list[int]:
         """The rows of the state that the next forward continues; assumes that it is then made."""
         rows, self._rows = self._rows, list(range(len(self._rows)))

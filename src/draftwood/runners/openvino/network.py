@@ -126,7 +126,7 @@ class OpenVinoNetwork(nn.Module):
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
 
     def another(self) -> OpenVinoNetwork:
-        """The same graph with another request."""
+        """The same graph with another request; hooks observe both."""
         found = copy.copy(self)
         found._compiled = self._compiled.another()
         found.request = found._compiled.request

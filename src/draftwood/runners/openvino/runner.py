@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -19,6 +20,8 @@ from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.store import stored_graph
+from draftwood.runners.prefill import Forward, Prefill
+from draftwood.runners.protocols import Prefix
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import (
     check_architecture,
@@ -89,6 +92,7 @@ class OpenVinoRunner:
         self.network = network
         self._memory = GrowingMemory(network.request, spare, used_window(self.model))
         self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
+        self._prefill = Prefill(self._rows, self._reader)
 
     def another(self) -> OpenVinoRunner:
         found = copy.copy(self)
@@ -108,9 +112,24 @@ class OpenVinoRunner:
 
     def clear(self, *, keep: bool = False) -> None:
         self._rows.clear(keep=keep)
+        self._prefill.clear(keep=keep)
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._rows.add(texts)
+        self._prefill.add(texts)
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> Float[Tensor, "_token width"] | None:
+        return self._prefill.read(text, prefix)
+
+    def _reader(self) -> tuple[SlotTable, Forward]:
+        network = self.network.another()
+        memory = self._memory.another(network.request)
+        return self._rows.another(memory), partial(self._forward, memory=memory, network=network)
 
     def drop(self, rows: Sequence[int]) -> None:
         self._rows.drop(rows)
@@ -122,7 +141,9 @@ class OpenVinoRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
         self._limits.check(self._rows.longest_text)
-        outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
+        outputs = [
+            self._forward(batch, self._memory, self.network) for batch in self._rows.batches(tokens, depths, ancestors)
+        ]
         return self._rows.scores(outputs, tokens.shape[1])
 
     def commit(
@@ -135,17 +156,17 @@ class OpenVinoRunner:
 
     def read(self, text: Sequence[int]) -> list[Float[np.ndarray, "1 head token width"]]:
         """The keys and values of this text, layer by layer. Replaces all rows; :meth:`clear` must come next."""
-        self.clear()
-        self.add([text])
+        self._rows.clear()
+        self._rows.add([text])
         for batch in self._rows.pending_batches():
-            self._forward(batch)
+            self._forward(batch, self._memory, self.network)
         return self._memory.contents()
 
-    def _forward(self, batch: ForwardBatch) -> ForwardOutput:
-        tokens, positions, mask, sliding = self._memory.inputs(batch)
-        rows = self._memory.next_rows()
+    def _forward(self, batch: ForwardBatch, memory: GrowingMemory, network: OpenVinoNetwork) -> ForwardOutput:
+        tokens, positions, mask, sliding = memory.inputs(batch)
+        rows = memory.next_rows()
         start = perf_counter()
-        output: ForwardOutput = self.network(
+        output: ForwardOutput = network(
             input_ids=self._limits.clamp(tokens),
             positions=positions,
             mask=mask,

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.rows import remaining
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import Encoded, SourceReader, check_encoder_decoder, longest_text, source_text_limits
@@ -42,7 +43,7 @@ def seq2seq_runner(
 
 
 @final
-class PathRunner:
+class PathRunner(ReadsAtOnce):
     """A runner of any encoder-decoder language model with a causal decoder, without a cache of the text.
 
     Each forward reads the text and the path to each leaf again, one line per leaf, padded on the right. This is slower than

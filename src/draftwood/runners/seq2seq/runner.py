@@ -14,6 +14,7 @@ from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
@@ -24,7 +25,7 @@ from draftwood.runners.support import check_evaluates
 
 
 @final
-class Seq2SeqRunner:
+class Seq2SeqRunner(ReadsAtOnce):
     """An encoder-decoder language model with a tree cache, on the model's device and dtype.
 
     Args:

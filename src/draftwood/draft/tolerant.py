@@ -1,0 +1,91 @@
+"""A drafter whose errors cost its drafts and not the texts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import final
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from draftwood.core.draws import Draw
+from draftwood.core.rng import RoundRng
+from draftwood.core.rounds import Round
+from draftwood.core.sampling import Sampler
+from draftwood.core.tree import DraftTree
+from draftwood.draft import Drafter
+from draftwood.draft.none import root_alone
+from draftwood.runners.protocols import Prefix
+
+_LOG = logging.getLogger(__name__)
+
+
+@final
+class TolerantDrafter:
+    """Drafts nothing from an error of another drafter on until :meth:`clear`: the texts go on by plain decoding.
+
+    Args:
+        drafter: the other drafter.
+
+    Attributes:
+        errors: number of errors so far.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._works = True
+        self.errors = 0
+
+    @property
+    def name(self) -> str:
+        return self._drafter.name
+
+    @property
+    def draw(self) -> Draw:
+        return self._drafter.draw
+
+    @property
+    def max_length(self) -> int | None:
+        return self._drafter.max_length
+
+    @property
+    def forward_seconds(self) -> float:
+        return self._drafter.forward_seconds
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if not self._works:
+            return
+        try:
+            call()
+        except Exception:
+            self._works = False
+            self.errors += 1
+            _LOG.warning("drafter %s failed; nothing is drafted until the batch is empty", self.name, exc_info=True)
+
+    def clear(self, *, keep: bool = False) -> None:
+        keep, self._works = keep and self._works, True
+        self._try(lambda: self._drafter.clear(keep=keep))
+
+    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+        self._try(lambda: self._drafter.add(texts, sources))
+
+    def prefill(
+        self,
+        text: Sequence[int],
+        *,
+        prefix: Prefix | None = None,
+        hidden: Float[Tensor, "_token width"] | None = None,
+    ) -> None:
+        self._try(lambda: self._drafter.prefill(text, prefix=prefix, hidden=hidden))
+
+    def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        found: list[DraftTree] = []
+        self._try(lambda: found.append(self._drafter.draft(root, sampler, rng, limits)))
+        return found[0] if found else root_alone(root, "the drafter failed")
+
+    def commit(self, this_round: Round) -> None:
+        self._try(lambda: self._drafter.commit(this_round))
+
+    def drop(self, rows: Sequence[int]) -> None:
+        self._try(lambda: self._drafter.drop(rows))

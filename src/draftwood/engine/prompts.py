@@ -1,0 +1,129 @@
+"""The prompts of new rows: short ones are read with a round, long ones in chunks alongside the rows that write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final, final
+
+import torch
+
+from draftwood.core.machine import torch_threads
+from draftwood.core.rounds import Clock
+from draftwood.engine.parts import Parts, Row
+from draftwood.runners.protocols import Prefix
+from draftwood.runners.rows import common_length
+
+CHUNK: Final = 256
+"""Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
+SHARED: Final = 32
+"""Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
+
+
+@final
+class Prompts:
+    """Gives both models the prompts of new rows, first come, first served.
+
+    Without rows that write, prompts are read at once, in the next round. With others a step reads at most a chunk, padding
+    included. A prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another
+    row is copied.
+
+    Args:
+        parts: the models.
+        chunk: prompt tokens of a step.
+        reuse: as for :class:`draftwood.engine.batch.Batch`.
+    """
+
+    def __init__(self, parts: Parts, chunk: int, *, reuse: bool) -> None:
+        self._parts = parts
+        self._chunk = chunk
+        self._reuse = reuse
+        self._current: Row | None = None  # the row whose prompt is read in part
+        self._done = 0  # tokens of it that were read
+        self._left: int | None = None  # tokens of this step; None for no limit
+
+    def join(self, coming: Sequence[Row], rows: Sequence[Row], clock: Clock) -> list[Row]:
+        """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
+        if not rows:
+            keep = self._reuse or any(row is self._current for row in coming)
+            for part in (self._parts.target, self._parts.drafter):
+                part.clear(keep=keep)
+        self._left = self._chunk if rows else None
+        now, whole, width = list(rows), list[Row](), 0
+        for i, row in enumerate(coming):
+            wider = max(width, len(row.read))
+            if self._joins_unread(row, [*now, *coming[i + 1 :]], wider * (len(now) + 1) - width * len(now)):
+                self._spend(wider * (len(now) + 1) - width * len(now))
+                width = wider
+                whole.append(row)
+            else:
+                self._add(whole, clock)
+                whole = []
+                if not self._read(row, now, clock):
+                    break
+                self._add([row], clock)
+                self._spend(width)
+            now.append(row)
+        self._add(whole, clock)
+        return now[len(rows) :]
+
+    def _joins_unread(self, row: Row, others: Sequence[Row], padded: int) -> bool:
+        """Whether the next round reads a prompt: it shares nothing, and adds few tokens to that round, padding included."""
+        if self._parts.target.runner.reads_source:
+            return True
+        if row is self._current or any(_alike(row.read, other.read) for other in others):
+            return False
+        return self._left is None or padded <= self._left
+
+    def _spend(self, tokens: int) -> None:
+        if self._left is not None:
+            self._left -= tokens
+
+    def _read(self, row: Row, rows: Sequence[Row], clock: Clock) -> bool:
+        """Read on in a prompt, as far as this step may; returns whether it is read."""
+        if self._left is not None and self._left <= 0:
+            return False
+        text, prefix = row.read, None
+        if row is not self._current:
+            prefix = _shared(text, rows)
+            self._current, self._done = row, 0 if prefix is None else prefix.length
+        end = len(text) if self._left is None else min(len(text), self._done + self._left)
+        self._prefill(text[:end], prefix, row.drafts or any(other.drafts for other in rows), clock)
+        self._spend(end - self._done)
+        self._done = end
+        if end == len(text):
+            self._current = None
+        return end == len(text)
+
+    def _prefill(self, text: list[int], prefix: Prefix | None, drafts: bool, clock: Clock) -> None:
+        target, drafter = self._parts.target, self._parts.drafter
+        # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
+        copied = None if prefix is None else prefix._replace(length=prefix.length - 1)
+        with torch.inference_mode(), torch_threads(self._parts.threads):
+            began = perf_counter()
+            hidden = target.prefill(text, prefix=copied)
+            read = perf_counter()
+            clock.claim("target", read - began)
+            if drafts:
+                drafter.prefill(text, prefix=prefix, hidden=hidden)
+                clock.claim("draft", perf_counter() - read)
+
+    def _add(self, rows: Sequence[Row], clock: Clock) -> None:
+        """Append rows to both models; the clock takes the encoder's seconds."""
+        if not rows:
+            return
+        for stage, part in (("target", self._parts.target), ("draft", self._parts.drafter)):
+            before = part.forward_seconds
+            part.add([row.read for row in rows], [row.request.source for row in rows])
+            clock.claim(stage, part.forward_seconds - before)
+
+
+def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two texts share a beginning that is worth a copy."""
+    return len(text) >= SHARED and text[:SHARED] == other[:SHARED]
+
+
+def _shared(text: list[int], rows: Sequence[Row]) -> Prefix | None:
+    """The longest beginning that a text shares with a row's; None if no row has one that is worth a copy."""
+    found = [Prefix(i, common_length(text, read)) for i, row in enumerate(rows) if _alike(text, read := row.read)]
+    return max(found, key=lambda prefix: prefix.length, default=None)

@@ -1,0 +1,254 @@
+"""Long prompts are read in chunks beside rows that write, and common beginnings once; no text changes by it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Sampling
+from draftwood.engine import prompts
+from draftwood.engine.decode import Decoder
+from draftwood.engine.requests import Request
+from draftwood.runners.cache import TreeCache
+from draftwood.runners.factory import make_runners
+from draftwood.runners.openvino.memory import GrowingMemory
+from tests.engine.test_batch import (
+    ON_TORCH,
+    SAMPLINGS,
+    VOCAB,
+    alone,
+    causal,
+    float32,
+    method_id,
+    together,
+)
+from tests.helpers import decoder, hidden_pair, published_pair
+from tests.runners.zoo import windowed
+
+CHUNK = 5
+
+
+@pytest.fixture(autouse=True)
+def short_beginnings_are_copied(monkeypatch):
+    monkeypatch.setattr(prompts, "SHARED", 4)
+
+
+def long_requests(seed: int, count: int = 6, vocab: int = VOCAB) -> list[tuple[Request, Sampling, str | None]]:
+    """Requests whose prompts take several chunks; some begin alike."""
+    rng = random.Random(seed)
+
+    def tokens(least: int, most: int) -> list[int]:
+        return [rng.randrange(2, vocab - 1) for _ in range(rng.randrange(least, most))]
+
+    beginning = tokens(9, 14)
+    return [
+        (
+            Request(
+                prompt=[*(beginning if rng.random() < 0.5 else ()), *tokens(1, 25)], seed=rng.randrange(1000),
+                limits=Limits(max_new_tokens=rng.randrange(3, 12)),
+            ),
+            rng.choice(SAMPLINGS),
+            "ar" if rng.random() < 0.2 else None,
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def check(engine: Decoder, given: Sequence[tuple[Request, Sampling, str | None]], *, seed: int = 0) -> None:
+    whole = [alone(engine, *one) for one in given]
+    with engine.batch(chunk=CHUNK) as batch:
+        texts, dropped = together(batch, list(given), seed)
+    for row, text in texts.items():
+        assert text == (whole[row][: len(text)] if row in dropped else whole[row]), (row, given[row])
+
+
+@pytest.mark.parametrize("method", ON_TORCH, ids=method_id)
+def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(method):
+    target, draft = causal("torch")
+    check(decoder(target, None if method[0] in ("ngram", "lookup") else draft, *method), long_requests(0))
+
+
+@pytest.mark.parametrize("method", [("rsd-s", "2x3", "traversal"), ("adaptive", None, "coupled")], ids=method_id)
+def test_on_openvino_too(method):
+    check(decoder(*causal("openvino"), *method), long_requests(1))
+
+
+def rounds(engine: Decoder, given: Sequence[Request], later: int) -> list[list[tuple[list[int], int, list[int]]]]:
+    """Per row and round: the tokens, how many were drafted, and the tree. The last requests come ``later`` rounds."""
+    found: list[list[tuple[list[int], int, list[int]]]] = [[] for _ in given]
+    with engine.batch(chunk=CHUNK) as batch:
+        for number, request in enumerate(given):
+            batch.add(request, Sampling())
+            for _ in range(later if number == 0 else 0):
+                note(found, batch.step())
+        while len(batch):
+            note(found, batch.step())
+    return found
+
+
+def note(found: list, pieces: Sequence[Any]) -> None:
+    for piece in pieces:
+        tree, at = piece.round.tree, piece.round_row
+        found[piece.row].append((piece.tokens, piece.drafted, tree.tokens[at][tree.valid[at]].tolist()))
+
+
+@pytest.mark.parametrize(("kind", "backend"), [
+    ("hidden", "torch"), ("hidden", "openvino"), ("eagle3", "torch"), ("dspark", "torch"),
+])  # fmt: skip
+def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    model = float32(VOCAB, 1)
+    target, draft = hidden_pair(model, backend) if kind == "hidden" else published_pair(model, kind, backend)
+    engine = decoder(target, draft, "rsd-s", "2x2", "recursive")
+    prompt = [2 + (7 * i * i) % 9 for i in range(23)]
+    limits = Limits(max_new_tokens=14)
+    given = [
+        Request(prompt=[*prompt[:cut], *end], seed=seed, limits=limits)
+        for seed, (cut, end) in enumerate([(9, [3]), (23, []), (17, [4, 5, 4, 6, 8, 3, 2, 4]), (23, [])])
+    ]
+    company = rounds(engine, given, later=3)
+    assert [rounds(engine, [request], later=0)[0] for request in given] == company
+    assert max(drafted for row in company for _, drafted, _ in row) > 0
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_chunks_and_copies_beyond_a_sliding_window(kind, backend):
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    target, draft, _ = make_runners(windowed(kind), windowed(kind, 1), backend=backend)
+    check(decoder(target, draft, "chain", "2", "recursive"), long_requests(1, vocab=20))
+
+
+# ---- what is read ----
+
+
+def request(prompt: Sequence[int], length: int = 30, **settings: Any) -> Request:
+    return Request(prompt=prompt, limits=Limits(max_new_tokens=length), **settings)
+
+
+def prompt_of(length: int, step: int = 1) -> list[int]:
+    return [2 + step * i * i % 9 for i in range(length)]
+
+
+@contextmanager
+def forwards(runner: Any):
+    """The shapes of the tokens of all forwards, appended as they are made."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note_shape(_module, _args, given):
+        shapes.append(tuple(given["input_ids"].shape))
+
+    hook = runner.network.register_forward_pre_hook(note_shape, with_kwargs=True)
+    yield shapes
+    hook.remove()
+
+
+@pytest.fixture
+def plain() -> Decoder:
+    return decoder(causal("torch")[0], None, "ar")
+
+
+def test_a_long_prompt_never_makes_a_round_longer_than_a_chunk(plain):
+    with forwards(plain.target.runner) as shapes, plain.batch(chunk=CHUNK) as batch:
+        rows = [batch.add(request([1, 2]), Sampling()) for _ in range(2)]
+        batch.step()
+        shapes.clear()
+        late = batch.add(request(prompt_of(20)), Sampling())
+        for step in range(4):
+            assert (len(batch), batch.waiting) == (3, 1), step
+            present = [piece.row for piece in batch.step()]
+            assert present == (rows if step < 3 else [*rows, late])
+        # 19 tokens: the last one is the first root.
+        assert shapes == [(1, 5), (2, 1), (1, 5), (2, 1), (1, 5), (2, 1), (1, 4), (3, 1)]
+
+
+def test_a_short_prompt_is_read_with_the_round_if_the_padding_is_within_a_chunk(plain):
+    with forwards(plain.target.runner) as shapes, plain.batch(chunk=6) as batch:
+        batch.add(request([1, 2]), Sampling())
+        batch.step()
+        shapes.clear()
+        batch.add(request(prompt_of(4)), Sampling())  # three columns for two rows
+        batch.step()
+        assert shapes == [(2, 4)]
+        batch.add(request(prompt_of(4)), Sampling())  # three rows: nine tokens
+        batch.step()
+        assert shapes[1:] == [(1, 3), (3, 1)]
+
+
+def test_without_rows_that_write_prompts_are_read_at_once(plain):
+    with forwards(plain.target.runner) as shapes, plain.batch(chunk=2) as batch:
+        for length in (9, 12):
+            batch.add(request(prompt_of(length, length)), Sampling())
+        batch.step()
+    assert shapes == [(2, 12)]
+
+
+def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
+    given = request(prompt_of(20), 5)
+    whole = plain.generate([given], Sampling())[0].token_ids
+    with forwards(plain.target.runner) as shapes, plain.batch(chunk=CHUNK) as batch:
+        first = batch.add(request([1, 2], 2), Sampling())
+        batch.step()
+        batch.add(given, Sampling())
+        assert [piece.row for piece in batch.step()] == [first]
+        shapes.clear()
+        text = [token for _ in range(5) for piece in batch.step() for token in piece.tokens]
+    assert shapes == [(1, 14), *[(1, 1)] * 5]
+    assert text == whole
+
+
+def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts(plain):
+    given = [request([1, 2], 9), request(prompt_of(20), 5), request(prompt_of(22, 4), 5)]
+    whole = [plain.generate([one], Sampling())[0].token_ids for one in given]
+    with plain.batch(chunk=CHUNK) as batch:
+        texts: dict[int, list[int]] = {0: [], 2: []}
+        for one in given:
+            batch.add(one, Sampling())
+            for piece in batch.step():
+                texts[piece.row] += piece.tokens
+        batch.drop(1)
+        while len(batch):
+            for piece in batch.step():
+                texts[piece.row] += piece.tokens
+    assert texts == {0: whole[0], 2: whole[2]}
+
+
+def test_common_beginnings_are_read_once(plain):
+    alike = [request(prompt_of(20), 5, seed=seed) for seed in range(3)]
+    longer = request([*prompt_of(15), 3, 4, 5], 5)
+    whole = [plain.generate([one], Sampling())[0].token_ids for one in (*alike, longer)]
+    with forwards(plain.target.runner) as shapes:
+        assert [found.token_ids for found in plain.generate([*alike, longer], Sampling())] == whole
+    # The prompt, then for each other row the last common token and what follows it.
+    assert shapes[:5] == [(1, 19), (1, 1), (1, 1), (1, 3), (4, 1)]
+
+
+def test_the_size_of_a_chunk_is_checked(plain):
+    with pytest.raises(ConfigError, match="chunk is 0: give the number of prompt tokens"), plain.batch(chunk=0):
+        pass
+
+
+# ---- negative controls ----
+
+
+def test_control_a_beginning_that_is_copied_too_far_is_seen(monkeypatch):
+    shared = prompts.common_length
+    monkeypatch.setattr(prompts, "common_length", lambda one, other: shared(one, other) + 2)
+    with pytest.raises(AssertionError):
+        check(decoder(*causal("torch"), "chain", "2", "recursive"), long_requests(0))
+
+
+@pytest.mark.parametrize(("backend", "cache"), [("torch", TreeCache), ("openvino", GrowingMemory)])
+def test_control_a_cache_that_copies_another_row_is_seen(backend, cache, monkeypatch):
+    runners, begin = causal(backend), cache.begin
+    monkeypatch.setattr(cache, "begin", lambda self, other, row, length: begin(self, other, 0, min(length, 4)))
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        check(decoder(*runners, "chain", "2", "recursive"), long_requests(0))

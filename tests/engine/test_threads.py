@@ -1,0 +1,164 @@
+"""Several threads and tasks share one pair: calls wait for one another, and nothing waits for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.api import Pair
+from draftwood.core.errors import ConfigError
+from draftwood.engine import in_use
+from tests.helpers import tiny_gpt
+from tests.test_decode import VOCAB, Words
+
+PROMPTS = ["hello", "world", "what", "now"]
+LENGTH = 16
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2, layers=1), Words())
+
+
+def texts(pair: Pair) -> list[str]:
+    return [pair.generate(prompt, seed=i, max_new_tokens=LENGTH).text for i, prompt in enumerate(PROMPTS)]
+
+
+async def read(pair: Pair, number: int, **settings: Any) -> str:
+    text = ""
+    async for piece in pair.astream(PROMPTS[number], seed=number, max_new_tokens=LENGTH, **settings):
+        text += piece.text
+    return text
+
+
+def test_threads_wait_for_one_another_and_get_the_texts_that_they_have_alone(pair):
+    wanted, found = texts(pair), {}
+    stream = pair.stream(PROMPTS[0], seed=0, max_new_tokens=LENGTH)
+    first = next(stream).text  # the others wait for the rest of it
+
+    def write(number: int) -> None:
+        found[number] = pair.generate(PROMPTS[number], seed=number, max_new_tokens=LENGTH).text
+
+    threads = [Thread(target=write, args=(number,)) for number in range(1, len(PROMPTS))]
+    for thread in threads:
+        thread.start()
+    found[0] = first + "".join(piece.text for piece in stream)
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(len(PROMPTS))] == wanted
+
+
+def test_a_stream_that_a_thread_leaves_unfinished_is_named_when_the_thread_has_ended(pair, monkeypatch):
+    monkeypatch.setattr(in_use, "_LOOK", 0.01)
+    kept, begun, leave = [], Event(), Event()
+
+    def begin() -> None:
+        kept.append(pair.stream(PROMPTS[0], seed=0))
+        next(kept[0])
+        begun.set()
+        leave.wait()
+
+    thread = Thread(target=begin)
+    thread.start()
+    begun.wait()
+    leave.set()
+    with pytest.raises(ConfigError, match="a thread that has ended left a stream of these models unfinished"):
+        pair.generate(PROMPTS[1], seed=1)
+    kept[0].close()
+    assert pair.generate(PROMPTS[1], seed=1, max_new_tokens=LENGTH).text
+
+
+def test_tasks_share_a_pair(pair):
+    wanted = texts(pair)
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(read(pair, number) for number in range(len(PROMPTS))))
+
+    assert asyncio.run(all_of_them()) == wanted
+
+
+def test_arguments_are_checked_before_the_first_piece(pair):
+    with pytest.raises(ConfigError, match="temperature"):
+        pair.astream(PROMPTS[0], temperature=-1)
+
+
+def test_the_event_loop_goes_on_while_a_round_runs(pair, monkeypatch):
+    extend, inside, released = pair.target.extend, Event(), Event()
+
+    def slow(*given: Any) -> Any:
+        inside.set()
+        assert released.wait(60)
+        return extend(*given)
+
+    monkeypatch.setattr(pair.target, "extend", slow)
+
+    async def main() -> str:
+        task = asyncio.create_task(read(pair, 0, method="ar"))
+        while not inside.is_set():
+            await asyncio.sleep(0.01)
+        released.set()  # the round ends only because this ran
+        return await task
+
+    assert asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["break", "cancel"])
+def test_a_loop_that_ends_early_frees_the_models(pair, how):
+    wanted = texts(pair)
+
+    async def broken_off() -> None:
+        async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH, method="ar"):
+            break
+
+    async def cancelled() -> None:
+        begun = asyncio.Event()
+
+        async def forever() -> None:
+            async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH, method="ar"):
+                begun.set()
+
+        task = asyncio.create_task(forever())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def main() -> str:
+        await (broken_off() if how == "break" else cancelled())
+        return await read(pair, 1)
+
+    assert asyncio.run(main()) == wanted[1]
+    assert texts(pair) == wanted
+
+
+def test_what_would_wait_for_itself_is_refused(pair, monkeypatch):
+    monkeypatch.setattr(in_use, "_GRACE", 0.05)
+    monkeypatch.setattr(in_use, "_LOOK", 0.01)
+
+    async def nested(call: Any) -> None:
+        async for _ in pair.astream(PROMPTS[0], seed=0, max_new_tokens=LENGTH):
+            with pytest.raises(ConfigError, match="generating already"):
+                await call()
+            return
+
+    async def blocking() -> None:
+        pair.generate(PROMPTS[1], seed=1)
+
+    async def another() -> None:
+        await read(pair, 1)
+
+    for call in (blocking, another):
+        asyncio.run(nested(call))
+    assert pair.generate(PROMPTS[1], seed=1, max_new_tokens=LENGTH).text
+
+
+def test_errors_reach_the_task(pair, monkeypatch):
+    monkeypatch.setattr(pair.target, "extend", lambda *given: torch.zeros(1) / "x")
+    with pytest.raises(TypeError):
+        asyncio.run(read(pair, 0))
+    monkeypatch.undo()
+    assert asyncio.run(read(pair, 0)) == texts(pair)[0]
