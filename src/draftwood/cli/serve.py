@@ -63,7 +63,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     name = settings.name or _name(models.target)
     service = Service.of(pair, settings, name=name, method=method)
-    serve(service, settings, keys, lambda address: click.echo(f"{name} is served at {address}/v1", err=True))
+    serve(service, settings, keys, lambda address: click.echo(f"Serving {name} at {address}/v1", err=True))
 
 
 def _name(target: str | None) -> str:

@@ -21,6 +21,7 @@ from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Setti
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
+_CHARACTERS = 12  # per token; three times as many as a token of English has
 _DRAWN = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -60,6 +61,8 @@ class Preparation:
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
         try:
+            for message in body.messages:
+                self._check_length(message.content)
             wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
             start = self._pair.chat_request(_plain(body.messages), self._limits(body, 1), 0)
             longest = self._pair.chat_limits.max_new_tokens
@@ -71,7 +74,10 @@ class Preparation:
     def completion(self, body: CompletionBody) -> Prepared:
         """The texts that prompts want; raises an ApiError for what cannot be honoured."""
         try:
-            prompts = [self._pair.encode(prompt) for prompt in _prompts(body.prompt)]
+            given = _prompts(body.prompt)
+            for prompt in given:
+                self._check_length(prompt)
+            prompts = [self._pair.encode(prompt) for prompt in given]
             longest = max(map(len, prompts))
             limits = self._fitted(self._limits(body, 1), longest, body.max_tokens, COMPLETION_TOKENS)
             return self._prepared(body, prompts, limits)
@@ -97,6 +103,18 @@ class Preparation:
         if unknown := [token for token in tokens if token >= vocab]:
             raise bad(f"tokens holds {unknown[0]}, but the model knows 0 to {vocab - 1}: leave it out", param="tokens")
         return str(self._pair.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+
+    def _check_length(self, text: str | Sequence[object]) -> None:
+        """Refuse a text by its beginning if that is far too long: a whole one of megabytes takes seconds to encode."""
+        if self.max_length is None or not isinstance(text, str) or len(text) <= (enough := _CHARACTERS * self.max_length):
+            return
+        if len(self._pair.encode(text[:enough])) > 2 * self.max_length:
+            raise ApiError(
+                400,
+                f"the prompt has more than {2 * self.max_length} tokens, but prompt and text together may have "
+                f"{self.max_length}: shorten it",
+                code="context_length_exceeded",
+            )
 
     def _limits(self, body: Settings, most: int) -> Limits:
         ends = tuple(body.stop_token_ids or ())

@@ -37,6 +37,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._scheduler = scheduler
         self._drain = drain
+        self._signals = 0
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,10 +53,12 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains; a further one ends all texts as they are."""
-        if self.should_exit:
-            self._scheduler.cut()
+        """The first signal drains, the second one ends all texts as they are, the third one waits for nothing."""
+        self._signals += 1
         self.should_exit = True
+        self.force_exit = self._signals > 2
+        if self._signals > 1:
+            self._scheduler.cut()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end."""
