@@ -127,18 +127,18 @@ def snippets(page: Path) -> list[tuple[str, str | None]]:
     return found
 
 
-def run(page: Path) -> None:
-    """Runs a page's blocks and compares what they print."""
+def run(page: Path, change: Callable[[str], str] = str) -> None:
+    """Runs a page's blocks, changed if need be, and compares what they print."""
     namespace: dict[str, Any] = {"__name__": __name__}
     for number, (source, shown) in enumerate(snippets(page)):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(source, f"{name(page)}, block {number}", "exec"), namespace)
+            exec(compile(change(source), f"{name(page)}, block {number}", "exec"), namespace)
         assert printed.getvalue().rstrip("\n") == (shown or "").rstrip("\n"), f"{name(page)}, block {number}"
 
 
-# tests/test_extending.py runs the snippets of docs/extending.md, and tests what they write.
-@pytest.mark.parametrize("page", pages(lambda page: page.stem != "extending" and bool(snippets(page))))
+# tests/test_extending.py and tests/serve/test_page.py run the snippets of docs/extending.md and docs/serve.md.
+@pytest.mark.parametrize("page", pages(lambda page: page.stem not in ("extending", "serve") and bool(snippets(page))))
 def test_every_snippet_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
     for folder in ("src", "examples", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)

@@ -23,7 +23,7 @@ FLOORS = [
     ["trace"],
     ["engine"],
     ["api", "translation"],
-    ["hf", "train", "exactness", "tune"],
+    ["hf", "train", "exactness", "tune", "serve"],
     ["cli"],
 ]
 INNER = {
@@ -39,6 +39,7 @@ INNER = {
         ["factory"],
     ],
 }
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -178,7 +179,7 @@ def test_files_and_functions_stay_small(path):
     source = path.read_text()
     assert source.count("\n") <= 300
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, FUNCTIONS):
             assert node.end_lineno - node.lineno <= 50, f"{node.name} is long: a noun is missing"
         assert not isinstance(node, ast.Global)
         assert not (isinstance(node, ast.ExceptHandler) and node.type is None)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
 from draftwood.cli.bench import Amount
+from draftwood.serve.run import Server
 from draftwood.tune.compare import TREES
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "trace --input": "",
     "info": "",
     "models": "",
+    "serve": "--port 0",
     "bench": "--repeats 1 --prompts 1 --max-new-tokens 2 --temperature 1",
     "benchmarks generate": f"{BENCH} --methods ar,generate --prompts-per-source 1",
     "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
@@ -100,7 +102,13 @@ def checkout(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(cache))
+    monkeypatch.setattr(Server, "main_loop", ends_at_once)
     return tmp_path
+
+
+async def ends_at_once(server: Server) -> None:
+    """A server that runs no longer than it takes to start."""
+    assert server.started
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: str(page.relative_to(ROOT)))

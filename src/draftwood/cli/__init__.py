@@ -14,6 +14,7 @@ from draftwood.cli.group import Commands
     homes={
         "generate": ("draftwood.cli.generate:command", "Continue a prompt, or every prompt of a file."),
         "chat": ("draftwood.cli.chat:command", "Talk with a chat model."),
+        "serve": ("draftwood.cli.serve:command", "Serve a model over HTTP, as OpenAI does."),
         "translate": ("draftwood.cli.translate:command", "Translate a text, or a file line by line."),
         "trace": ("draftwood.cli.trace:command", "Show every round of a text: trees, probabilities, verdicts."),
         "info": ("draftwood.cli.info:command", "Show versions, the device, bundled pairs and methods."),

@@ -1,0 +1,73 @@
+"""``draftwood serve``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftwood.cli.console import typed
+from draftwood.cli.progress import note
+from draftwood.cli.settings import Models, Sectioned, check_fit
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options, pick
+from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.serve.settings import ServeOptions, read_keys
+
+SECTIONS: dict[str, tuple[type[Any], ...]] = {
+    "Server": (ServeOptions,),
+    "Models": (Models, LoadOptions),
+    "Drafting": (Method,),
+}
+_BUNDLED = "draftwood"  # name of the bundled pair
+
+
+@click.command(name="serve", cls=Sectioned, sections=SECTIONS, short_help="Serve a model over HTTP, as OpenAI does.")
+@dataclass_options(ServeOptions)
+@dataclass_options(Models)
+@dataclass_options(LoadOptions)
+@dataclass_options(Method, leave_out=("beta", "tau"))
+def command(**options: Any) -> None:
+    """Serve a model over HTTP with OpenAI's interface: chats, completions, streams.
+
+    Requests share the models: their texts are written together, each with its own settings, and none depends on the others.
+    SIGTERM or Ctrl-C ends the server in order: running texts get --drain seconds to end; a second signal ends them as they
+    are.
+    """
+    for name in ("target", "draft", "name"):
+        options[name] = None if options[name] is None else typed(options[name])
+    settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
+    keys = read_keys(settings.api_key_file)
+    check_fit(models, method, Sampling())
+    _serve(settings, models, pick(LoadOptions, options), method, keys)
+
+
+def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method: Method, keys: tuple[str, ...]) -> None:
+    with note(f"Loading {models.target or 'the bundled models'}"):
+        try:
+            from draftwood.serve.run import serve
+            from draftwood.serve.service import Service
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
+            ) from error
+        from draftwood.api import load
+        from draftwood.core.machine import set_threads
+        from draftwood.loading.models import quiet_loading
+
+        quiet_loading()
+        set_threads(loading.threads)
+        pair = load(models.target, models.draft, options=loading)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    name = settings.name or _name(models.target)
+    service = Service.of(pair, settings, name=name, method=method)
+    serve(service, settings, keys, lambda address: click.echo(f"Serving {name} at {address}/v1", err=True))
+
+
+def _name(target: str | None) -> str:
+    """The name of a model in the interface: of a folder or file its last part."""
+    if target is None:
+        return _BUNDLED
+    return Path(target).resolve().name if Path(target).exists() else target

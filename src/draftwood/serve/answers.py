@@ -1,0 +1,120 @@
+"""The texts of one response, as they come from the decoding thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, final
+
+from draftwood.serve.bodies import DisconnectedError
+from draftwood.serve.errors import ApiError
+from draftwood.serve.figures import DraftTotals
+from draftwood.serve.jobs import Event, Job, Written
+from draftwood.serve.prepare import Prepared
+from draftwood.serve.scheduler import Scheduler
+
+T = TypeVar("T")
+
+
+@final
+class Answer:
+    """The texts of one response; made in the event loop, closed there too.
+
+    Args:
+        scheduler: writes the texts.
+        prepared: the texts.
+
+    Attributes:
+        choices: number of texts.
+        prompt_tokens, written_tokens: tokens so far.
+        drafts: what drafting brought so far.
+
+    Raises:
+        ApiError: the server takes no texts.
+    """
+
+    def __init__(self, scheduler: Scheduler, prepared: Prepared) -> None:
+        self._scheduler = scheduler
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._jobs = [
+            Job(request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index))
+            for index, request in enumerate(prepared.requests)
+        ]
+        self._left = dict(enumerate(self._jobs))
+        self.choices = len(self._jobs)
+        self.prompt_tokens = prepared.prompt_tokens
+        self.written_tokens = 0
+        self.drafts = DraftTotals()
+        scheduler.submit(self._jobs)
+
+    def _deliver(self, index: int, event: Event) -> None:
+        """Called by the decoding thread."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody reads any more
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+
+    async def events(self, silence: float) -> AsyncIterator[tuple[int, Written] | None]:
+        """Choice and event in the order of writing; None after so many silent seconds.
+
+        Raises:
+            ApiError: one of the texts failed.
+        """
+        while self._left:
+            try:
+                index, event = await asyncio.wait_for(self._events.get(), silence)
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(event, ApiError):
+                del self._left[index]
+                raise event
+            self.written_tokens += len(event.tokens)
+            if event.draft is not None:
+                self.drafts.add(event.draft)
+            if event.finish_reason is not None:
+                del self._left[index]
+            yield index, event
+
+    @property
+    def complete(self) -> bool:
+        """Whether all texts have ended."""
+        return not self._left
+
+    def close(self) -> None:
+        """End the texts that have not ended."""
+        self._scheduler.cancel(list(self._left.values()))
+        self._left = {}
+
+    def usage(self) -> dict[str, int]:
+        """Tokens, in OpenAI's words."""
+        read, written = self.prompt_tokens, self.written_tokens
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:
+    """The result of work that ends early when the client goes.
+
+    Args:
+        receive: of the request, whose body was read.
+
+    Raises:
+        DisconnectedError: the client has gone.
+    """
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise DisconnectedError
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task

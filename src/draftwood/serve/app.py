@@ -1,0 +1,152 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from draftwood.serve.answers import Answer
+from draftwood.serve.bodies import DisconnectedError, read_object
+from draftwood.serve.document import document
+from draftwood.serve.errors import ApiError, failed, unavailable
+from draftwood.serve.keys import Keys
+from draftwood.serve.metrics import CONTENT_TYPE
+from draftwood.serve.prepare import Prepared
+from draftwood.serve.schemas import Body, ChatBody, CompletionBody, DetokenizeBody, Settings, TokenizeBody, checked
+from draftwood.serve.service import Service
+from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
+from draftwood.serve.streams import AnswerResponse, Json, error_response
+
+B = TypeVar("B", bound=Body)
+S = TypeVar("S", bound=Settings)
+
+
+@final
+class Routes:
+    """The handlers of all routes."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def chat(self, request: Request) -> Response:
+        return await self._texts(request, ChatBody, self._service.preparation.chat, ChatShape)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._texts(request, CompletionBody, self._service.preparation.completion, CompletionShape)
+
+    async def models(self, request: Request) -> Response:
+        return Json({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        self._service.check_model(request.path_params["model"])
+        return Json(self._model())
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await self._body(request, TokenizeBody)
+        tokens = await asyncio.to_thread(self._service.preparation.tokens, body)
+        return Json({"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens})
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await self._body(request, DetokenizeBody)
+        return Json({"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)})
+
+    async def health(self, request: Request) -> Response:
+        state = self._service.scheduler.state
+        if state != "ready":
+            raise unavailable(f"the server is {state}")
+        return Json({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        return Json(document(self._service.name))
+
+    async def _texts(
+        self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]
+    ) -> Response:
+        body = await self._body(request, kind)
+        answer = Answer(self._service.scheduler, await asyncio.to_thread(prepare, body))
+        made = shape(self._service.name)
+        return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage)
+
+    async def _body(self, request: Request, kind: type[B]) -> B:
+        body = checked(kind, await read_object(request))
+        self._service.check_model(getattr(body, "model", None))
+        return body
+
+    def _model(self) -> dict[str, Any]:
+        service = self._service
+        return {
+            "id": service.name,
+            "object": "model",
+            "created": service.created,
+            "owned_by": "draftwood",
+            "max_model_len": service.preparation.max_length,
+        }
+
+
+def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
+    """The application; it starts the scheduler, and stops it at the end."""
+    routes = Routes(service)
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        service.scheduler.start()
+        yield
+        await asyncio.to_thread(service.scheduler.stop)
+
+    def route(path: str, handler: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+        return Route(path, handler, methods=[method])
+
+    return Starlette(
+        routes=[
+            route("/v1/chat/completions", routes.chat, "POST"),
+            route("/v1/completions", routes.completions, "POST"),
+            route("/v1/models", routes.models),
+            route("/v1/models/{model:path}", routes.model),
+            route("/tokenize", routes.tokenize, "POST"),
+            route("/detokenize", routes.detokenize, "POST"),
+            route("/health", routes.health),
+            route("/metrics", routes.metrics),
+            route("/openapi.json", routes.openapi),
+        ],
+        middleware=[Middleware(Keys, keys=keys)],
+        exception_handlers={
+            ApiError: _api_error,
+            DisconnectedError: _client_gone,
+            HTTPException: _http_error,
+            Exception: _unexpected,
+        },
+        lifespan=running,
+    )
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """No such path, or another method."""
+    assert isinstance(error, HTTPException)
+    path = f"{request.method} {request.url.path}"
+    message = f"there is no {path}: GET /openapi.json lists what there is"
+    return error_response(ApiError(error.status_code, message, code="not_found", headers=dict(error.headers or {})))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return error_response(failed(error))

@@ -1,0 +1,74 @@
+"""The OpenAPI document of the server, made from the fields of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from draftwood import __version__
+from draftwood.serve.schemas import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+
+_POSTS: dict[str, tuple[type[Body], str]] = {
+    "/v1/chat/completions": (ChatBody, "The next answer of a chat."),
+    "/v1/completions": (CompletionBody, "What follows a prompt."),
+    "/tokenize": (TokenizeBody, "Token ids of a prompt or of a chat."),
+    "/detokenize": (DetokenizeBody, "The text of token ids."),
+}
+_GETS = {
+    "/v1/models": "The model.",
+    "/health": "200 while the server takes requests.",
+    "/metrics": "Metrics for Prometheus.",
+}
+_STATUSES = {
+    "400": "A value that cannot be honoured.",
+    "401": "No key, or a wrong one.",
+    "404": "Another model.",
+    "408": "A request that took too long to arrive.",
+    "413": "A request that is too large.",
+    "429": "A full queue; Retry-After says when to ask again.",
+    "500": "A text that could not be written.",
+    "503": "The server takes no requests.",
+}
+
+
+def document(model: str) -> dict[str, Any]:
+    """The document of a server of this model."""
+    refs, schemas = models_json_schema(
+        [(kind, "validation") for kind, _ in _POSTS.values()], ref_template="#/components/schemas/{model}"
+    )
+    for kind, _ in _POSTS.values():
+        fields = schemas["$defs"][kind.__name__]
+        fields["properties"]["model"] = {"enum": [model] if "model" in fields.get("required", ()) else [model, None]}
+    schemas["$defs"]["Error"] = _error()
+    error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    errors = {status: {"description": text, **error} for status, text in _STATUSES.items()}
+    paths: dict[str, Any] = {}
+    for path, (kind, text) in _POSTS.items():
+        body = {"required": True, "content": {"application/json": {"schema": refs[kind, "validation"]}}}
+        good = {"description": text, "content": {"application/json": {}}}
+        if path.startswith("/v1/"):
+            good["content"] = {"application/json": {}, "text/event-stream": {}}
+        paths[path] = {"post": {"summary": text, "requestBody": body, "responses": {"200": good, **errors}}}
+    for path, text in _GETS.items():
+        media = "text/plain" if path == "/metrics" else "application/json"
+        good = {"description": text, "content": {media: {}}}
+        some = {status: errors[status] for status in ("401", "503")}
+        paths[path] = {"get": {"summary": text, "responses": {"200": good, **some}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Draftwood", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
+    }
+
+
+def _error() -> dict[str, Any]:
+    text: dict[str, Any] = {"type": "string"}
+    maybe = {"type": ["string", "null"]}
+    inner = {"message": text, "type": text, "param": maybe, "code": maybe}
+    return {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "object", "required": list(inner), "properties": inner}},
+    }

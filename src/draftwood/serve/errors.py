@@ -1,0 +1,80 @@
+"""Errors of the server in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
+
+RETRY_SECONDS: Final = 1
+"""``Retry-After`` of a full queue: rows end every few seconds."""
+_KINDS: Final = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
+_OURS: Final = {"max_new_tokens": "max_tokens"}
+_SETTINGS: Final = frozenset(  # the fields with which the engine's messages may begin
+    {"prompt", "messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"}
+    | {"frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "max_tokens"}
+)
+
+
+@final
+class ApiError(Exception):
+    """A request that is refused, or an answer that failed.
+
+    Args:
+        status: of HTTP.
+        message: one sentence.
+        param: the field at fault, if there is one.
+        code: a short name for programs.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = " ".join(message.split())
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the response; all four keys are always there."""
+        kind = _KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def bad(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """A refused value."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def refused(error: Exception) -> ApiError:
+    """The error of a request that the engine refuses. Most of its messages begin with the name of the setting at fault."""
+    if isinstance(error, ApiError):
+        return error
+    first = str(error).partition(" ")[0]
+    name = _OURS.get(first, first)
+    param = name if name in _SETTINGS else None
+    if isinstance(error, CacheError):
+        return bad(str(error), param=param, code="context_length_exceeded")
+    if isinstance(error, ConfigError):
+        return bad(str(error).replace("max_new_tokens", "max_tokens"), param=param)
+    return failed(error)
+
+
+def failed(error: BaseException) -> ApiError:
+    """The error of a text that could not be written; the server's log has more."""
+    what = str(error) if isinstance(error, DraftwoodError) else type(error).__name__
+    return ApiError(500, f"the server could not write this text ({what}): its log says more", code="internal_error")
+
+
+def unavailable(message: str) -> ApiError:
+    """The server takes no requests."""
+    return ApiError(503, message, code="unavailable", headers={"Retry-After": str(RETRY_SECONDS)})

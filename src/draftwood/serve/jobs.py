@@ -1,0 +1,59 @@
+"""Texts on their way through the server: from a handler to the decoding thread, and back piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TypeAlias, final
+
+from draftwood.core.settings import Sampling
+from draftwood.engine.output import FinishReason
+from draftwood.engine.requests import Piece, Request
+from draftwood.serve.errors import ApiError
+from draftwood.serve.figures import Draft
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What one round wrote of a text.
+
+    Attributes:
+        tokens: new token ids.
+        text: text that is now certain.
+        finish_reason: set in the last one.
+        draft: what was drafted for it; None if nothing was.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+    draft: Draft | None = None
+
+    @staticmethod
+    def of(piece: Piece) -> Written:
+        """What a piece says, without the tensors of its round."""
+        return Written(tokens=tuple(piece.tokens), text=piece.text, finish_reason=piece.finish_reason, draft=Draft.of(piece))
+
+
+Event: TypeAlias = Written | ApiError
+"""An error is a text's last event, and so is what has a finish reason."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """One text to write.
+
+    Attributes:
+        request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
+        deliver: takes the text's events; the decoding thread calls it.
+        arrived: when the request came, on the clock of ``perf_counter``.
+    """
+
+    request: Request
+    sampling: Sampling
+    method: str | None
+    deliver: Callable[[Event], None]
+    arrived: float = field(default_factory=perf_counter)

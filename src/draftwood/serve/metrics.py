@@ -1,0 +1,75 @@
+"""Metrics for Prometheus, in vLLM's words where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from draftwood.serve.figures import Draft
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "draftwood:"
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+
+
+@final
+class DraftMetrics:
+    """Counters of drafting."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}spec_decode_num_{name}", text, labels, registry=registry)
+
+        self._drafts = counter("drafts", "Drafts, one per text and round with a draft.")
+        self._nodes = counter("draft_tokens", "Drafted tokens: nodes of trees.")
+        self._accepted = counter("accepted_tokens", "Accepted drafted tokens.")
+        self._positions = counter("accepted_tokens_per_pos", "Drafts that accepted more tokens than this.", "position")
+        self._ranks = counter("accepted_tokens_per_sibling_rank", "Accepted tokens by place among siblings.", "rank")
+
+    def add(self, draft: Draft) -> None:
+        """Count one draft."""
+        self._drafts.inc()
+        self._nodes.inc(draft.nodes)
+        self._accepted.inc(draft.accepted)
+        for position, rank in enumerate(draft.ranks):
+            self._positions.labels(position).inc()
+            self._ranks.labels(rank).inc()
+
+
+@final
+class Metrics:
+    """All metrics of one server."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}{name}", text, labels, registry=registry)
+
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.generation_tokens = counter("generation_tokens", "Written tokens.")
+        self.ended = counter("request_success", "Texts that ended.", "finished_reason")
+        self.cancelled = counter("request_cancelled", "Texts whose client has gone.")
+        self.failed = counter("request_failure", "Texts that ended with an error.")
+        self.failed_rounds = counter("round_failure", "Rounds that raised an error.", "cause")
+        self.first_token = histogram("time_to_first_token", "Seconds from a request to its first token.")
+        self.between_tokens = histogram("inter_token_latency", "Seconds from token to token.")
+        self.whole = histogram("e2e_request_latency", "Seconds from a request to its last token.")
+        self.drafts = DraftMetrics(registry)
+
+    def watch(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        """Add the numbers of texts that are written and that wait."""
+        for name, text, value in (
+            ("num_requests_running", "Texts that are written now.", running),
+            ("num_requests_waiting", "Texts that wait.", waiting),
+        ):
+            Gauge(f"{_PREFIX}{name}", text, registry=self._registry).set_function(value)
+
+    def render(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self._registry)

@@ -1,0 +1,117 @@
+"""The process: a port, signals, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, final
+
+import uvicorn
+
+from draftwood.core.errors import ConfigError
+from draftwood.serve.app import make_app
+from draftwood.serve.scheduler import Scheduler
+from draftwood.serve.service import Service
+from draftwood.serve.settings import ServeOptions
+
+_ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the texts were cut
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@final
+class Server(uvicorn.Server):
+    """Ends in order: no new requests, then the texts' own ends within the time to drain, then the rest as they are.
+
+    Args:
+        config: of uvicorn.
+        scheduler: writes the texts.
+        drain: seconds to drain.
+    """
+
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, drain: float) -> None:
+        super().__init__(config)
+        self._scheduler = scheduler
+        self._drain = drain
+        self._signals = 0
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn, but a signal does not end the process a second time: its exit status is 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second one ends all texts as they are, the third one waits for nothing."""
+        self._signals += 1
+        self.should_exit = True
+        self.force_exit = self._signals > 2
+        if self._signals > 1:
+            self._scheduler.cut()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain, and end."""
+        self._scheduler.drain()
+        cut = asyncio.get_running_loop().call_later(self._drain, self._scheduler.cut)
+        await super().shutdown(sockets)
+        cut.cancel()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        ConfigError: the address is in use, or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
+    return found
+
+
+def make_server(service: Service, options: ServeOptions, keys: Sequence[str] = ()) -> Server:
+    """A server that runs on a socket of :func:`listen`."""
+    config = uvicorn.Config(
+        make_app(service, keys),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=round(options.drain) + _ENDING_SECONDS,
+    )
+    return Server(config, service.scheduler, options.drain)
+
+
+def serve(service: Service, options: ServeOptions, keys: Sequence[str], ready: Callable[[str], None]) -> None:
+    """Serve until a signal comes.
+
+    Args:
+        service: the model.
+        options: address and limits.
+        keys: one of which requests need; none for no key.
+        ready: is called with the address when the server listens.
+
+    Raises:
+        ConfigError: as :func:`listen`.
+    """
+    with listen(options.host, options.port) as found:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        ready(f"http://{host}:{found.getsockname()[1]}")
+        make_server(service, options, keys).run(sockets=[found])

@@ -1,0 +1,131 @@
+"""One thread writes all texts; handlers submit jobs to it, and get pieces from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Literal, TypeAlias, final
+
+from draftwood.engine.decode import Decoder
+from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, unavailable
+from draftwood.serve.jobs import Job
+from draftwood.serve.metrics import Metrics
+from draftwood.serve.rows import Rows
+
+State: TypeAlias = Literal["ready", "draining", "stopped"]
+_LOG = logging.getLogger(__name__)
+
+
+@final
+class Scheduler:
+    """Owns the decoding thread. All methods may be called from any thread.
+
+    Args:
+        drafting, plain: decoders of the same models, with and without drafts.
+        rows: the most texts that are written at a time.
+        queue: the most texts that wait.
+        metrics: count what happens.
+    """
+
+    def __init__(self, drafting: Decoder, plain: Decoder, *, rows: int, queue: int, metrics: Metrics) -> None:
+        self._rows = Rows(drafting, plain, most=rows, metrics=metrics, ended=self._ended)
+        self._room = rows + queue
+        self._taken = 0  # texts that were submitted and have not ended
+        self._lock = Lock()
+        self._state: State = "ready"
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
+        metrics.watch(lambda: self._rows.running, lambda: max(0, self._taken - self._rows.running))
+
+    @property
+    def state(self) -> State:
+        """``draining`` takes no texts and writes those it has; ``stopped`` writes none, after :meth:`stop` or an error."""
+        return self._state
+
+    @property
+    def texts(self) -> int:
+        """Number of texts that were submitted and have not ended."""
+        return self._taken
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Take all of these jobs, or none.
+
+        Raises:
+            ApiError: too many for this server (400), a full queue (429), or a server that takes none (503).
+        """
+        with self._lock:
+            if self._state != "ready":
+                raise unavailable(f"the server is {self._state} and takes no requests: ask again later, or another server")
+            if len(jobs) > self._room:
+                raise bad(f"the request wants {len(jobs)} texts, but this server holds at most {self._room}: ask for fewer")
+            if self._taken + len(jobs) > self._room:
+                raise ApiError(
+                    429,
+                    f"the queue is full: {self._taken} texts are written or wait, of at most {self._room}; ask again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(RETRY_SECONDS)},
+                )
+            self._taken += len(jobs)
+            for job in jobs:
+                self._commands.put(lambda job=job: self._rows.add(job))  # type: ignore[misc]
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """End jobs without further events, before the next round. Those that have ended are ignored."""
+        for job in jobs:
+            self._commands.put(lambda job=job: self._rows.drop(job))  # type: ignore[misc]
+
+    def drain(self) -> None:
+        """Take no further jobs."""
+        with self._lock:
+            if self._state == "ready":
+                self._state = "draining"
+
+    def cut(self) -> None:
+        """Take no further jobs, and end all texts as they are after the present round."""
+        self.drain()
+        self._commands.put(self._rows.cut)
+
+    def stop(self) -> None:
+        """End the thread after the present round; texts that are left end with an error."""
+        self.drain()
+        self._commands.put(self._stop)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _ended(self, job: Job) -> None:
+        with self._lock:
+            self._taken -= 1
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._obey(wait=not len(self._rows))
+                if len(self._rows) and not self._stopping:
+                    self._rows.step()
+        except BaseException:  # the thread ends, and says so
+            _LOG.critical("the decoding thread has failed", exc_info=True)
+        finally:
+            with self._lock:
+                self._state = "stopped"
+            self._obey(wait=False)  # jobs that nobody has read yet
+            self._rows.fail(unavailable("the server has stopped before this text ended: ask again"))
+            self._rows.close()
+
+    def _obey(self, *, wait: bool) -> None:
+        """Do what was submitted; with ``wait`` there will be at least one command."""
+        try:
+            while True:
+                self._commands.get(block=wait)()
+                wait = False
+        except Empty:
+            return

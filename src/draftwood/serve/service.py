@@ -1,0 +1,66 @@
+"""What the routes share: the pair, its scheduler, and the server's own facts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import final
+
+from draftwood.api import Pair
+from draftwood.core.arguments import MethodLike
+from draftwood.core.checks import shown
+from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Method
+from draftwood.serve.errors import ApiError
+from draftwood.serve.metrics import Metrics
+from draftwood.serve.prepare import Preparation
+from draftwood.serve.scheduler import Scheduler
+from draftwood.serve.settings import ServeOptions
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One model and what serves it.
+
+    Attributes:
+        name: the model's name in the interface.
+        preparation: makes requests.
+        scheduler: writes texts; the caller starts and stops it.
+        metrics: what happened.
+        created: when the server began, in seconds since 1970.
+    """
+
+    name: str
+    preparation: Preparation
+    scheduler: Scheduler
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @staticmethod
+    def of(pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None) -> Service:
+        """The service of a pair. Its decoder is one for sampling, which writes texts at temperature 0 too.
+
+        Raises:
+            ConfigError: a method for temperature 0 only; what the decoder refuses.
+        """
+        chosen, metrics = pair.method(method, temperature=1.0), Metrics()
+        drafting, plain = pair.decoder(chosen, temperature=1.0), pair.decoder(Method(method="ar"), temperature=1.0)
+        if drafting.verifier.greedy_only or not drafting.verifier.lossless:
+            raise ConfigError(
+                f"verifier {drafting.verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
+                "use --verifier auto"
+            )
+        scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
+        preparation = Preparation(pair, chosen, options.max_length)
+        return Service(name=name, preparation=preparation, scheduler=scheduler, metrics=metrics)
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse another model than the one that is served; raises an ApiError."""
+        if name is not None and name != self.name:
+            raise ApiError(
+                404,
+                f"the model {shown(name)} is not here: this server has {shown(self.name)}",
+                param="model",
+                code="model_not_found",
+            )

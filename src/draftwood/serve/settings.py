@@ -1,0 +1,88 @@
+"""The options of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, final
+
+from draftwood.core.checks import integer, number
+from draftwood.core.errors import ConfigError
+
+MAX_BODY: Final = 4 << 20
+"""Most bytes of a request."""
+MAX_DEPTH: Final = 64
+"""Most levels of lists and objects in a request."""
+BODY_SECONDS: Final = 30.0
+"""A request that is not complete after so many seconds is refused."""
+KEEP_ALIVE_SECONDS: Final = 10.0
+"""A stream that is silent for so long gets a comment, so that proxies keep it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Address, keys and limits.
+
+    Raises:
+        ConfigError: a value out of range, or a host that others reach without a key.
+    """
+
+    host: str = field(default="127.0.0.1", metadata={"help": "address; others than this machine's own need a key"})
+    port: int = field(default=8000, metadata={"help": "port; 0 takes a free one"})
+    name: str | None = field(default=None, metadata={"help": "name of the model in the interface; default: the target's"})
+    api_key_file: Path | None = field(default=None, metadata={"help": "file with keys, one per line; requests need one"})
+    no_key: bool = field(default=False, metadata={"help": "let everybody who reaches the host write texts"})
+    max_rows: int = field(default=8, metadata={"help": "the most texts that are written at a time"})
+    max_queue: int = field(default=64, metadata={"help": "the most texts that wait; further requests get status 429"})
+    max_length: int | None = field(
+        default=None, metadata={"help": "the most tokens of prompt and text together; default: the target's context"}
+    )
+    drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
+
+    def __post_init__(self) -> None:
+        for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2)):
+            value = getattr(self, name)
+            if value is not None and integer(name, value) < least:
+                raise ConfigError(f"{name} is {value}: give {least} or more")
+        if self.port > 65535:
+            raise ConfigError(f"port is {self.port}: give at most 65535")
+        if number("drain", self.drain) < 0:
+            raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
+        if self.name is not None and not self.name.strip():
+            raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")
+        if self.api_key_file is not None and self.no_key:
+            raise ConfigError("--api-key-file and --no-key exclude each other: give one of them")
+        if not is_loopback(self.host) and self.api_key_file is None and not self.no_key:
+            raise ConfigError(
+                f"host {self.host} can be reached from other machines, and there is no key: give --api-key-file FILE, or "
+                "--no-key if everybody may write texts"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: Path | None) -> tuple[str, ...]:
+    """The keys of a file, one per line; none without a file.
+
+    Raises:
+        ConfigError: a file without a key, or with one that HTTP headers cannot hold.
+        OSError: the file cannot be read.
+    """
+    if path is None:
+        return ()
+    keys = tuple(line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip())
+    if not keys:
+        raise ConfigError(f"the file {path} holds no key: write one per line")
+    if any(not key.isascii() or not key.isprintable() for key in keys):
+        raise ConfigError(f"the file {path} holds a key with characters other than printable ASCII: write another one")
+    return keys

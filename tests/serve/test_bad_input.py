@@ -1,0 +1,278 @@
+"""Whatever is sent: an answer, or an error in OpenAI's shape that names what is wrong; and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from draftwood.cli import main
+from draftwood.core.errors import ConfigError
+from draftwood.serve.run import listen
+from draftwood.serve.schemas import ChatBody, CompletionBody
+from draftwood.serve.settings import MAX_BODY, ServeOptions, read_keys
+from tests.serve import shapes
+from tests.serve.conftest import MESSAGES, chat, completion, loaded, make_service, metric, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders), max_length=96)) as found:
+        yield found
+        assert metric(found, "num_requests_running") == metric(found, "num_requests_waiting") == 0
+
+
+def refused(client: TestClient, body: Any, status: int = 400, path: str = COMPLETIONS) -> dict[str, Any]:
+    """The error of a body: an object, or bytes as they are."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = client.post(path, content=content, headers=JSON)
+    assert response.status_code == status, response.text[:500]
+    shapes.check_error(response.json())
+    return response.json()["error"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"nonsense", b'{"model": "tiny",}', b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"\0", b'{"a": 1} {}',
+        b"[" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"model": ' + b"9" * 100_000 + b"}",
+        b'{"temperature": NaN}', b'{"temperature": Infinity}', b'{"model": "tiny", "model": "tiny", "prompt": "a"}',
+    ],
+    ids=lambda body: repr(body[:24]),
+)  # fmt: skip
+def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> None:
+    assert refused(client, body)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("max_tokens", value) for value in (0, -1, 1.5, "3", True, [], 10**30, 2**31, 97)),
+        *(("temperature", value) for value in (-1, "1", True, 101, 1e-30, [], {}, 10**400)),
+        *(("top_p", value) for value in (0, 1.1, -1, "x")),
+        *(("top_k", value) for value in (-2, 1.5, 10**20)),
+        *(("min_p", value) for value in (-0.1, 2)),
+        *(("n", value) for value in (0, -1, 129, 10**10, 1.0, "2")),
+        *(("seed", value) for value in (-1, 2**63, 1.5, "1")),
+        *(("stop", value) for value in ("", [""], [1], {}, ["a"] * 65)),
+        *(("stop_token_ids", value) for value in ([-1], [10**6], ["a"], 3)),
+        *(("logit_bias", value) for value in ([], {"a": 1}, {"1": "x"}, {"-1": 1}, {"99999": 1}, {"1": 101}, {"²": 1})),
+        *(("presence_penalty", value) for value in ("x", 1e300, -2.1)),
+        *(("repetition_penalty", value) for value in (0, -1, 1e-38, 101)),
+        *(("stream", value) for value in ("yes", 1)),
+        *(("user", value) for value in (1, {})),
+        *(("speculative", value) for value in (1, "no", {"other": 1}, {"nodes": 0}, [])),
+        *(("prompt", value) for value in (None, 1, [], [1, "a"], [-1], [99999], ["a", [1]], {}, [True], "a" * 5000)),
+        *(("model", value) for value in (None, 3, [])),
+        *(("min_tokens", value) for value in (-1, "1")),
+        ("stream_options", {"include_usage": True}),
+        ("unknown", None),
+        ("tools", [{}]),
+    ],
+)
+def test_values_that_cannot_be_honoured_are_refused_by_name(client: TestClient, field: str, value: Any) -> None:
+    error = refused(client, completion(**{field: value}))
+    assert field in (error["param"] or "") or error["param"] in ("max_tokens", None)
+    assert field in error["message"] or error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], None, "text", [None], [{}], [{"role": "user"}], [{"role": "user", "content": None}],
+        [{"role": "robot", "content": "a"}], [{"role": "tool", "content": "a"}], [{"role": "user", "content": 3}],
+        [{"role": "user", "content": "a", "extra": 1}], [{"role": "user", "content": "a", "name": "me"}],
+        [{"role": "assistant", "content": "a"}], [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
+        [{"role": "user", "content": [{"type": "text"}]}], [{"role": "assistant", "content": "a", "tool_calls": [{}]}],
+        [*MESSAGES, {"role": "user", "content": "a" * 5000}],
+    ],
+)  # fmt: skip
+def test_messages_that_are_none_are_refused(client: TestClient, messages: Any) -> None:
+    refused(client, chat(messages=messages), path=CHAT)
+
+
+def test_settings_that_exclude_each_other_are_refused(client: TestClient) -> None:
+    refused(client, chat(max_completion_tokens=3), path=CHAT)
+    refused(client, completion(min_tokens=2, stop="a"))
+    refused(client, completion(seed=2**63 - 1, n=2))
+    assert refused(client, completion(n=128))["code"] == "invalid_value"  # more than the server holds
+
+
+@pytest.mark.parametrize("where", ["value", "key", "deep"])
+def test_half_of_a_surrogate_pair_is_refused(client: TestClient, where: str) -> None:
+    bodies = {
+        "value": b'{"model": "tiny", "prompt": "a\\ud800"}',
+        "key": b'{"model": "tiny", "prompt": "a", "\\udc00": 1}',
+        "deep": b'{"model": "tiny", "prompt": ["a", "\\ud800"]}',
+    }
+    assert refused(client, bodies[where])["code"] == "invalid_text"
+
+
+def test_nul_and_every_other_character_is_text(client: TestClient) -> None:
+    for text in ("\0", "a\0b", "\u202e", "\U0001f600", "<end>", "\ufffe"):
+        response = client.post(COMPLETIONS, json=completion(prompt=text, max_tokens=2, stop="\0"))
+        assert response.status_code == 200
+        assert client.post(CHAT, json=chat(messages=[{"role": "user", "content": text}], max_tokens=2)).status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused_announced_or_not(client: TestClient) -> None:
+    body = b" " * (5 << 20)
+    assert refused(client, body, 413)["code"] == "request_too_large"
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(1 + MAX_BODY // 65536):
+            yield b" " * 65536
+
+    response = client.post(COMPLETIONS, content=parts(), headers=JSON)
+    assert response.status_code == 413
+    shapes.check_error(response.json())
+
+
+def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestClient) -> None:
+    long = "the fox ran to the hill. " * 150_000
+    for path, body in ((COMPLETIONS, completion(prompt=long)), (CHAT, chat(messages=[{"role": "user", "content": long}]))):
+        error = refused(client, body, path=path)
+        assert error["code"] == "context_length_exceeded"
+        assert "more than 192 tokens" in error["message"]
+
+
+def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from starlette.requests import Request
+
+    async def never(self: Request) -> Any:
+        yield b"{"
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr("draftwood.serve.bodies.BODY_SECONDS", 0.01)
+    monkeypatch.setattr(Request, "stream", never)
+    assert refused(client, b"{}", 408)["code"] == "timeout"
+
+
+def test_other_types_of_content_paths_and_methods_are_refused(client: TestClient) -> None:
+    for kind in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        response = client.post(COMPLETIONS, content=json.dumps(completion()), headers=kind)
+        assert response.status_code == 400
+        shapes.check_error(response.json())
+    for method, path, status in (
+        ("GET", "/nothing", 404), ("GET", COMPLETIONS, 405), ("DELETE", "/v1/models", 405), ("OPTIONS", CHAT, 405),
+        ("GET", "/v1/models/other", 404), ("GET", "/v1/models/a/b", 404),
+    ):  # fmt: skip
+        response = client.request(method, path)
+        assert response.status_code == status
+        shapes.check_error(response.json())
+    assert "access-control-allow-origin" not in client.get("/health", headers={"Origin": "http://a"}).headers
+
+
+def test_another_model_is_not_here(client: TestClient) -> None:
+    for path, body in ((COMPLETIONS, completion()), (CHAT, chat()), ("/tokenize", {"prompt": "a"})):
+        error = refused(client, {**body, "model": "gpt-5"}, 404, path)
+        assert error["code"] == "model_not_found"
+        assert error["param"] == "model"
+
+
+# ---- keys ----
+
+
+def test_every_route_but_health_wants_a_key(folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
+    keys = ("first-key", "second-key")
+    with caplog.at_level(0), serving(make_service(loaded(folders)), keys) as client:
+        for key in keys:
+            assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        wrong = ["", "Bearer", "Bearer ", "Bearer first-ke", "Bearer first-key2", "Basic first-key", "first-key", "Bearer é"]
+        for header in wrong:
+            for method, path in (("GET", "/v1/models"), ("POST", COMPLETIONS), ("GET", "/metrics"), ("GET", "/nothing")):
+                response = client.request(method, path, headers={b"Authorization": header.encode()})
+                assert response.status_code == 401
+                shapes.check_error(response.json())
+                assert "first-key" not in response.text
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/health").status_code == 200
+    assert "first-key" not in caplog.text
+
+
+def test_a_host_that_others_reach_needs_a_key(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.168.0.4", "example.org"):
+        with pytest.raises(ConfigError, match="--api-key-file"):
+            ServeOptions(host=host)
+        ServeOptions(host=host, no_key=True)
+        ServeOptions(host=host, api_key_file=tmp_path / "keys")
+    for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
+        ServeOptions(host=host)
+    path = tmp_path / "keys"
+    path.write_text("one\n\n two \n")
+    assert read_keys(path) == ("one", "two")
+    for text in ("", "\n \n", "ké\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="key"):
+            read_keys(path)
+
+
+OUT_OF_RANGE: list[dict[str, Any]] = [
+    {"port": 70000}, {"port": -1}, {"max_rows": 0}, {"max_queue": -1}, {"drain": -1.0}, {"name": " "}, {"max_length": 1},
+    {"no_key": True, "api_key_file": Path("a")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OUT_OF_RANGE)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ServeOptions(**options)
+
+
+def test_the_command_refuses_what_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(main, ["serve", *arguments])
+        assert result.exit_code == 2
+        return result.output
+
+    assert "--api-key-file" in run("--host", "0.0.0.0")
+    assert "beta" in run("--beta", "3")  # changes texts, and is for temperature 0
+    assert "verifier" in run("--verifier", "greedy")
+    monkeypatch.setitem(sys.modules, "draftwood.serve.run", None)
+    assert "draftwood[serve]" in run()
+
+
+def test_a_port_in_use_is_refused() -> None:
+    with listen("127.0.0.1", 0) as found, pytest.raises(ConfigError, match="--port"):
+        listen("127.0.0.1", found.getsockname()[1])
+
+
+# ---- anything at all ----
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+GOOD: dict[str, Any] = {
+    "temperature": 0.5, "top_p": 0.5, "n": 2, "seed": 3, "stop": "a", "stream": True, "max_tokens": 3, "min_tokens": 2,
+    "logit_bias": {"5": 1}, "user": "me", "speculative": False, "top_k": 5, "ignore_eos": True, "stop_token_ids": [5],
+}  # fmt: skip
+NAMES = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, "tools", "logprobs", "other"})
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=3), st.integers(0, 2**20), st.booleans())
+@example({"stream": True, "stop": ["\0"], "n": 8}, 0, True)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_body_is_answered_or_refused(client: TestClient, strange: dict[str, Any], chosen: int, is_chat: bool) -> None:
+    rng = random.Random(chosen)
+    good = {name: value for name, value in GOOD.items() if rng.random() < 0.3}
+    path, base = (CHAT, chat(max_tokens=2)) if is_chat else (COMPLETIONS, completion(max_tokens=2))
+    response = client.post(path, json={**base, **good, **strange})
+    assert response.status_code in (200, 400, 404)
+    if response.status_code != 200:
+        shapes.check_error(response.json())

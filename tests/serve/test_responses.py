@@ -1,0 +1,223 @@
+"""Responses have OpenAI's shapes, and every field is honoured exactly or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from draftwood import Limits, Pair
+from draftwood.serve.refusals import REFUSED
+from tests.serve import shapes
+from tests.serve.conftest import MESSAGES, Live, chat, chunks, completion, live_server, loaded, make_service, metric, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders), max_length=128)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def live(folders: tuple[Path, Path]) -> Iterator[Live]:
+    with live_server(make_service(loaded(folders))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def api(live: Live) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as found:
+        yield found
+
+
+def text_of(client: TestClient, **fields: Any) -> str:
+    response = client.post(COMPLETIONS, json=completion(**fields))
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+# ---- shapes ----
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"speculative": False}, {"temperature": 0, "stop": ["he", "x"]}])
+def test_every_response_and_chunk_is_valid_against_the_schemas_of_the_interface(
+    client: TestClient, fields: dict[str, Any]
+) -> None:
+    shapes.check_chat(client.post(CHAT, json=chat(**fields)).json())
+    shapes.check_completion(client.post(COMPLETIONS, json=completion(**fields)).json())
+    for usage in (False, True):
+        stream = {**fields, "stream": True} | ({"stream_options": {"include_usage": True}} if usage else {})
+        shapes.check_chat_chunks(chunks(client.post(CHAT, json=chat(**stream)).text), usage=usage)
+        shapes.check_completion_chunks(chunks(client.post(COMPLETIONS, json=completion(**stream)).text), usage=usage)
+    shapes.check_model(client.get("/v1/models").json()["data"][0])
+
+
+def test_control_a_response_without_a_required_key_is_seen(client: TestClient) -> None:
+    found = client.post(CHAT, json=chat()).json()
+    del found["choices"][0]["message"]["refusal"]
+    with pytest.raises(AssertionError):
+        shapes.check_chat(found)
+
+
+def test_a_response_counts_its_drafts(client: TestClient) -> None:
+    figures = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()["metrics"]["speculative_decoding"]
+    histogram = figures["acceptance_histogram"]
+    assert figures["num_spec_steps"] == sum(histogram)
+    assert figures["num_accepted_draft_tokens"] == sum(i * n for i, n in enumerate(histogram)) > 0
+    assert figures["mean_acceptance_length"] == round(1 + figures["num_accepted_draft_tokens"] / sum(histogram), 4)
+    assert 0 < figures["num_spec_tokens"] <= 2
+    assert "metrics" not in client.post(COMPLETIONS, json=completion(speculative=False)).json()
+
+
+# ---- the official client ----
+
+
+def test_the_openai_client_chats_and_completes_with_and_without_streams(api: openai.OpenAI, pair: Pair) -> None:
+    wanted = pair.chat(MESSAGES, temperature=1.0, seed=5, max_new_tokens=20)
+    settings: Any = {"model": "tiny", "messages": MESSAGES, "seed": 5, "max_completion_tokens": 20}
+    whole = api.chat.completions.create(**settings)
+    assert whole.choices[0].message.content == wanted.text
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == len(wanted.token_ids)
+    stream = api.chat.completions.create(**settings, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == wanted.text
+
+    text = pair.generate("a dog", temperature=1.0, seed=5, max_new_tokens=20).text
+    assert api.completions.create(model="tiny", prompt="a dog", seed=5, max_tokens=20).choices[0].text == text
+    streamed = api.completions.create(model="tiny", prompt="a dog", seed=5, max_tokens=20, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == text
+    assert [model.id for model in api.models.list()] == [api.models.retrieve("tiny").id] == ["tiny"]
+
+
+def test_the_openai_client_raises_its_own_errors(api: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    with pytest.raises(openai.BadRequestError) as found:
+        api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}], tools=[tool])
+    assert found.value.param == "tools"
+    with pytest.raises(openai.NotFoundError) as missing:
+        api.completions.create(model="other", prompt="a")
+    assert missing.value.code == "model_not_found"
+
+
+# ---- fields ----
+
+
+def test_choices_have_the_seeds_that_follow(client: TestClient) -> None:
+    several = client.post(COMPLETIONS, json=completion(seed=7, n=3)).json()["choices"]
+    assert [choice["text"] for choice in several] == [text_of(client, seed=seed) for seed in (7, 8, 9)]
+    assert [choice["index"] for choice in several] == [0, 1, 2]
+    prompts = client.post(COMPLETIONS, json=completion(prompt=["the fox ran", "a dog"], seed=7, n=2)).json()["choices"]
+    alone = [text_of(client, prompt=prompt, seed=seed) for prompt, seed in
+             (("the fox ran", 7), ("the fox ran", 8), ("a dog", 9), ("a dog", 10))]  # fmt: skip
+    assert [choice["text"] for choice in prompts] == alone
+
+
+def test_settings_are_those_of_the_python_interface(client: TestClient, pair: Pair) -> None:
+    settings: dict[str, Any] = {
+        "temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.2, "presence_penalty": 0.5,
+        "frequency_penalty": 0.3,
+    }  # fmt: skip
+    sampling = pair.own_sampling({**settings, "logit_bias": {260: 2.0, 261: -100.0}})
+    wanted = pair.generate("the fox ran", sampling=sampling, seed=1, limits=Limits(max_new_tokens=30)).text
+    assert text_of(client, **settings, logit_bias={"260": 2, "261": -100}, max_tokens=30) == wanted
+    assert text_of(client, max_tokens=30) != wanted  # control
+
+
+def test_without_a_temperature_it_is_one(client: TestClient) -> None:
+    assert text_of(client) == text_of(client, temperature=1) != text_of(client, temperature=0)
+
+
+def test_stops_end_a_text_before_them(client: TestClient, pair: Pair) -> None:
+    whole = text_of(client, max_tokens=40)
+    response = client.post(COMPLETIONS, json=completion(max_tokens=40, stop=whole[5:7])).json()["choices"][0]
+    assert response["text"] == whole[: whole.index(whole[5:7])]
+    assert response["finish_reason"] == "stop"
+    tokens = pair.generate("the fox ran", temperature=1.0, seed=1, max_new_tokens=40).token_ids
+    ended = client.post(COMPLETIONS, json=completion(max_tokens=40, stop_token_ids=[tokens[9]])).json()
+    assert ended["usage"]["completion_tokens"] == tokens.index(tokens[9]) + 1
+
+
+def test_a_text_has_the_least_number_of_tokens(client: TestClient) -> None:
+    always = completion(logit_bias={"0": 100}, max_tokens=12)
+    lengths = [
+        client.post(COMPLETIONS, json={**always, **more}).json()["usage"]["completion_tokens"]
+        for more in ({}, {"min_tokens": 5}, {"ignore_eos": True})
+    ]
+    assert lengths == [1, 6, 12]
+
+
+def test_the_default_length_fits_the_context(client: TestClient) -> None:
+    found = client.post(CHAT, json={**chat(ignore_eos=True), "max_tokens": None}).json()
+    assert found["usage"]["total_tokens"] == 128
+    assert client.post(COMPLETIONS, json={"model": "tiny", "prompt": "a", "ignore_eos": True}).json()["usage"][
+        "completion_tokens"
+    ] == 16  # fmt: skip
+
+
+def test_drafting_is_chosen_by_request(client: TestClient) -> None:
+    for given in (None, True, {}, {"method": "shared-noise"}, {"method": "auto", "shape": "2-2"}):
+        assert "metrics" in client.post(COMPLETIONS, json=completion(speculative=given)).json()
+    for given in (False, {"method": "ar"}):
+        assert "metrics" not in client.post(COMPLETIONS, json=completion(speculative=given)).json()
+    for name, value in (("method", "chain"), ("shape", "3x3"), ("nodes", 3), ("verifier", "recursive")):
+        error = client.post(COMPLETIONS, json=completion(speculative={name: value})).json()["error"]
+        assert error["param"] == f"speculative.{name}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_server_does_not_have_is_refused_by_name(client: TestClient, name: str) -> None:
+    response = client.post(CHAT, json=chat(**{name: "other"}))
+    assert response.status_code == 400
+    shapes.check_error(response.json())
+    assert response.json()["error"]["param"] == name
+    for neutral in (None, *REFUSED[name][1]):
+        assert client.post(CHAT, json=chat(**{name: neutral}, max_tokens=1)).status_code == 200
+
+
+def test_tokens_become_text_and_text_tokens(client: TestClient, pair: Pair) -> None:
+    found = client.post("/tokenize", json={"prompt": "the fox"}).json()
+    assert found["tokens"] == pair.encode("the fox")
+    assert found["count"] == len(found["tokens"])
+    assert client.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": "the fox"}
+    messages = client.post("/tokenize", json={"messages": MESSAGES}).json()["tokens"]
+    assert messages == list(pair.chat_request(MESSAGES).prompt)
+    assert client.post("/tokenize", json={}).status_code == 400
+    assert client.post("/detokenize", json={"tokens": [9999]}).status_code == 400
+
+
+# ---- metrics ----
+
+
+def test_metrics_count_what_happened(folders: tuple[Path, Path]) -> None:
+    with serving(make_service(loaded(folders))) as client:
+        found = client.post(COMPLETIONS, json=completion(max_tokens=30)).json()
+        client.post(COMPLETIONS, json=completion(max_tokens=5, speculative=False))
+        figures = found["metrics"]["speculative_decoding"]
+        assert metric(client, "prompt_tokens_total") == 2 * found["usage"]["prompt_tokens"]
+        assert metric(client, "generation_tokens_total") == found["usage"]["completion_tokens"] + 5
+        assert metric(client, 'request_success_total{finished_reason="length"}') == 2
+        for name, key in (("drafts", "num_spec_steps"), ("draft_tokens", "num_draft_tokens"),
+                          ("accepted_tokens", "num_accepted_draft_tokens")):  # fmt: skip
+            assert metric(client, f"spec_decode_num_{name}_total") == figures[key]
+        histogram = figures["acceptance_histogram"]
+        per_position = 'spec_decode_num_accepted_tokens_per_pos_total{position="0"}'
+        assert metric(client, per_position) == sum(histogram[1:])
+        ranks = [metric(client, f'spec_decode_num_accepted_tokens_per_sibling_rank_total{{rank="{i}"}}') for i in (0, 1)]
+        assert sum(ranks) == figures["num_accepted_draft_tokens"]
+        assert metric(client, "time_to_first_token_seconds_count") == 2
+        assert metric(client, "e2e_request_latency_seconds_count") == 2
+        assert metric(client, "num_requests_running") == metric(client, "num_requests_waiting") == 0
+
+
+def test_the_document_describes_every_route_and_field(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/health"} <= set(document["paths"])
+    fields = document["components"]["schemas"]["ChatBody"]["properties"]
+    assert {"messages", "temperature", "stop", "speculative", "stream_options"} <= set(fields)
+    assert not set(fields) & set(REFUSED)
