@@ -241,12 +241,11 @@ class Pair(Session):
 
     @overload
     def chat(
-        self, messages: Sequence[Message], *, stream: Literal[False] = False,
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result: ...  # fmt: skip
 
     @overload
@@ -255,17 +254,15 @@ class Pair(Session):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]: ...  # fmt: skip
 
     def chat(
-        self, messages: Sequence[Message], *, stream: bool = False,
+        self, messages: Sequence[Message], *, stream: bool = False, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
 

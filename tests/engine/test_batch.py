@@ -14,7 +14,7 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine import batch as batches
+from draftwood.engine import faults
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
@@ -269,8 +269,8 @@ def test_control_noise_by_the_order_of_rows_is_seen(monkeypatch):
 
 
 def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
-    own = batches.Sampler
-    monkeypatch.setattr(batches, "Sampler", lambda samplings, *rest: own(samplings[::-1], *rest))
+    own = faults.Sampler
+    monkeypatch.setattr(faults, "Sampler", lambda samplings, *rest: own(samplings[::-1], *rest))
     with pytest.raises(AssertionError):
         check(decoder(*causal("torch"), "chain", "2", "recursive"))
 

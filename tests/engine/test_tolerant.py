@@ -129,6 +129,7 @@ def test_scores_of_one_row_that_are_nan_end_this_row_only(method, monkeypatch):
     assert texts[1] == whole[1][: len(texts[1])]
 
 
+@pytest.mark.usefixtures("always_drafts")
 @pytest.mark.parametrize("method", METHODS[:3], ids=method_id)
 def test_a_row_without_a_sound_draft_is_written_by_plain_decoding(method, monkeypatch):
     made, given = engine(method), requests()

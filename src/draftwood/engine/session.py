@@ -198,8 +198,7 @@ class Session(ABC):
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Generator[Piece]:  # fmt: skip
         """One text, round by round; arguments as for :meth:`generate`. :meth:`astream` is the same for ``async for``.
 
@@ -224,41 +223,37 @@ class Session(ABC):
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
-        self, prompt: str | Sequence[int], *,
+        self, prompt: str | Sequence[int], *, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result: ...  # fmt: skip
 
     @overload
     def generate(
-        self, prompt: Sequence[str] | Sequence[Sequence[int]], *,
+        self, prompt: Sequence[str] | Sequence[Sequence[int]], *, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> list[Result]: ...  # fmt: skip
 
     @overload
     def generate(
-        self, prompt: Array, *,
+        self, prompt: Array, *, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result | list[Result]: ...  # fmt: skip
 
     def generate(
-        self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *,
+        self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
         seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None,
-        repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None, trace: TraceLike = False,
+        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once.
 
