@@ -30,6 +30,7 @@ class TokenTexts:
         self._tokenizer = tokenizer
         added = {} if tokenizer is None else tokenizer.added_tokens_decoder
         self._added = {token: entry.content for token, entry in added.items()}
+        self._special = frozenset(() if tokenizer is None else tokenizer.all_special_ids)
         self._known: dict[int, bytes] = {}
 
     def bytes_of(self, token: int) -> bytes:
@@ -37,6 +38,10 @@ class TokenTexts:
         if token not in self._known:
             self._known[token] = self._bytes_of(token)
         return self._known[token]
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is left out of texts."""
+        return token in self._special
 
     def text_of(self, token: int) -> str:
         """The text of a token, with U+FFFD in place of parts of characters."""

@@ -75,8 +75,10 @@ class Routes:
         self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]
     ) -> Response:
         body = await self._body(request, kind)
-        answer = Answer(self._service.scheduler, await asyncio.to_thread(prepare, body))
-        made = shape(self._service.name)
+        prepared = await asyncio.to_thread(prepare, body)
+        echoes = await self._service.scored(prepared.echoes)
+        answer = Answer(self._service.scheduler, prepared)
+        made = shape(self._service.name, self._service.texts, echoes)
         return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage)
 
     async def _body(self, request: Request, kind: type[B]) -> B:

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TypeAlias, final
 
 from draftwood.core.settings import Sampling
+from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Piece, Request
 from draftwood.serve.errors import ApiError
@@ -24,17 +25,25 @@ class Written:
         text: text that is now certain.
         finish_reason: set in the last one.
         draft: what was drafted for it; None if nothing was.
+        logprobs: one for every token, where the request wants them.
     """
 
     tokens: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
     draft: Draft | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     @staticmethod
     def of(piece: Piece) -> Written:
         """What a piece says, without the tensors of its round."""
-        return Written(tokens=tuple(piece.tokens), text=piece.text, finish_reason=piece.finish_reason, draft=Draft.of(piece))
+        return Written(
+            tokens=tuple(piece.tokens),
+            text=piece.text,
+            finish_reason=piece.finish_reason,
+            draft=Draft.of(piece),
+            logprobs=None if piece.logprobs is None else tuple(piece.logprobs),
+        )
 
 
 Event: TypeAlias = Written | ApiError

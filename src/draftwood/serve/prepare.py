@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
@@ -10,12 +11,15 @@ from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
 from draftwood.core.checks import shown
+from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method, Sampling
+from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.parts import PLAIN
 from draftwood.engine.requests import Request
+from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError, bad, refused
 from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, Speculative, TokenizeBody
 
@@ -34,12 +38,14 @@ class Prepared:
         requests: the texts, one per choice.
         sampling, method: of all of them.
         prompt_tokens: tokens of all prompts, each counted once.
+        echoes: the prompts that come back before their texts, by request; empty if none does.
     """
 
     requests: Sequence[Request]
     sampling: Sampling
     method: str | None
     prompt_tokens: int
+    echoes: Sequence[Echo] = ()
 
 
 @final
@@ -68,7 +74,7 @@ class Preparation:
             start = self._pair.chat_request(_plain(body.messages), self._limits(body, 1), 0)
             longest = self._pair.chat_limits.max_new_tokens
             limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-            return self._prepared(body, [start.prompt], limits)
+            return self._prepared(body, body.top, [start.prompt], limits)
         except Exception as error:
             raise refused(error) from error
 
@@ -83,9 +89,20 @@ class Preparation:
             prompts = [self._pair.encode(prompt) for prompt in given]
             longest = max(map(len, prompts))
             limits = self._fitted(self._limits(body, 1), longest, body.max_tokens, COMPLETION_TOKENS)
-            return self._prepared(body, prompts, limits)
+            prepared = self._prepared(body, body.top, prompts, limits)
+            if not body.echo:
+                return prepared
+            texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True) for _ in range(body.n or 1)]
+            echoes = [Echo(text=text, request=made) for text, made in zip(texts, prepared.requests, strict=True)]
+            return replace(prepared, echoes=echoes)
         except Exception as error:
             raise refused(error) from error
+
+    def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
+        """A prompt as it comes back."""
+        if isinstance(given, str):
+            return given
+        return str(self._pair.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def tokens(self, body: TokenizeBody) -> list[int]:
         """Token ids of a prompt or of a chat; raises an ApiError for what cannot be honoured."""
@@ -138,14 +155,16 @@ class Preparation:
         most = wanted if wanted is not None else default if room is None else min(default, room)
         return replace(limits, max_new_tokens=most)
 
-    def _prepared(self, body: Settings, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
+    def _prepared(self, body: Settings, top: int | None, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
         count = body.n or 1
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         texts = [prompt for prompt in prompts for _ in range(count)]
+        logprobs = None if top is None else LogprobSettings(top=top)
+        requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
         return Prepared(
-            requests=[self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)],
+            requests=[replace(request, logprobs=logprobs) for request in requests],
             sampling=self._sampling(body, limits),
             method=self._drafting(body.speculative),
             prompt_tokens=sum(map(len, prompts)),
@@ -158,6 +177,8 @@ class Preparation:
             given["top_k"] = max(0, body.top_k)  # -1 keeps all, as 0 does
         if "temperature" not in given and self._pair.sampling.greedy:
             given["temperature"] = 1.0
+        if (grammar := _grammar_of(body)) is not None:
+            given["grammar"] = grammar
         if body.logit_bias:
             given["logit_bias"] = self._bias(body.logit_bias)
         if body.min_tokens and (ends := self._ends(limits)):
@@ -197,6 +218,17 @@ class Preparation:
                         param=f"speculative.{name}",
                     )
         return None
+
+
+def _grammar_of(body: Settings) -> Grammar | None:
+    form = body.response_format
+    if body.regex is not None:
+        return Grammar.regex(body.regex)
+    if body.grammar is not None:
+        return Grammar.lark(body.grammar)
+    if form is None or form.type == "text":
+        return None
+    return Grammar.json_object() if form.json_schema is None else Grammar.json_schema(json.dumps(form.json_schema.given))
 
 
 def _plain(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -11,16 +11,9 @@ from draftwood.serve.errors import ApiError
 _TOOLS = "this server runs no tools"
 _STORE = "this server stores nothing"
 _TEXT = "the models of this server read and write text"
-_SOON = "this server does not have it yet"
 
 REFUSED: Final[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
     # field -> why it is refused, and the values that change nothing, as null does
-    "logprobs": (_SOON, (False,)),
-    "top_logprobs": (_SOON, ()),
-    "echo": (_SOON, (False,)),
-    "response_format": (_SOON, ({"type": "text"},)),
-    "regex": (_SOON, ()),
-    "grammar": (_SOON, ()),
     "tools": (_TOOLS, ([],)),
     "tool_choice": (_TOOLS, ("none",)),
     "parallel_tool_calls": (_TOOLS, (True, False)),

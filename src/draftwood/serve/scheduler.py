@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, TypeVar, final
 
 from draftwood.engine.decode import Decoder
-from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, unavailable
+from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
 from draftwood.serve.jobs import Job
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.rows import Rows
 
+T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]
 _LOG = logging.getLogger(__name__)
 
@@ -80,6 +82,26 @@ class Scheduler:
         """End jobs without further events, before the next round. Those that have ended are ignored."""
         self._commands.put(partial(_each, self._rows.drop, jobs))
 
+    def work(self, parts: Iterator[T]) -> Future[list[T]]:
+        """All items of an iterator. The decoding thread takes one of them between two rounds."""
+        future: Future[list[T]] = Future()
+        found: list[T] = []
+
+        def take() -> None:
+            try:
+                if self._state == "stopped":
+                    raise unavailable("the server has stopped: ask again later, or another server")
+                found.append(next(parts))
+            except StopIteration:
+                future.set_result(found)
+            except Exception as error:
+                future.set_exception(refused(error))
+            else:
+                self._commands.put(take)
+
+        self._commands.put(take)
+        return future
+
     def drain(self) -> None:
         """Take no further jobs."""
         with self._lock:
@@ -121,13 +143,9 @@ class Scheduler:
             self._rows.close()
 
     def _obey(self, *, wait: bool) -> None:
-        """Do what was submitted; with ``wait`` there will be at least one command."""
-        try:
-            while True:
-                self._commands.get(block=wait)()
-                wait = False
-        except Empty:
-            return
+        """Do what was submitted so far; with ``wait`` there will be at least one command."""
+        for _ in range(max(self._commands.qsize(), int(wait))):
+            self._commands.get()()
 
 
 def _each(act: Callable[[Job], None], jobs: Sequence[Job]) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftwood.core.checks import shown
 from draftwood.core.settings import MAX_SEED
+from draftwood.core.token_logprobs import MAX_TOP
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.refusals import without_refused
 
@@ -19,6 +20,7 @@ _MOST = 2**31 - 1  # tokens; no context is longer
 Count = Annotated[int, Field(ge=1, le=_MOST)]
 Token = Annotated[int, Field(ge=0, le=_MOST)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Top = Annotated[int, Field(ge=0, le=MAX_TOP)]
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Token], Field(fail_fast=True)]  # of a million wrong values one is enough
 
@@ -71,6 +73,22 @@ class ChatMessage(Body):
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True)]
 
 
+class JsonSchema(Body):
+    """A schema by which an answer is written."""
+
+    name: str
+    description: str | None = None
+    given: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Settings(Body):
     """Fields of chats and completions."""
 
@@ -92,6 +110,9 @@ class Settings(Body):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    regex: Text | None = None
+    grammar: Text | None = None
     speculative: bool | Speculative | None = None
     user: str | None = None
 
@@ -113,12 +134,26 @@ class ChatBody(Settings):
 
     messages: Messages
     max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
+
+    @property
+    def top(self) -> int | None:
+        """How many of the likeliest tokens each log-probability comes with; None without log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class CompletionBody(Settings):
     """``/v1/completions``."""
 
     prompt: str | Annotated[list[str], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
+    logprobs: Top | None = None
+    echo: bool | None = None
+
+    @property
+    def top(self) -> int | None:
+        """As for chats."""
+        return self.logprobs
 
 
 class TokenizeBody(Body):
@@ -175,5 +210,19 @@ def _check_together(body: Settings) -> None:
         raise bad("stream_options is for streams, and stream is false: leave it out", param="stream_options")
     if isinstance(body, ChatBody) and None not in (body.max_tokens, body.max_completion_tokens):
         raise bad("both max_tokens and max_completion_tokens came: send one of them", param="max_tokens")
+    if isinstance(body, ChatBody) and body.top_logprobs is not None and not body.logprobs:
+        raise bad("top_logprobs belongs to logprobs, which is not true: send both, or neither", param="top_logprobs")
+    _check_form(body)
     if body.min_tokens and body.stops:
         raise bad("min_tokens and stop exclude each other: a stop text may come at any token; send one", param="min_tokens")
+
+
+def _check_form(body: Settings) -> None:
+    form = body.response_format
+    given = [name for name in ("regex", "grammar") if getattr(body, name) is not None]
+    if form is not None and form.type != "text":
+        given.insert(0, "response_format")
+    if len(given) > 1:
+        raise bad(f"both {given[0]} and {given[1]} came, but a text follows one grammar: send one of them", param=given[1])
+    if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+        raise bad("response_format.json_schema belongs to type json_schema: send both, or neither", param="response_format")

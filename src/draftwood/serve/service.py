@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import final
 
 from draftwood.api import Pair
@@ -11,6 +14,10 @@ from draftwood.core.arguments import MethodLike
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
+from draftwood.core.token_logprobs import TokenLogprob
+from draftwood.engine.logprobs import of_prompt
+from draftwood.engine.token_texts import TokenTexts
+from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Preparation
@@ -25,6 +32,8 @@ class Service:
 
     Attributes:
         name: the model's name in the interface.
+        pair: the models.
+        texts: the texts of single tokens.
         preparation: makes requests.
         scheduler: writes texts; the caller starts and stops it.
         metrics: what happened.
@@ -32,6 +41,8 @@ class Service:
     """
 
     name: str
+    pair: Pair
+    texts: TokenTexts
     preparation: Preparation
     scheduler: Scheduler
     metrics: Metrics
@@ -53,7 +64,31 @@ class Service:
             )
         scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
         preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
-        return Service(name=name, preparation=preparation, scheduler=scheduler, metrics=metrics)
+        return Service(
+            name=name,
+            pair=pair,
+            texts=TokenTexts(pair.tokenizer),
+            preparation=preparation,
+            scheduler=scheduler,
+            metrics=metrics,
+        )
+
+    async def scored(self, echoes: Sequence[Echo]) -> list[Echo]:
+        """The echoes with the log-probabilities that they want. Equal prompts are scored once.
+
+        Raises:
+            ApiError: a model that fails, or a server that has stopped.
+        """
+        known: dict[tuple[int, ...], list[TokenLogprob]] = {}
+        found = []
+        for echo in echoes:
+            wanted, prompt = echo.request.logprobs, tuple(echo.request.prompt)
+            if wanted is not None and prompt not in known:
+                parts = self.scheduler.work(of_prompt(self.pair.target.another(), prompt, wanted.top))
+                made = await asyncio.wrap_future(parts)
+                known[prompt] = list(chain.from_iterable(made))
+            found.append(replace(echo, logprobs=known.get(prompt)))
+        return found
 
     def check_model(self, name: str | None) -> None:
         """Refuse another model than the one that is served; raises an ApiError."""

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 from uuid import uuid4
 
+from draftwood.core.token_logprobs import TokenLogprob
+from draftwood.engine.token_texts import TokenTexts
 from draftwood.serve.answers import Answer
+from draftwood.serve.echoes import Echo
 from draftwood.serve.jobs import Written
+from draftwood.serve.logprobs import CompletionLogprobs, of_chat
 
 
 class Shape(ABC):
@@ -16,14 +22,18 @@ class Shape(ABC):
 
     Args:
         model: the name of the model.
+        texts: the texts of single tokens.
+        echoes: the prompts that come back, by choice; empty if none does.
     """
 
     _prefix: ClassVar[str]
     _object: ClassVar[str]
     _chunk: ClassVar[str]
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = ()) -> None:
         self._model = model
+        self._texts = texts
+        self._echoes = echoes
         self._id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
@@ -38,7 +48,7 @@ class Shape(ABC):
 
     def chunks(self, index: int, event: Written) -> list[dict[str, Any]]:
         """The chunks of one event: text, and the end."""
-        found = [self._head(self._chunk, [self._part(index, event)])] if event.text else []
+        found = [self._head(self._chunk, [self._part(index, event)])] if event.text or event.logprobs else []
         if event.finish_reason is not None:
             found.append(self._head(self._chunk, [self._end(index, event.finish_reason)]))
         return found
@@ -73,10 +83,14 @@ class ChatShape(Shape):
 
     def _choice(self, index: int, events: list[Written]) -> dict[str, Any]:
         message = {"role": "assistant", "content": _text(events), "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": events[-1].finish_reason}
+        logprobs = self._logprobs(_logprobs(events))
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": events[-1].finish_reason}
 
     def _part(self, index: int, event: Written) -> dict[str, Any]:
-        return _delta(index, {"content": event.text})
+        return {**_delta(index, {"content": event.text}), "logprobs": self._logprobs(event.logprobs)}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        return None if entries is None else of_chat(entries, self._texts)
 
     def _end(self, index: int, reason: str) -> dict[str, Any]:
         return {**_delta(index, {}), "finish_reason": reason}
@@ -89,11 +103,32 @@ class CompletionShape(Shape):
     _prefix = "cmpl"
     _object = _chunk = "text_completion"
 
+    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = ()) -> None:
+        super().__init__(model, texts, echoes)
+        self._logprobs = defaultdict[int, CompletionLogprobs](lambda: CompletionLogprobs(texts))  # by choice
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """The prompt, where it comes back."""
+        if not self._echoes:
+            return None
+        return self._head(
+            self._chunk, [self._made(index, self._echoes[index].text, self._echoes[index].logprobs, first=True)]
+        )
+
     def _choice(self, index: int, events: list[Written]) -> dict[str, Any]:
-        return _completion(index, _text(events), events[-1].finish_reason)
+        text, entries, echo = _text(events), _logprobs(events), self._echoes[index] if self._echoes else None
+        if echo is not None:
+            text, entries = echo.text + text, None if entries is None else [*(echo.logprobs or ()), *entries]
+        return {**self._made(index, text, entries, first=echo is not None), "finish_reason": events[-1].finish_reason}
 
     def _part(self, index: int, event: Written) -> dict[str, Any]:
-        return _completion(index, event.text, None)
+        return self._made(index, event.text, event.logprobs)
+
+    def _made(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
+        """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
+        before = self._echoes[index].request.prompt[0] if first else None
+        logprobs = None if entries is None else self._logprobs[index].part(entries, before)
+        return {**_completion(index, text, None), "logprobs": logprobs}
 
     def _end(self, index: int, reason: str) -> dict[str, Any]:
         return _completion(index, "", reason)
@@ -101,6 +136,13 @@ class CompletionShape(Shape):
 
 def _text(events: list[Written]) -> str:
     return "".join(event.text for event in events)
+
+
+def _logprobs(events: list[Written]) -> list[TokenLogprob] | None:
+    """Those of all tokens; None where none are wanted."""
+    if all(event.logprobs is None for event in events):
+        return None
+    return [one for event in events for one in event.logprobs or ()]
 
 
 def figures(answer: Answer) -> dict[str, Any]:
