@@ -148,6 +148,10 @@ def test_a_grammar_is_one_of_the_settings_of_a_call():
     [schema, pattern] = Grammar.json_object(), Grammar.regex("(ab|c)+")
     assert re.fullmatch("(ab|c)*a?", pair.generate("ab", grammar=pattern, seed=1, max_new_tokens=9, temperature=1.0).text)
     assert "".join(p.text for p in pair.stream("ab", sampling={"temperature": 0, "grammar": Grammar.regex("bcb")})) == "bcb"
+    settings = {"grammar": pattern, "seed": 3, "max_new_tokens": 9, "temperature": 1.0, "method": "rsd-s"}
+    traced = pair.generate("ab", trace=True, **settings)
+    assert traced.trace.rounds
+    assert traced.text == pair.generate("ab", **settings).text
     with pytest.raises(ConfigError, match="both sampling and grammar were given"):
         pair.generate("ab", sampling=Sampling(), grammar=pattern)
     with pytest.raises(ConfigError, match="cannot be used"):  # these tokens cannot write an object
