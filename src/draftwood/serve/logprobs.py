@@ -31,7 +31,7 @@ class CompletionLogprobs:
 
     def __init__(self, texts: TokenTexts) -> None:
         self._texts = texts
-        self._decoder = getincrementaldecoder("utf-8")("ignore")
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._offset = 0  # characters of the text so far
 
     def part(self, entries: Sequence[TokenLogprob], first: int | None = None) -> dict[str, Any]:

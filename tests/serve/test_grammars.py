@@ -1,0 +1,65 @@
+"""Answers over HTTP follow the grammar that a request brings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.serve.conftest import chat, completion, loaded, make_service, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+BY_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders), max_length=512)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("speculative", [True, False])
+def test_an_answer_follows_its_schema(client: TestClient, temperature: float, speculative: bool) -> None:
+    fields = {"response_format": BY_SCHEMA, "temperature": temperature, "speculative": speculative, "max_tokens": 200}
+    found = client.post(CHAT, json=chat(**fields, n=3)).json()
+    for choice in found["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert set(json.loads(choice["message"]["content"])) == {"a"}
+
+
+def test_a_pattern_and_a_lark_grammar_are_followed(client: TestClient) -> None:
+    for fields in ({"regex": "(fox|hen){2,3}"}, {"grammar": 'start: ("fox" | "hen") ("fox" | "hen") ("fox" | "hen")?'}):
+        text = client.post(COMPLETIONS, json=completion(**fields, max_tokens=40)).json()["choices"][0]["text"]
+        assert re.fullmatch("(fox|hen){2,3}", text)
+    control = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()["choices"][0]["text"]
+    assert not re.fullmatch("(fox|hen){2,3}", control)
+
+
+def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client: TestClient) -> None:
+    alone = client.post(COMPLETIONS, json=completion()).json()["choices"][0]["text"]
+    client.post(COMPLETIONS, json=completion(regex="[a-z ]+"))
+    assert client.post(COMPLETIONS, json=completion(response_format={"type": "text"})).json()["choices"][0]["text"] == alone
+
+
+@pytest.mark.parametrize(("fields", "param", "says"), [
+    ({"regex": "("}, None, "regular expression"),
+    ({"grammar": "start: ("}, None, "Lark grammar"),
+    ({"regex": "a", "grammar": 'start: "a"'}, "grammar", "both regex and grammar"),
+    ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex", "both response_format and regex"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
+    ({"response_format": {"type": "yaml"}}, "response_format", "yaml"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": False}}}, None, "JSON schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 1}}}}, None, "JSON"),
+])  # fmt: skip
+def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any], param: str | None, says: str) -> None:
+    response = client.post(CHAT, json=chat(**fields))
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param), error
+    assert says in error["message"]
