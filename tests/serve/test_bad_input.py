@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from draftwood.cli import main
 from draftwood.core.errors import ConfigError
+from draftwood.serve.run import listen
 from draftwood.serve.schemas import ChatBody, CompletionBody
 from draftwood.serve.settings import MAX_BODY, ServeOptions, read_keys
 from tests.serve import shapes
@@ -56,7 +60,7 @@ def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> N
     ("field", "value"),
     [
         *(("max_tokens", value) for value in (0, -1, 1.5, "3", True, [], 10**30, 2**31, 97)),
-        *(("temperature", value) for value in (-1, "1", True, 1e39, 1e-30, [], {}, 10**400)),
+        *(("temperature", value) for value in (-1, "1", True, 101, 1e-30, [], {}, 10**400)),
         *(("top_p", value) for value in (0, 1.1, -1, "x")),
         *(("top_k", value) for value in (-2, 1.5, 10**20)),
         *(("min_p", value) for value in (-0.1, 2)),
@@ -64,9 +68,9 @@ def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> N
         *(("seed", value) for value in (-1, 2**63, 1.5, "1")),
         *(("stop", value) for value in ("", [""], [1], {}, ["a"] * 65)),
         *(("stop_token_ids", value) for value in ([-1], [10**6], ["a"], 3)),
-        *(("logit_bias", value) for value in ([], {"a": 1}, {"1": "x"}, {"-1": 1}, {"99999": 1}, {"1": 1e300}, {"²": 1})),
-        *(("presence_penalty", value) for value in ("x", 1e300)),
-        *(("repetition_penalty", value) for value in (0, -1)),
+        *(("logit_bias", value) for value in ([], {"a": 1}, {"1": "x"}, {"-1": 1}, {"99999": 1}, {"1": 101}, {"²": 1})),
+        *(("presence_penalty", value) for value in ("x", 1e300, -2.1)),
+        *(("repetition_penalty", value) for value in (0, -1, 1e-38, 101)),
         *(("stream", value) for value in ("yes", 1)),
         *(("user", value) for value in (1, {})),
         *(("speculative", value) for value in (1, "no", {"other": 1}, {"nodes": 0}, [])),
@@ -134,6 +138,14 @@ def test_a_body_that_is_too_large_is_refused_announced_or_not(client: TestClient
     response = client.post(COMPLETIONS, content=parts(), headers=JSON)
     assert response.status_code == 413
     shapes.check_error(response.json())
+
+
+def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(client: TestClient) -> None:
+    long = "the fox ran to the hill. " * 150_000
+    for path, body in ((COMPLETIONS, completion(prompt=long)), (CHAT, chat(messages=[{"role": "user", "content": long}]))):
+        error = refused(client, body, path=path)
+        assert error["code"] == "context_length_exceeded"
+        assert "more than 192 tokens" in error["message"]
 
 
 def test_a_body_that_does_not_come_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +231,24 @@ OUT_OF_RANGE: list[dict[str, Any]] = [
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ServeOptions(**options)
+
+
+def test_the_command_refuses_what_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(main, ["serve", *arguments])
+        assert result.exit_code == 2
+        return result.output
+
+    assert "--api-key-file" in run("--host", "0.0.0.0")
+    assert "beta" in run("--beta", "3")  # changes texts, and is for temperature 0
+    assert "verifier" in run("--verifier", "greedy")
+    monkeypatch.setitem(sys.modules, "draftwood.serve.run", None)
+    assert "draftwood[serve]" in run()
+
+
+def test_a_port_in_use_is_refused() -> None:
+    with listen("127.0.0.1", 0) as found, pytest.raises(ConfigError, match="--port"):
+        listen("127.0.0.1", found.getsockname()[1])
 
 
 # ---- anything at all ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import socket
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from time import sleep
 from typing import Any
 
 import pytest
@@ -21,8 +24,10 @@ from draftwood import Limits, Pair, Sampling, Stateless
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.errors import ApiError
 from draftwood.serve.jobs import Event, Job, Written
+from draftwood.serve.run import make_server
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
+from draftwood.serve.settings import ServeOptions
 from tests.serve import shapes
 from tests.serve.conftest import chat, chunks, completion, live_server, loaded, make_service, metric, serving, until
 
@@ -177,6 +182,36 @@ def test_cut_connections_leave_the_server_as_it_was(served: Pair) -> None:
         until(lambda: live.service.scheduler.texts == 0)
 
 
+def test_many_short_requests_with_random_ends_are_all_accounted_for(served: Pair) -> None:
+    service = make_service(served, max_rows=3)
+    lost: list[bytes] = []
+
+    def send(port: int, number: int) -> bool:
+        rng = random.Random(number)
+        body = completion(max_tokens=rng.randrange(1, 5), seed=number, stream=rng.random() < 0.5, n=rng.choice([1, 2]))
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.settimeout(60)
+            connection.sendall(post(body).replace(b"Host: a", b"Host: a\r\nConnection: close"))
+            if rng.random() < 0.3:
+                sleep(rng.random() * 0.02)
+                return False
+            received = b"".join(iter(lambda: connection.recv(65536), b""))
+        if b" 200 OK" not in received or received.count(b"[DONE]") != body["stream"]:
+            lost.append(received)
+        return True
+
+    with live_server(service) as live, ThreadPoolExecutor(8) as threads:
+        whole = list(threads.map(lambda number: send(live.port, number), range(200)))
+        until(lambda: service.scheduler.texts == 0)
+    assert not lost
+    assert 100 < sum(whole) < 180
+    values = dict(re.findall(r"^draftwood:(request_\w+_total\S*) (\S+)", service.metrics.render().decode(), re.MULTILINE))
+    ended = sum(float(value) for name, value in values.items() if "success" in name)
+    assert ended >= sum(whole)
+    assert float(values["request_cancelled_total"]) > 10
+    assert float(values["request_failure_total"]) == 0
+
+
 # ---- rounds that fail ----
 
 
@@ -278,6 +313,17 @@ def test_a_request_that_fails_ends_alone(served: Pair, service: Service) -> None
     assert client.texts([client.job(0)]) == wanted[:1]
 
 
+def test_a_silent_stream_gets_comments(served: Pair, faults: tuple[Fault, Fault], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood.serve.streams.KEEP_ALIVE_SECONDS", 0.01)
+    target, _ = faults
+    target.open.clear()
+    with serving(make_service(served)) as client:
+        threading.Timer(0.3, target.open.set).start()
+        text = client.post(COMPLETIONS, json=completion(stream=True)).text
+    assert text.startswith(": keep-alive\n\n")
+    shapes.check_completion_chunks(chunks(text))
+
+
 # ---- a full queue ----
 
 
@@ -358,6 +404,17 @@ def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
         shapes.check_error(response.json())
         assert client.get("/health").status_code == 503
         assert client.post(COMPLETIONS, json=completion()).status_code == 503
+
+
+def test_signals_drain_then_cut_then_wait_for_nothing(served: Pair) -> None:
+    service = make_service(served)
+    server = make_server(service, ServeOptions())
+    server.handle_exit(signal.SIGTERM, None)
+    assert (server.should_exit, server.force_exit, service.scheduler.state) == (True, False, "ready")  # shutdown drains
+    server.handle_exit(signal.SIGINT, None)
+    assert (server.force_exit, service.scheduler.state) == (False, "draining")
+    server.handle_exit(signal.SIGINT, None)
+    assert server.force_exit
 
 
 def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders: tuple[Path, Path]) -> None:

@@ -69,7 +69,7 @@ class Routes:
         return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        return Json(document())
+        return Json(document(self._service.name))
 
     async def _texts(
         self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]

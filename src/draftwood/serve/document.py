@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -33,12 +32,14 @@ _STATUSES = {
 }
 
 
-@cache
-def document() -> dict[str, Any]:
-    """The document."""
+def document(model: str) -> dict[str, Any]:
+    """The document of a server of this model."""
     refs, schemas = models_json_schema(
         [(kind, "validation") for kind, _ in _POSTS.values()], ref_template="#/components/schemas/{model}"
     )
+    for kind, _ in _POSTS.values():
+        fields = schemas["$defs"][kind.__name__]
+        fields["properties"]["model"] = {"enum": [model] if "model" in fields.get("required", ()) else [model, None]}
     schemas["$defs"]["Error"] = _error()
     error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     errors = {status: {"description": text, **error} for status, text in _STATUSES.items()}
