@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from draftwood.cli.chat_settings import ChatDisplay, before, limits_of
+from draftwood.cli.chat_remote import RemoteModel
+from draftwood.cli.chat_settings import ChatDisplay, ChatServer, before, limits_of
 from draftwood.cli.settings import DisplayOptions, Settings
+from draftwood.cli.show import Screen
 from draftwood.cli.single import OneText, write_one
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
@@ -17,10 +19,7 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
         ConfigError: a blank message, or one that is no Unicode text.
         DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
     """
-    if not is_unicode(message):
-        raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
-    if not message.strip():
-        raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
+    _check(message)
     pair, decoder, sampling = settings.open()
     messages = [*before(display.system), {"role": "user", "content": message}]
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if display.compare else None
@@ -38,3 +37,21 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
             quiet=display.quiet,
         )
     )
+
+
+def ask_server(server: ChatServer, settings: Settings, display: ChatDisplay, message: str) -> None:
+    """Let a server answer a message, and print the answer; raises what :func:`ask` does."""
+    _check(message)
+    model, screen = RemoteModel(server, settings), Screen()
+    for _ in model.answer([*before(display.system), {"role": "user", "content": message}], screen):
+        pass
+    screen.write("\n")
+    if not display.quiet:
+        screen.remark(model.remark)
+
+
+def _check(message: str) -> None:
+    if not is_unicode(message):
+        raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    if not message.strip():
+        raise ConfigError("the message is empty: write one, or leave it out to talk line by line")

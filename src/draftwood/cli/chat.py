@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
+from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, ChatServer, check_remote, settings_of
 from draftwood.cli.console import typed
 from draftwood.cli.settings import Sectioned, section_options
 from draftwood.core.errors import ConfigError
@@ -22,21 +22,28 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     """Talk with a chat model. Only what is new in the chat is read for each answer.
 
     With a MESSAGE the command answers it and ends. On a terminal, Ctrl-C stops an answer, and Ctrl-D ends the chat. From a
-    pipe or a file, every line is a message, and the answers go to standard output. Speeds go to standard error.
+    pipe or a file, every line is a message, and the answers go to standard output. Speeds go to standard error. With --url a
+    server answers.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     options["stop"] = tuple(map(typed, options["stop"]))
     for name in ("target", "draft", "system"):
         options[name] = None if options[name] is None else typed(options[name])
-    settings, display = settings_of(options, given), pick(ChatDisplay, options)
+    display, server = pick(ChatDisplay, options), pick(ChatServer, options)
+    if server.url is not None:
+        check_remote(given)
+    settings = settings_of(options, given)
 
     if message is not None:
-        from draftwood.cli.ask import ask
+        from draftwood.cli.ask import ask, ask_server
 
-        ask(settings, display, typed(message))
+        if server.url is not None:
+            ask_server(server, settings, display, typed(message))
+        else:
+            ask(settings, display, typed(message))
         return
     if display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
     from draftwood.cli.conversation import converse
 
-    converse(settings, display)
+    converse(settings, display, server)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, final
 
 import click
 
-from draftwood.cli.chat_settings import ChatDisplay, before, limits_of
+from draftwood.cli.chat_model import ChatModel, LocalModel
+from draftwood.cli.chat_remote import RemoteModel
+from draftwood.cli.chat_settings import ChatDisplay, ChatServer, before
 from draftwood.cli.settings import Settings
-from draftwood.cli.show import Painter, Screen
+from draftwood.cli.show import Screen
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
-from draftwood.core.rounds import Stats
-from draftwood.engine.requests import Piece, Request
 
 _PROMPT = "> "
 _COMMANDS = {
@@ -27,8 +27,8 @@ _COMMANDS = {
 }
 
 
-def converse(settings: Settings, display: ChatDisplay) -> None:
-    """Answer every line of standard input until it ends.
+def converse(settings: Settings, display: ChatDisplay, server: ChatServer) -> None:
+    """Answer every line of standard input until it ends: with models in this process, or through a server.
 
     On a terminal an error is reported and the chat goes on.
 
@@ -39,9 +39,10 @@ def converse(settings: Settings, display: ChatDisplay) -> None:
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
     terminal = sys.stdin.isatty()
-    chat = Conversation(settings, display, terminal=terminal)
+    model: ChatModel = LocalModel(settings, display) if server.url is None else RemoteModel(server, settings)
+    chat = Conversation(model, display, terminal=terminal)
     if terminal and not display.quiet:
-        _remark(f"Chat with {settings.models.target}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")
+        _remark(f"Chat with {model.name}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")
     for line in _typed_lines() if terminal else _piped_lines():
         try:
             if not chat.take(line):
@@ -87,21 +88,19 @@ class Conversation:
     """The messages of a chat, and the model that answers them.
 
     Args:
-        settings: models, method, sampling and limits.
+        model: answers.
         display: the system prompt, and what is written after an answer.
         terminal: messages come from a terminal, where Ctrl-C stops an answer.
     """
 
-    def __init__(self, settings: Settings, display: ChatDisplay, *, terminal: bool) -> None:
-        self._pair, self._decoder, self._sampling = settings.open()
-        self._limits = limits_of(self._pair, settings)
-        self._seed = settings.seed
+    def __init__(self, model: ChatModel, display: ChatDisplay, *, terminal: bool) -> None:
+        self._model = model
         self._display = display
         self._terminal = terminal
         self._screen = Screen()
         self._messages: list[dict[str, Any]] = []
         self._system = display.system
-        self._pair.chat_request([*before(self._system), {"role": "user", "content": "Hi"}])  # refuses what is no chat model
+        self._model.check([*before(self._system), {"role": "user", "content": "Hi"}])  # refuses what is no chat model
 
     def take(self, line: str) -> bool:
         """Answer a line or do what a command says; returns whether the chat goes on. Blank lines are skipped.
@@ -133,7 +132,7 @@ class Conversation:
     def _replace_system(self, text: str) -> None:
         earlier, self._system = self._system, text
         try:
-            self._pair.chat_request([*before(self._system), {"role": "user", "content": "Hi"}])
+            self._model.check([*before(self._system), {"role": "user", "content": "Hi"}])
         except ConfigError:
             self._system = earlier
             raise
@@ -143,47 +142,24 @@ class Conversation:
         if not is_unicode(line):
             raise ConfigError("this line is not UTF-8 text: convert it, for example with iconv -t utf-8")
         message = {"role": "user", "content": line}
-        request = self._pair.chat_request([*before(self._system), *self._messages, message], self._limits, self._seed)
-        painter = Painter(self._screen, self._decoder.tokenizer) if self._display.show else None
-        pieces: list[Piece] = []
-        for piece in self._pieces(request):
-            pieces.append(piece)
-            if painter is not None:
-                painter.take(piece)
-            else:
-                self._screen.write(piece.text)
+        text = "".join(self._texts([*before(self._system), *self._messages, message]))
         self._screen.write("\n")
-        text, reason = "".join(piece.text for piece in pieces), pieces[-1].finish_reason if pieces else None
-        if text or reason is not None:
+        if text or self._model.reason is not None:
             self._messages += [message, {"role": "assistant", "content": text}]
         if not self._display.quiet:
-            self._report(reason, request.seed)
+            _remark(self._model.remark)
 
-    def _pieces(self, request: Request) -> Iterator[Piece]:
+    def _texts(self, messages: list[dict[str, Any]]) -> Iterator[str]:
         """The answer; on a terminal, Ctrl-C ends it after the present round, and a second one within the round."""
-        with _interrupts(self._terminal) as stopped, closing(self._stream(request)) as stream:
+        with _interrupts(self._terminal) as stopped, closing(self._model.answer(messages, self._screen)) as texts:
             try:
-                for [piece] in stream:
-                    yield piece
+                for text in texts:
+                    yield text
                     if stopped:
                         return
             except KeyboardInterrupt:
                 if not self._terminal:
                     raise
-
-    def _stream(self, request: Request) -> Generator[list[Piece]]:
-        yield from self._decoder.stream([request], self._sampling, reuse=True)
-
-    def _report(self, reason: str | None, seed: int) -> None:
-        """Write the speed of an answer, its end if it is not the model's own, and the seed if tokens were drawn."""
-        [stats] = self._decoder.stats or [Stats()]
-        parts = [f"{stats.new_tokens} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
-        parts.append(f"{stats.new_tokens / max(1, stats.rounds):.2f} tokens per pass")
-        if reason != "stop":
-            parts.append("stopped" if reason is None else "ended at the length limit")
-        if not self._sampling.greedy:
-            parts.append(f"seed {seed}")
-        _remark(", ".join(parts))
 
 
 def _remark(text: str) -> None:
