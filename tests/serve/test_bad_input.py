@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 from starlette.testclient import TestClient
 
 from draftwood.cli import main
@@ -108,6 +109,22 @@ def test_settings_that_exclude_each_other_are_refused(client: TestClient) -> Non
     refused(client, completion(min_tokens=2, stop="a"))
     refused(client, completion(seed=2**63 - 1, n=2))
     assert refused(client, completion(n=128))["code"] == "invalid_value"  # more than the server holds
+
+
+def test_requests_of_many_parts_are_refused_before_work_is_done(client: TestClient) -> None:
+    assert "4096" in refused(client, completion(logit_bias={str(i): 0 for i in range(5000)}))["message"]
+    assert refused(client, completion(prompt=[1] * 300_000 + ["a"]))["param"] == "prompt"
+    assert "10000 texts" in refused(client, completion(prompt=["a"] * 5000, n=2))["message"]
+    long = [{"role": "user", "content": "the fox ran"} for _ in range(1000)]
+    assert "more than" in refused(client, chat(messages=long), path=CHAT)["message"]
+    errors = error_count(CompletionBody, completion(prompt=[[1]] * 999 + ["a"]))
+    assert errors < 10, "validation stops at the first wrong value"
+
+
+def error_count(kind: type[BaseModel], body: dict[str, Any]) -> int:
+    with pytest.raises(ValidationError) as found:
+        kind.model_validate(body)
+    return found.value.error_count()
 
 
 @pytest.mark.parametrize("where", ["value", "key", "deep"])

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import DisconnectedError, read_object
+from draftwood.serve.bodies import DisconnectedError, parse, read_body
 from draftwood.serve.document import document
 from draftwood.serve.errors import ApiError, failed, unavailable
 from draftwood.serve.keys import Keys
@@ -80,7 +80,7 @@ class Routes:
         return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage)
 
     async def _body(self, request: Request, kind: type[B]) -> B:
-        body = checked(kind, await read_object(request))
+        body = await asyncio.to_thread(_checked, kind, await read_body(request))
         self._service.check_model(getattr(body, "model", None))
         return body
 
@@ -93,6 +93,10 @@ class Routes:
             "owned_by": "draftwood",
             "max_model_len": service.preparation.max_length,
         }
+
+
+def _checked(kind: type[B], body: bytes) -> B:
+    return checked(kind, parse(body))
 
 
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from draftwood.core.checks import is_unicode, shown
 from draftwood.serve.errors import ApiError, bad
-from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, MAX_DEPTH
+from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, MAX_DEPTH, MAX_MEMBERS
 
 
 @final
@@ -18,11 +18,11 @@ class DisconnectedError(Exception):
     """The client has closed its connection; nobody reads an answer."""
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object of a request.
+async def read_body(request: Request) -> bytes:
+    """The body of a request, which must be JSON.
 
     Raises:
-        ApiError: another type of content, a body that is too large, too slow or no JSON object.
+        ApiError: another type of content, a body that is too large or too slow.
         DisconnectedError: the connection was cut.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -30,7 +30,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise bad(f"the content type is {shown(kind)}: send Content-Type: application/json", code="invalid_content_type")
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return parse(await _body(request))
+            return await _body(request)
     except TimeoutError:
         raise ApiError(408, f"the request was not complete after {BODY_SECONDS:g} seconds", code="timeout") from None
     except ClientDisconnect:
@@ -78,6 +78,8 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_MEMBERS:
+        raise bad(f"an object of the body has {len(pairs)} members: send at most {MAX_MEMBERS}", code="invalid_json")
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -49,20 +49,21 @@ class Preparation:
     Args:
         pair: the models.
         method: the server's drafting method, without ``auto``.
+        most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
     """
 
-    def __init__(self, pair: Pair, method: Method, max_length: int | None = None) -> None:
+    def __init__(self, pair: Pair, method: Method, *, most: int, max_length: int | None = None) -> None:
         self._pair = pair
         self._method = method
+        self._most = most
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
         self.max_length = min(bounds) if bounds else None
 
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
         try:
-            for message in body.messages:
-                self._check_length(message.content)
+            self._check_length("\n".join(message.text for message in body.messages))
             wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
             start = self._pair.chat_request(_plain(body.messages), self._limits(body, 1), 0)
             longest = self._pair.chat_limits.max_new_tokens
@@ -75,6 +76,8 @@ class Preparation:
         """The texts that prompts want; raises an ApiError for what cannot be honoured."""
         try:
             given = _prompts(body.prompt)
+            if (count := len(given) * (body.n or 1)) > self._most:
+                raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
             for prompt in given:
                 self._check_length(prompt)
             prompts = [self._pair.encode(prompt) for prompt in given]
@@ -90,6 +93,7 @@ class Preparation:
             raise bad("a prompt or messages are wanted: send one of them", param="prompt")
         try:
             if body.messages is not None:
+                self._check_length("\n".join(message.text for message in body.messages))
                 return list(self._pair.chat_request(_plain(body.messages), Limits(max_new_tokens=1), 0).prompt)
             if body.add_special_tokens:
                 return self._pair.encode(body.prompt or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Literal, TypeAlias, final
@@ -73,13 +74,11 @@ class Scheduler:
                     headers={"Retry-After": str(RETRY_SECONDS)},
                 )
             self._taken += len(jobs)
-            for job in jobs:
-                self._commands.put(lambda job=job: self._rows.add(job))  # type: ignore[misc]
+            self._commands.put(partial(_each, self._rows.add, jobs))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs without further events, before the next round. Those that have ended are ignored."""
-        for job in jobs:
-            self._commands.put(lambda job=job: self._rows.drop(job))  # type: ignore[misc]
+        self._commands.put(partial(_each, self._rows.drop, jobs))
 
     def drain(self) -> None:
         """Take no further jobs."""
@@ -129,3 +128,8 @@ class Scheduler:
                 wait = False
         except Empty:
             return
+
+
+def _each(act: Callable[[Job], None], jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        act(job)

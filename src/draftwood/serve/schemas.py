@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=1, le=_MOST)]
 Token = Annotated[int, Field(ge=0, le=_MOST)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Text = Annotated[str, Field(min_length=1)]
+Tokens = Annotated[list[Token], Field(fail_fast=True)]  # of a million wrong values one is enough
 
 
 class Body(BaseModel):
@@ -54,12 +55,20 @@ class ChatMessage(Body):
     """A message. What clients send back of an answer may stand in it while it is null."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     refusal: None = None
     annotations: list[Any] | None = Field(default=None, max_length=0)
     audio: None = None
     function_call: None = None
     tool_calls: None = None
+
+    @property
+    def text(self) -> str:
+        """The content without its parts."""
+        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+
+
+Messages = Annotated[list[ChatMessage], Field(fail_fast=True)]
 
 
 class Settings(Body):
@@ -77,8 +86,8 @@ class Settings(Body):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[Token], Field(max_length=MAX_STOPS)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[Tokens, Field(max_length=MAX_STOPS)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_MOST)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
@@ -102,14 +111,14 @@ class Settings(Body):
 class ChatBody(Settings):
     """``/v1/chat/completions``."""
 
-    messages: list[ChatMessage]
+    messages: Messages
     max_completion_tokens: Count | None = None
 
 
 class CompletionBody(Settings):
     """``/v1/completions``."""
 
-    prompt: str | list[str] | list[Token] | list[list[Token]]
+    prompt: str | Annotated[list[str], Field(fail_fast=True)] | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
 
 
 class TokenizeBody(Body):
@@ -117,7 +126,7 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
 
 
@@ -125,7 +134,7 @@ class DetokenizeBody(Body):
     """``/detokenize``."""
 
     model: str | None = None
-    tokens: list[Token]
+    tokens: Tokens
 
 
 B = TypeVar("B", bound=Body)

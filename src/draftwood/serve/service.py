@@ -52,7 +52,7 @@ class Service:
                 "use --verifier auto"
             )
         scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
-        preparation = Preparation(pair, chosen, options.max_length)
+        preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
         return Service(name=name, preparation=preparation, scheduler=scheduler, metrics=metrics)
 
     def check_model(self, name: str | None) -> None:

@@ -14,6 +14,8 @@ MAX_BODY: Final = 4 << 20
 """Most bytes of a request."""
 MAX_DEPTH: Final = 64
 """Most levels of lists and objects in a request."""
+MAX_MEMBERS: Final = 4096
+"""Most members of an object in a request."""
 BODY_SECONDS: Final = 30.0
 """A request that is not complete after so many seconds is refused."""
 KEEP_ALIVE_SECONDS: Final = 10.0
