@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from starlette.testclient import TestClient
 
 from draftwood import Pair, TokenTexts
+from draftwood.serve.errors import ApiError
 from tests.serve.conftest import MESSAGES, chat, chunks, completion, loaded, make_service, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -98,3 +99,17 @@ def test_prompts_are_echoed_for_every_choice_and_without_log_probabilities_too(c
 def test_wrong_numbers_are_refused_by_name(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
     response = client.post(path, json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_scoring_that_nobody_waits_for_any_more_harms_nothing(client: TestClient, folders: tuple[Path, Path]) -> None:
+    scheduler = make_service(loaded(folders)).scheduler
+    given_up = scheduler.work(iter([1, 2]))
+    given_up.cancel()
+    others = scheduler.work(iter([3, 4])), scheduler.work(1 // n for n in (1, 0))
+    scheduler.start()
+    assert others[0].result(30) == [3, 4]
+    assert "ZeroDivisionError" in str(others[1].exception(30))
+    assert scheduler.state == "ready"
+    scheduler.stop()
+    with pytest.raises(ApiError, match="has stopped"):
+        scheduler.work(iter([5]))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+import pytest
+
 import draftwood
+from draftwood.serve.metrics import Metrics
 from draftwood.serve.schemas import ChatBody, CompletionBody
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
@@ -20,10 +24,25 @@ def test_the_snippets_of_the_page_print_what_is_shown() -> None:
         run(PAGE, lambda source: source.replace("8000", str(live.port)))
 
 
-def test_the_page_names_every_field_and_every_metric() -> None:
+@pytest.fixture(scope="module")
+def metrics() -> str:
+    """The metrics of a new server."""
+    return Metrics().render().decode()
+
+
+def test_the_page_names_every_field_and_every_metric(metrics: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     missing = {name for name in {*ChatBody.model_fields, *CompletionBody.model_fields} if f"`{name}" not in text}
     assert not missing
-    service = Service.of(draftwood.load(), ServeOptions(), name="draftwood")
-    names = set(re.findall(r"^# HELP draftwood:(\w+)", service.metrics.render().decode(), re.MULTILINE))
-    assert not {name for name in names if name.removesuffix("_created") == name and name not in text}
+    names = set(re.findall(r"^# HELP draftwood:(\w+)", metrics, re.MULTILINE))
+    assert len(names) > 12
+    assert not {name for name in names if not name.endswith("_created") and name not in text}
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(metrics: str) -> None:
+    dashboard = json.loads((ROOT / "examples" / "serve" / "grafana.json").read_text())
+    wanted = re.findall(r"draftwood:(\w+)", json.dumps(dashboard["panels"]))
+    gauges = {"num_requests_running", "num_requests_waiting"}  # made by the scheduler
+    known = set(re.findall(r"^# TYPE draftwood:(\w+)", metrics, re.MULTILINE)) | gauges
+    assert len(set(wanted)) > 12
+    assert {name.removesuffix("_bucket") for name in wanted} <= known

@@ -83,14 +83,17 @@ class Scheduler:
         self._commands.put(partial(_each, self._rows.drop, jobs))
 
     def work(self, parts: Iterator[T]) -> Future[list[T]]:
-        """All items of an iterator. The decoding thread takes one of them between two rounds."""
+        """All items of an iterator. The decoding thread takes one of them between two rounds.
+
+        Raises:
+            ApiError: the server has stopped; also in the future.
+        """
         future: Future[list[T]] = Future()
         found: list[T] = []
 
         def take() -> None:
             try:
-                if self._state == "stopped":
-                    raise unavailable("the server has stopped: ask again later, or another server")
+                self._check_running()
                 found.append(next(parts))
             except StopIteration:
                 future.set_result(found)
@@ -99,8 +102,18 @@ class Scheduler:
             else:
                 self._commands.put(take)
 
-        self._commands.put(take)
+        def begin() -> None:
+            if future.set_running_or_notify_cancel():
+                take()
+
+        with self._lock:
+            self._check_running()
+            self._commands.put(begin)
         return future
+
+    def _check_running(self) -> None:
+        if self._state == "stopped":
+            raise unavailable("the server has stopped: ask again later, or another server")
 
     def drain(self) -> None:
         """Take no further jobs."""
