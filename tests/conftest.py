@@ -1,4 +1,4 @@
-"""Shapes in signatures are checked while the tests run."""
+"""Shapes in signatures are checked while the tests run, unless DRAFTWOOD_SHAPES is ``off`` (see ``scripts/test``)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from jaxtyping import install_import_hook
 
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-install_import_hook(
-    [
-        f"draftwood.{part}"
-        for part in (
-            "core.rng",
-            "core.tree",
-            "core.sampling",
-            "core.rounds",
-            "engine.target",
-            "draft",
-            "verify",
-            "runners",
-            "tune",
-        )
-    ],
-    "beartype.beartype",
-)
+if os.environ.get("DRAFTWOOD_SHAPES") != "off":
+    install_import_hook(
+        [
+            f"draftwood.{part}"
+            for part in (
+                "core.rng",
+                "core.tree",
+                "core.sampling",
+                "core.rounds",
+                "engine.target",
+                "draft",
+                "verify",
+                "runners",
+                "tune",
+            )
+        ],
+        "beartype.beartype",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,15 @@ def texts(svg: str, kind: str) -> list[str]:
     return re.findall(rf'<text [^>]*class="{kind}"[^>]*>([^<]*)<', svg)
 
 
+def assert_same_drawing(stored: str, drawn: str) -> None:
+    """Numbers may differ by one in the last digit: a half is rounded up on one processor and down on another."""
+    number = re.compile(r"(?<![\w#])-?\d+\.\d+")
+    assert number.sub("", stored) == number.sub("", drawn), "run python -m scripts.pages"
+    for one, other in zip(number.findall(stored), number.findall(drawn), strict=True):
+        digits = min(len(found.split(".")[1]) for found in (one, other))
+        assert abs(float(one) - float(other)) < 1.01 * 10**-digits, "run python -m scripts.pages"
+
+
 def test_the_drawn_round_is_one_that_the_bundled_pair_makes():
     shown = one_round.shown(draftwood.load(options={"backend": "torch"}))
     svg = (IMAGES / "one-round.svg").read_text(encoding="utf-8")
@@ -45,9 +54,7 @@ def test_the_engine_makes_a_round_of_the_published_shape():
         (8, True),
     ]
     assert (made.path, made.next_token) == ([1, 5, 8], 10)
-    assert (IMAGES / "published-round.svg").read_text(encoding="utf-8") == draw_round(trace, 0), (
-        "run python -m scripts.pages"
-    )
+    assert_same_drawing((IMAGES / "published-round.svg").read_text(encoding="utf-8"), draw_round(trace, 0))
 
 
 def test_the_drawn_round_shows_a_rejected_sibling_and_a_token_of_the_target():

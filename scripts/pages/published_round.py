@@ -55,10 +55,11 @@ class Words:
 
 
 def _table(rows: dict[int, dict[int, float]]) -> torch.Tensor:
-    table = torch.full((len(WORDS), len(WORDS)), 1 / len(WORDS))
+    # In double precision, so that every processor shows the same digits.
+    table = torch.full((len(WORDS), len(WORDS)), 1 / len(WORDS), dtype=torch.float64)
     for token, row in rows.items():
         rest = (1 - sum(row.values())) / (len(WORDS) - len(row))
-        table[token] = torch.tensor([row.get(other, rest) for other in range(len(WORDS))])
+        table[token] = torch.tensor([row.get(other, rest) for other in range(len(WORDS))], dtype=torch.float64)
     return table.log()
 
 
