@@ -104,10 +104,10 @@ class GrowingMemory:
         self.clear()
         self.add(1)
         if length:
-            slots, own = other._seen(row)[:length], other._rows[row]
-            self._set_states(
-                {name: state.data[own : own + 1].take(slots, axis=2) for name, state in other._states().items()}
-            )
+            slots, own, states = other._seen(row)[:length], other._rows[row], other._states()
+            for part in self._request.query_state():
+                kept = states[part.name].data[own : own + 1].take(slots, axis=2)
+                part.state = shared(torch.from_numpy(kept))  # a copy
             self._append_slots(length)
             self._positions[0, :length] = other._positions[row, slots]
             self._live = [length]
@@ -115,21 +115,23 @@ class GrowingMemory:
     def join(self, other: GrowingMemory, rows: int) -> None:
         """Append the only row of another memory, which is then empty, to these ``rows`` rows."""
         slots, old = other._seen(0), self._slots
-        own, its = self._states(), other._states()
         self._append_slots(max(0, len(slots) - old))
-        joined = {}
-        for name, state in its.items():
-            new = state.data[other._rows[0]].take(slots, axis=1)
-            joined[name] = out = np.zeros((rows + 1, new.shape[0], self._slots, new.shape[2]), np.float32)
+        kept, buffer, its = np.empty((0, 0, 0, 0), np.float32), None, other._states()
+        for part in self._request.query_state():
+            new = its[part.name].data[other._rows[0]]
+            shape = (rows + 1, new.shape[0], self._slots, new.shape[2])
+            if kept.shape != shape:  # most layers have the same shape and share one buffer
+                kept = np.zeros(shape, np.float32)
+                buffer = shared(torch.from_numpy(kept))
             if old:
-                out[:rows, :, :old] = own[name].data[self._rows]
-            out[rows, :, : len(slots)] = new
+                kept[:rows, :, :old] = part.state.data[self._rows]
+            np.take(new, slots, axis=1, out=kept[rows, :, : len(slots)], mode="clip")  # "raise" would write twice
+            part.state = buffer  # a copy
         self._bias[:, old : self._slots] = -np.inf
         self.add(1)
         self._bias[rows, : len(slots)] = 0.0
         self._positions[rows, : len(slots)] = other._positions[0, slots]
         self._live[rows], self._rows = len(slots), list(range(rows + 1))
-        self._set_states(joined)
         other.clear()
 
     def _append_slots(self, count: int) -> None:
@@ -143,10 +145,6 @@ class GrowingMemory:
 
     def _states(self) -> dict[str, Any]:
         return {part.name: part.state for part in self._request.query_state()}
-
-    def _set_states(self, values: dict[str, np.ndarray]) -> None:
-        for part in self._request.query_state():
-            part.state = shared(torch.from_numpy(np.ascontiguousarray(values[part.name])))  # a copy
 
     def next_rows(self) -> list[int]:
         """The rows of the state that the next forward continues; assumes that it is then made."""
