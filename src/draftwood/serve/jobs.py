@@ -12,6 +12,8 @@ from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Piece, Request
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import Draft
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
 
 
 @final
@@ -24,17 +26,25 @@ class Written:
         text: text that is now certain.
         finish_reason: set in the last one.
         draft: what was drafted for it; None if nothing was.
+        trace: the text's trace so far; None where none is wanted, or where it ended.
     """
 
     tokens: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None
     draft: Draft | None = None
+    trace: Trace | None = None
 
     @staticmethod
-    def of(piece: Piece) -> Written:
+    def of(piece: Piece, trace: Trace | None = None) -> Written:
         """What a piece says, without the tensors of its round."""
-        return Written(tokens=tuple(piece.tokens), text=piece.text, finish_reason=piece.finish_reason, draft=Draft.of(piece))
+        return Written(
+            tokens=tuple(piece.tokens),
+            text=piece.text,
+            finish_reason=piece.finish_reason,
+            draft=Draft.of(piece),
+            trace=trace,
+        )
 
 
 Event: TypeAlias = Written | ApiError
@@ -49,6 +59,7 @@ class Job:
     Attributes:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
         deliver: takes the text's events; the decoding thread calls it.
+        recorder: records its rounds in the decoding thread; None for no trace.
         arrived: when the request came, on the clock of ``perf_counter``.
     """
 
@@ -56,4 +67,5 @@ class Job:
     sampling: Sampling
     method: str | None
     deliver: Callable[[Event], None]
+    recorder: Recorder | None = None
     arrived: float = field(default_factory=perf_counter)

@@ -93,6 +93,7 @@ class Settings(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculative: bool | Speculative | None = None
+    trace: bool | None = None
     user: str | None = None
 
     @property

@@ -16,6 +16,7 @@ from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Preparation
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.settings import ServeOptions
+from draftwood.serve.traces import Traces
 
 
 @final
@@ -28,6 +29,7 @@ class Service:
         preparation: makes requests.
         scheduler: writes texts; the caller starts and stops it.
         metrics: what happened.
+        traces: of the texts that want one.
         created: when the server began, in seconds since 1970.
     """
 
@@ -35,6 +37,7 @@ class Service:
     preparation: Preparation
     scheduler: Scheduler
     metrics: Metrics
+    traces: Traces
     created: int = field(default_factory=lambda: int(time.time()))
 
     @staticmethod
@@ -53,7 +56,8 @@ class Service:
             )
         scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
         preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
-        return Service(name=name, preparation=preparation, scheduler=scheduler, metrics=metrics)
+        traces = Traces(drafting, chosen, pair.draft, most=options.max_traces)
+        return Service(name=name, preparation=preparation, scheduler=scheduler, metrics=metrics, traces=traces)
 
     def check_model(self, name: str | None) -> None:
         """Refuse another model than the one that is served; raises an ApiError."""

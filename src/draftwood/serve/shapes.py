@@ -16,6 +16,9 @@ class Shape(ABC):
 
     Args:
         model: the name of the model.
+
+    Attributes:
+        id: of the response, and of its trace.
     """
 
     _prefix: ClassVar[str]
@@ -24,7 +27,7 @@ class Shape(ABC):
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._id = f"{self._prefix}-{uuid4().hex}"
+        self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
     def whole(self, answer: Answer, written: list[list[Written]]) -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Shape(ABC):
         return {**self._head(self._chunk, []), "usage": answer.usage(), **figures(answer)}
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+        return {"id": self.id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
 
     @abstractmethod
     def _choice(self, index: int, events: list[Written]) -> dict[str, Any]: ...
