@@ -14,6 +14,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+from tests.browser import Browser, start
+
 # Tests that import openvino themselves report nothing either; its reports would also take a second for each conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
@@ -72,3 +74,9 @@ def always_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
     monkeypatch.setattr(Controller, "another_level", lambda *_: True)
     monkeypatch.setattr(Controller, "tree_size", lambda _self, values, drawn=False: len(values))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of pages."""
+    yield from start()

@@ -7,8 +7,6 @@ import re
 import time
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.trace.figures import draw_round
 from draftwood.trace.page import page, write, write_page
 from draftwood.trace.page.pieces import pieces_of, shown
+from tests.browser import serious
 from tests.trace.builder import Maker
 from tests.trace.test_figures import HOSTILE, overlapping
 
@@ -204,18 +203,6 @@ def test_at_every_width_nothing_overlaps_and_axe_finds_nothing_serious(browser, 
     )
     assert min(sizes) >= 0.88  # the smallest text has 10 pixels
     assert not serious(browser)
-
-
-def serious(browser):
-    spec = find_spec("axe_core_python")
-    if spec is None:
-        pytest.skip("needs axe-core: pip install axe-core-python")
-    source = Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
-    # Run by the driver, which the page's policy does not bind.
-    browser.js(source)
-    found = browser.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert found["passes"]
-    return [(v["id"], v["nodes"][0]["html"]) for v in found["violations"] if v["impact"] in ("serious", "critical")]
 
 
 def test_control_axe_sees_a_button_without_a_name(opened):

@@ -14,6 +14,7 @@ from draftwood.serve.figures import DraftTotals
 from draftwood.serve.jobs import Event, Job, Written
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
+from draftwood.serve.traces import LiveTrace
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class Answer:
     Args:
         scheduler: writes the texts.
         prepared: the texts.
+        trace: of the only text; None for no trace.
 
     Attributes:
         choices: number of texts.
@@ -35,15 +37,19 @@ class Answer:
         ApiError: the server takes no texts.
     """
 
-    def __init__(self, scheduler: Scheduler, prepared: Prepared) -> None:
+    def __init__(self, scheduler: Scheduler, prepared: Prepared, trace: LiveTrace | None = None) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._jobs = [
-            Job(request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index))
+            Job(
+                request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index),
+                recorder=None if trace is None else trace.recorder,
+            )
             for index, request in enumerate(prepared.requests)
-        ]
+        ]  # fmt: skip
         self._left = dict(enumerate(self._jobs))
+        self._trace = trace
         self.choices = len(self._jobs)
         self.prompt_tokens = prepared.prompt_tokens
         self.written_tokens = 0
@@ -73,6 +79,8 @@ class Answer:
             self.written_tokens += len(event.tokens)
             if event.draft is not None:
                 self.drafts.add(event.draft)
+            if self._trace is not None and event.trace is not None:
+                self._trace.update(event.trace, last=event.finish_reason is not None)
             if event.finish_reason is not None:
                 del self._left[index]
             yield index, event
@@ -86,6 +94,8 @@ class Answer:
         """End the texts that have not ended."""
         self._scheduler.cancel(list(self._left.values()))
         self._left = {}
+        if self._trace is not None:
+            self._trace.close()
 
     def usage(self) -> dict[str, int]:
         """Tokens, in OpenAI's words."""

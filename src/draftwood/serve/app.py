@@ -25,6 +25,7 @@ from draftwood.serve.schemas import Body, ChatBody, CompletionBody, DetokenizeBo
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Json, error_response
+from draftwood.serve.trace_routes import TraceRoutes
 
 B = TypeVar("B", bound=Body)
 S = TypeVar("S", bound=Settings)
@@ -76,9 +77,11 @@ class Routes:
     ) -> Response:
         body = await self._body(request, kind)
         prepared = await asyncio.to_thread(prepare, body)
-        echoes = await self._service.scored(prepared.echoes)
-        answer = Answer(self._service.scheduler, prepared)
-        made = shape(self._service.name, self._service.texts, echoes)
+        made = shape(self._service.name, self._service.texts, await self._service.scored(prepared.echoes))
+        trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
+        answer = Answer(self._service.scheduler, prepared, trace)
+        if trace is not None:
+            self._service.traces.keep(made.id, trace)
         return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage)
 
     async def _body(self, request: Request, kind: type[B]) -> B:
@@ -94,6 +97,7 @@ class Routes:
             "created": service.created,
             "owned_by": "draftwood",
             "max_model_len": service.preparation.max_length,
+            "chat_template": service.preparation.chats,
         }
 
 
@@ -103,7 +107,7 @@ def _checked(kind: type[B], body: bytes) -> B:
 
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
     """The application; it starts the scheduler, and stops it at the end."""
-    routes = Routes(service)
+    routes, traces = Routes(service), TraceRoutes(service.traces)
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -125,6 +129,10 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/health", routes.health),
             route("/metrics", routes.metrics),
             route("/openapi.json", routes.openapi),
+            route("/", traces.page),
+            route("/v1/traces/{id}", traces.trace),
+            route("/v1/traces/{id}/race", traces.race),
+            route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
         middleware=[Middleware(Keys, keys=keys)],
         exception_handlers={

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -20,10 +22,15 @@ _GETS = {
     "/health": "200 while the server takes requests.",
     "/metrics": "Metrics for Prometheus.",
 }
+_TRACES = {
+    "/v1/traces/{id}": ("The trace of a response, when its text has ended; as events, its rounds as they come.", ()),
+    "/v1/traces/{id}/rounds/{round}": ("A round, drawn and as text.", ("width",)),
+    "/v1/traces/{id}/race": ("The race of two texts of one prompt.", ("plain", "width")),
+}
 _STATUSES = {
     "400": "A value that cannot be honoured.",
     "401": "No key, or a wrong one.",
-    "404": "Another model.",
+    "404": "Another model; a trace that is not kept.",
     "408": "A request that took too long to arrive.",
     "413": "A request that is too large.",
     "429": "A full queue; Retry-After says when to ask again.",
@@ -55,12 +62,26 @@ def document(model: str) -> dict[str, Any]:
         good = {"description": text, "content": {media: {}}}
         some = {status: errors[status] for status in ("401", "503")}
         paths[path] = {"get": {"summary": text, "responses": {"200": good, **some}}}
+    for path, (text, names) in _TRACES.items():
+        content: dict[str, Any] = {"application/json": {}} if names else {"application/json": {}, "text/event-stream": {}}
+        good, some = {"description": text, "content": content}, {status: errors[status] for status in ("400", "401", "404")}
+        paths[path] = {"get": {"summary": text, "parameters": _parameters(path, names), "responses": {"200": good, **some}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Draftwood", "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas["$defs"]},
     }
+
+
+def _parameters(path: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Those of a path, and those after it."""
+    inside = [(name, "path") for name in re.findall(r"{(\w+)}", path)]
+    after = [(name, "query") for name in names]
+    return [
+        {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
+        for name, where in inside + after
+    ]
 
 
 def _error() -> dict[str, Any]:

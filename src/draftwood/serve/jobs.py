@@ -13,6 +13,8 @@ from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Piece, Request
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import Draft
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
 
 
 @final
@@ -26,6 +28,7 @@ class Written:
         finish_reason: set in the last one.
         draft: what was drafted for it; None if nothing was.
         logprobs: one for every token, where the request wants them.
+        trace: the text's trace so far; None where none is wanted, or where it ended.
     """
 
     tokens: tuple[int, ...]
@@ -33,9 +36,10 @@ class Written:
     finish_reason: FinishReason | None
     draft: Draft | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    trace: Trace | None = None
 
     @staticmethod
-    def of(piece: Piece) -> Written:
+    def of(piece: Piece, trace: Trace | None = None) -> Written:
         """What a piece says, without the tensors of its round."""
         return Written(
             tokens=tuple(piece.tokens),
@@ -43,6 +47,7 @@ class Written:
             finish_reason=piece.finish_reason,
             draft=Draft.of(piece),
             logprobs=None if piece.logprobs is None else tuple(piece.logprobs),
+            trace=trace,
         )
 
 
@@ -58,6 +63,7 @@ class Job:
     Attributes:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
         deliver: takes the text's events; the decoding thread calls it.
+        recorder: records its rounds in the decoding thread; None for no trace.
         arrived: when the request came, on the clock of ``perf_counter``.
     """
 
@@ -65,4 +71,5 @@ class Job:
     sampling: Sampling
     method: str | None
     deliver: Callable[[Event], None]
+    recorder: Recorder | None = None
     arrived: float = field(default_factory=perf_counter)

@@ -1,4 +1,4 @@
-"""Keys: every request but that for the server's health needs one, where there are any."""
+"""Keys: every request but those for the server's health and for the empty page needs one, where there are any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from draftwood.serve.errors import ApiError
 from draftwood.serve.streams import error_response
 
-_OPEN: Final = ("/health",)
+_OPEN: Final = ("/health", "/")
 
 
 @final

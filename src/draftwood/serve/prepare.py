@@ -66,6 +66,11 @@ class Preparation:
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
         self.max_length = min(bounds) if bounds else None
 
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template."""
+        return bool(getattr(self._pair.tokenizer, "chat_template", None))
+
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
         try:

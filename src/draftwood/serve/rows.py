@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import final
 
@@ -16,6 +16,8 @@ from draftwood.engine.requests import Piece
 from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, Written
 from draftwood.serve.metrics import Metrics
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,9 +25,13 @@ _LOG = logging.getLogger(__name__)
 @final
 @dataclass(kw_only=True)
 class _Text:
-    """A job and what was written for it: the tokens of every piece, and when the last one came."""
+    """A job and what was written for it: the tokens of every piece, and when the last one came.
+
+    Its ``recorder`` knows the verifier of the first batch only, so it ends with a failed round.
+    """
 
     job: Job
+    recorder: Recorder | None
     written: list[list[int]] = field(default_factory=list)
     last: float = 0.0
 
@@ -69,7 +75,7 @@ class Rows:
 
     def add(self, job: Job) -> None:
         """Take a text; it joins before the next round, or waits for a row to end."""
-        self._admit(_Text(job=job))
+        self._admit(_Text(job=job, recorder=job.recorder))
 
     def drop(self, job: Job) -> None:
         """End a text without a further event. One that has ended is ignored."""
@@ -127,7 +133,8 @@ class Rows:
             self._texts[row] = text
 
     def _take(self, row: int, piece: Piece) -> None:
-        text, now, event = self._texts[row], perf_counter(), Written.of(piece)
+        text, now = self._texts[row], perf_counter()
+        event = Written.of(piece, _recorded(text, piece))
         count, metrics = len(piece.tokens), self._metrics
         if not text.written:
             metrics.prompt_tokens.inc(len(text.job.request.prompt))
@@ -162,6 +169,8 @@ class Rows:
         _LOG.error("a round failed", exc_info=error)
         failing, present = 0, list(self._texts)[: len(self._texts) - self._present().waiting]
         self.close()
+        for text in self._texts.values():
+            text.recorder = None
         for row in present:
             try:
                 piece = self._alone(self._texts[row])
@@ -184,3 +193,17 @@ class Rows:
             while not (pieces := batch.step()):
                 pass
             return pieces[0]
+
+
+def _recorded(text: _Text, piece: Piece) -> Trace | None:
+    """The trace of a text with one more round, if one is wanted. A fault of recording ends the trace, not the text."""
+    if text.recorder is None:
+        return None
+    try:
+        text.recorder.take(replace(piece, row=0))
+        [trace] = text.recorder.traces()
+        return trace
+    except Exception:
+        _LOG.exception("a trace failed")
+        text.recorder = None
+        return None

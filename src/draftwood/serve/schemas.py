@@ -114,6 +114,7 @@ class Settings(Body):
     regex: Text | None = None
     grammar: Text | None = None
     speculative: bool | Speculative | None = None
+    trace: bool | None = None
     user: str | None = None
 
     @property

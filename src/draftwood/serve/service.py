@@ -23,6 +23,7 @@ from draftwood.serve.metrics import Metrics
 from draftwood.serve.prepare import Preparation
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.settings import ServeOptions
+from draftwood.serve.traces import Traces
 
 
 @final
@@ -37,6 +38,7 @@ class Service:
         preparation: makes requests.
         scheduler: writes texts; the caller starts and stops it.
         metrics: what happened.
+        traces: of the texts that want one.
         created: when the server began, in seconds since 1970.
     """
 
@@ -46,6 +48,7 @@ class Service:
     preparation: Preparation
     scheduler: Scheduler
     metrics: Metrics
+    traces: Traces
     created: int = field(default_factory=lambda: int(time.time()))
 
     @staticmethod
@@ -64,6 +67,7 @@ class Service:
             )
         scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
         preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
+        traces = Traces(drafting, chosen, pair.draft, most=options.max_traces)
         return Service(
             name=name,
             pair=pair,
@@ -71,6 +75,7 @@ class Service:
             preparation=preparation,
             scheduler=scheduler,
             metrics=metrics,
+            traces=traces,
         )
 
     async def scored(self, echoes: Sequence[Echo]) -> list[Echo]:

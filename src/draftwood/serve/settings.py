@@ -41,10 +41,11 @@ class ServeOptions:
     max_length: int | None = field(
         default=None, metadata={"help": "the most tokens of prompt and text together; default: the target's context"}
     )
+    max_traces: int = field(default=16, metadata={"help": "the most traces that are kept; 0 keeps none, and has no page"})
     drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
 
     def __post_init__(self) -> None:
-        for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2)):
+        for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2), ("max_traces", 0)):
             value = getattr(self, name)
             if value is not None and integer(name, value) < least:
                 raise ConfigError(f"{name} is {value}: give {least} or more")

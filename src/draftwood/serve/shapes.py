@@ -24,6 +24,9 @@ class Shape(ABC):
         model: the name of the model.
         texts: the texts of single tokens.
         echoes: the prompts that come back, by choice; empty if none does.
+
+    Attributes:
+        id: of the response, and of its trace.
     """
 
     _prefix: ClassVar[str]
@@ -34,7 +37,7 @@ class Shape(ABC):
         self._model = model
         self._texts = texts
         self._echoes = echoes
-        self._id = f"{self._prefix}-{uuid4().hex}"
+        self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
     def whole(self, answer: Answer, written: list[list[Written]]) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Shape(ABC):
         return {**self._head(self._chunk, []), "usage": answer.usage(), **figures(answer)}
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+        return {"id": self.id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
 
     @abstractmethod
     def _choice(self, index: int, events: list[Written]) -> dict[str, Any]: ...

@@ -93,7 +93,7 @@ class AnswerResponse(Response):
             if self.usage:
                 await self._emit(send, self.shape.last(self.answer))
         except ApiError as error:
-            await _write(send, b"data: " + _json(error.to_json()) + b"\n\n")
+            await _write(send, event(error.to_json()))
         await _write(send, b"data: [DONE]\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -109,7 +109,12 @@ class AnswerResponse(Response):
 
     async def _emit(self, send: Send, chunk: dict[str, Any] | None) -> None:
         if chunk is not None:
-            await _write(send, b"data: " + _json({"usage": None, **chunk} if self.usage else chunk) + b"\n\n")
+            await _write(send, event({"usage": None, **chunk} if self.usage else chunk))
+
+
+def event(content: Any) -> bytes:
+    """A server-sent event."""
+    return b"data: " + _json(content) + b"\n\n"
 
 
 async def _write(send: Send, body: bytes) -> None:

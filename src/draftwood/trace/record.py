@@ -6,7 +6,7 @@ again and nothing in the loop has to report them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final
 
@@ -44,10 +44,11 @@ class Observed(Protocol):
 @final
 @dataclass(kw_only=True)
 class _Text:
-    """A text that is being recorded."""
+    """A text that is being recorded; ``words`` are the texts of its token ids, each decoded alone."""
 
     head: Trace
     rng: CounterRng
+    words: dict[int, str]
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     seconds: float = 0.0
@@ -68,9 +69,9 @@ class Recorder:
     """
 
     def __init__(self, heads: Sequence[Trace], rules: Rules, *, rounds: int, tokenizer: Any = None) -> None:
-        self._texts = [_Text(head=head, rng=CounterRng([head.seed], greedy=rules.greedy)) for head in heads]
         self._rules, self._kept, self._tokenizer = rules, rounds, tokenizer
         self._arrays: RoundArrays | None = None
+        self._texts = [self._begun(head) for head in heads]
 
     def take(self, piece: Observed) -> TracedRound | None:
         """Record a piece. Returns its round, or None if as many rounds are kept as wanted."""
@@ -82,6 +83,7 @@ class Recorder:
         text.finish_reason = piece.finish_reason or text.finish_reason
         number, text.seen = text.seen, text.seen + 1
         if number >= self._kept:
+            self._learn(text, piece.tokens)
             return None
         place = Place(
             number=number, position=position, tokens=list(piece.tokens), text=piece.text, end=text.seconds, rng=text.rng
@@ -89,6 +91,7 @@ class Recorder:
         with torch.inference_mode():
             made = RowRecord(self._of(piece.round), piece.round_row, self._rules, place).make()
         text.rounds.append(made)
+        self._learn(text, _tokens_of(made))
         return made
 
     def _of(self, made: Round) -> RoundArrays:
@@ -98,25 +101,31 @@ class Recorder:
         return self._arrays
 
     def traces(self) -> list[Trace]:
-        """The traces so far, one per request."""
+        """The traces so far, one per request; they do not change when further pieces come."""
         self._arrays = None
         return [self._trace(text) for text in self._texts]
 
     def _trace(self, text: _Text) -> Trace:
-        head = text.head
-        known = {*head.prompt, *head.source, *text.tokens, *([] if head.mask is None else [head.mask])}
-        known.update(*map(_tokens_of, text.rounds))
         return replace(
-            head,
+            text.head,
             tokens=list(text.tokens),
             text=text.text,
-            prompt_text=self._decoded(head.prompt),
-            source_text=self._decoded(head.source),
-            texts=self._alone(sorted(known)),
+            texts=dict(text.words),
             rounds=list(text.rounds),
             dropped=text.seen - len(text.rounds),
             finish_reason=text.finish_reason,
         )
+
+    def _begun(self, head: Trace) -> _Text:
+        """A text of which the prompt is known."""
+        head = replace(head, prompt_text=self._decoded(head.prompt), source_text=self._decoded(head.source))
+        text = _Text(head=head, rng=CounterRng([head.seed], greedy=self._rules.greedy), words={})
+        self._learn(text, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
+        return text
+
+    def _learn(self, text: _Text, tokens: Iterable[int]) -> None:
+        """Decode the token ids that are new in a text."""
+        text.words.update(self._alone(sorted(set(tokens) - text.words.keys())))
 
     def _decoded(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is None or not tokens:
@@ -125,7 +134,7 @@ class Recorder:
 
     def _alone(self, tokens: list[int]) -> dict[int, str]:
         """The text of each token."""
-        if self._tokenizer is None:
+        if self._tokenizer is None or not tokens:
             return {}
         if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:
             texts = backend.decode_batch([[token] for token in tokens], skip_special_tokens=False)

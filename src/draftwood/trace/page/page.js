@@ -38,12 +38,20 @@ class TracePage extends HTMLElement {
     const drafted = this.texts.flatMap((text, i) => (text.plain || text.translation ? [] : [i]));
     this.plain = this.texts.findIndex((text) => text.plain);
     this.translation = this.texts.findIndex((text) => text.translation);
+    this.racing = this.plain >= 0 && drafted.length > 0;
     this.text = drafted[0] ?? (this.plain >= 0 ? this.plain : this.translation);
     this.build(drafted);
     this.open(this.text);
-    this.source.subscribe((text) => { if (text === this.text) this.open(text); });
-    new ResizeObserver(() => this.resized()).observe(this);
+    this.unsubscribe = this.source.subscribe((text) => { if (text === this.text) this.grown(); });
+    this.observer = new ResizeObserver(() => this.resized());
+    this.observer.observe(this);
     this.dataset.ready = "yes";
+  }
+
+  disconnectedCallback() {
+    this.unsubscribe?.();
+    this.observer?.disconnect();
+    if (this.clock) this.clock.playing = false;
   }
 
   build(drafted) {
@@ -59,7 +67,8 @@ class TracePage extends HTMLElement {
     this.words.addEventListener("choose", (event) => this.choose(event.detail));
     this.tree = part("dw-tree");
     this.histogram = part("dw-histogram");
-    this.figure = make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "figure of the round" });
+    this.figure = make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "figure of the round" },
+      make("p", { className: "quiet" }, "Click a round of the text."));
     this.described = make("pre");
     this.figureTitle = make("h2", {}, "One round");
     const key = make("p", { className: "quiet" }, make("span", { className: "drafted" }, "drafted and accepted"), " ",
@@ -71,12 +80,13 @@ class TracePage extends HTMLElement {
     const player = make("section", { "aria-label": "the text" }, this.controls, help, this.status, key, this.words);
     player.addEventListener("keydown", (event) => this.key(event));
     this.growing = make("h2", {}, "The tree of the round");
-    this.append(player, make("div", { className: "columns" },
+    this.stop = make("p", { className: "quiet" });
+    this.append(player, make("div", { className: "columns uneven" },
       make("section", {}, this.growing, this.tree,
-        make("p", { className: "quiet" }, "Bold: accepted. Struck out: rejected. Faint: not tried.")),
+        make("p", { className: "quiet" }, "Bold: accepted. Struck out: rejected. Faint: not tried."), this.stop),
       make("section", {}, make("h2", {}, "Accepted tokens per round"), this.histogram)),
     make("section", {}, this.figureTitle, this.figure, make("details", {}, make("summary", {}, "The same as text"), this.described)));
-    if (this.plain >= 0) this.buildRace();
+    if (this.racing) this.buildRace();
     if (this.translation >= 0) this.buildTranslation();
   }
 
@@ -86,7 +96,8 @@ class TracePage extends HTMLElement {
     this.fastWords = make("div", { className: "text", dir: "ltr" });
     this.plainCount = make("p", { className: "quiet" });
     this.fastCount = make("p", { className: "quiet" });
-    this.append(make("section", {}, make("h2", {}, "The race of plain and speculative decoding"),
+    this.equal = make("p", { className: "quiet" });
+    this.append(make("section", {}, make("h2", {}, "The race of plain and speculative decoding"), this.equal,
       make("div", { className: "columns" },
         make("section", { "aria-label": "plain decoding" }, this.plainCount, this.plainWords),
         make("section", { "aria-label": "speculative decoding" }, this.fastCount, this.fastWords)), this.race));
@@ -107,7 +118,7 @@ class TracePage extends HTMLElement {
     this.text = text;
     this.rounds = this.source.rounds(text);
     const ends = [this.rounds.at(-1)?.end ?? 0];
-    if (this.plain >= 0) ends.push(this.source.rounds(this.plain).at(-1)?.end ?? 0);
+    if (this.racing) ends.push(this.source.rounds(this.plain).at(-1)?.end ?? 0);
     const before = this.clock;
     if (before) before.playing = false;
     this.clock = new Clock(Math.max(...ends), () => this.update());
@@ -115,9 +126,27 @@ class TracePage extends HTMLElement {
     this.words.show(this.texts[text].prompt, this.rounds);
     this.slider.max = this.rounds.length;
     this.width = 0;
+    this.chosen = null;
     this.clock.set(this.clock.end);
-    this.choose(Math.min(this.texts[text].first, this.rounds.length - 1));
+    this.chooseFirst();
     this.resized();
+  }
+
+  /** A text that still grows has no first round to open: its newest tree is shown until a round is chosen. */
+  chooseFirst() {
+    const { first } = this.texts[this.text];
+    if (this.chosen === null && first !== null && this.rounds.length) this.choose(Math.min(first, this.rounds.length - 1));
+  }
+
+  /** The text has new rounds, or its end. */
+  grown() {
+    this.texts = this.source.texts();
+    this.rounds = this.source.rounds(this.text);
+    this.words.add(this.rounds);
+    this.slider.max = this.rounds.length;
+    this.clock.end = this.rounds.at(-1)?.end ?? 0;
+    if (!this.clock.playing) this.clock.set(this.clock.end);
+    this.chooseFirst();
   }
 
   /** Rounds that have ended by now. */
@@ -137,12 +166,13 @@ class TracePage extends HTMLElement {
     this.words.reveal(count);
     this.slider.value = count;
     this.slider.setAttribute("aria-valuetext", `${count} of ${this.rounds.length} rounds`);
-    const tokens = this.rounds.slice(0, count).reduce((sum, round) => sum + round.tokens, 0);
-    this.status.textContent = `${this.texts[this.text].title}: ${count} of ${this.rounds.length} rounds, ${tokens} tokens, ${(time * 1000).toFixed(0)} ms`;
+    const tokens = this.rounds.slice(0, count).reduce((sum, round) => sum + round.tokens, 0), passed = this.rounds[count - 1]?.end;
+    const rates = passed ? `, ${(tokens / count).toFixed(2)} tokens per pass, ${(tokens / passed).toFixed(1)} tokens/s` : "";
+    this.status.textContent = `${this.texts[this.text].title}: ${count} of ${this.rounds.length} rounds, ${tokens} tokens, ${(time * 1000).toFixed(0)} ms${rates}`;
     if (count !== this.counted) this.histogram.show(this.rounds.slice(0, count));
     this.counted = count;
     this.grow(count, time);
-    if (this.plain >= 0) this.updateRace(time);
+    if (this.racing) this.updateRace(time);
   }
 
   /** The tree of the round that runs now: level by level in the first part of its time, the verdicts at its end. */
@@ -151,6 +181,7 @@ class TracePage extends HTMLElement {
     const index = playing ? count : this.chosen ?? count - 1, round = this.rounds[index];
     if (!round) return;
     this.growing.textContent = `The tree of round ${round.number + 1}`;
+    this.stop.textContent = round.stop ? `The tree ended: ${round.stop}.` : "";
     if (!playing) return this.tree.show(round);
     const start = index ? this.rounds[index - 1].end : 0, share = (time - start) / Math.max(1e-9, round.end - start);
     const deepest = Math.max(...round.nodes.map((node) => node.depth));
@@ -158,6 +189,7 @@ class TracePage extends HTMLElement {
   }
 
   updateRace(time) {
+    this.equal.textContent = this.texts[this.text].text && this.texts[this.text].text === this.texts[this.plain].text ? "Both texts are equal." : "";
     for (const [text, box, count] of [[this.plain, this.plainWords, this.plainCount], [this.text, this.fastWords, this.fastCount]]) {
       const rounds = this.source.rounds(text), reached = this.done(rounds, time);
       if (box.dataset.shown === `${text}:${reached}` && reached < rounds.length) continue;
@@ -183,7 +215,13 @@ class TracePage extends HTMLElement {
     this.words.mark(index);
     this.figureTitle.textContent = `Round ${round.number + 1}, drawn`;
     if (!this.clock.playing) this.grow(this.done(this.rounds, this.clock.time), this.clock.time);
-    const figure = await this.source.figure(this.text, index, this.clientWidth);
+    let figure;
+    try {
+      figure = await this.source.figure(this.text, index, this.clientWidth);
+    } catch (error) {
+      this.figure.replaceChildren(make("p", { className: "quiet" }, `The figure cannot be shown: ${error.message}.`));
+      return;
+    }
     if (index !== this.chosen) return;
     showFigure(this.figure, figure);
     this.described.textContent = figure.text;
@@ -200,7 +238,7 @@ class TracePage extends HTMLElement {
     this.width = this.clientWidth;
     this.choose(this.chosen);
     if (this.translation >= 0) this.showGerman();
-    const race = this.plain >= 0 ? await this.source.race(this.clientWidth) : null;
+    const race = this.racing ? await this.source.race(this.clientWidth) : null;
     if (race) showFigure(this.race, race);
   }
 

@@ -30,18 +30,26 @@ function showFigure(place, figure) {
 /** The text, as far as it is written; every round is a button. Fires "choose" with the round's index. */
 class RoundText extends HTMLElement {
   show(prompt, rounds) {
-    this.spans = rounds.map((round, index) =>
-      make("span", { className: "round", role: "button", tabIndex: -1, hidden: true, "data-round": index,
+    this.box = make("div", { className: "text", role: "toolbar", "aria-label": "the text, a button for each round", dir: "ltr" },
+      make("span", { className: "prompt" }, prompt));
+    this.box.addEventListener("click", (event) => this.choose(event.target.closest(".round")));
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    this.replaceChildren(this.box);
+    this.spans = [];
+    this.count = 0;
+    this.chosen = -1;
+    this.add(rounds);
+  }
+
+  /** Adds the rounds that are new; they are hidden until they are revealed. */
+  add(rounds) {
+    const fresh = rounds.slice(this.spans.length).map((round, index) =>
+      make("span", { className: "round", role: "button", tabIndex: -1, hidden: true, "data-round": this.spans.length + index,
         "aria-pressed": "false", "aria-label": `round ${round.number + 1}: ${round.pieces.map((p) => p[0]).join("")}` },
         ...round.pieces.map(([text, drafted]) =>
           make("span", { className: drafted === null ? "" : drafted ? "drafted" : "own" }, text))));
-    const box = make("div", { className: "text", role: "toolbar", "aria-label": "the text, a button for each round", dir: "ltr" },
-      make("span", { className: "prompt" }, prompt), ...this.spans);
-    box.addEventListener("click", (event) => this.choose(event.target.closest(".round")));
-    box.addEventListener("keydown", (event) => this.key(event));
-    this.replaceChildren(box);
-    this.count = 0;
-    this.chosen = -1;
+    this.spans.push(...fresh);
+    this.box.append(...fresh);
   }
 
   /** Shows the first rounds only. */

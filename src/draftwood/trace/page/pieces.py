@@ -1,10 +1,12 @@
-"""Which parts of a round's text were drafted."""
+"""What the page is given of a text and of its rounds: which parts were drafted, the trees, and figures."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from draftwood.trace.labels import visible
+from draftwood.trace.figures.race import example_of
+from draftwood.trace.figures.write import is_plain, is_translation
+from draftwood.trace.labels import token_text, visible
 from draftwood.trace.records import Trace, TracedRound
 
 Piece: TypeAlias = tuple[str, bool | None]  # text; whether it was drafted, None where that cannot be said
@@ -32,3 +34,44 @@ def shown(text: str) -> str:
     """A text in which line breaks stay, and controls and bidi controls are visible."""
     lines = [visible(line, spaces=False) for line in text.replace("\r\n", "\n").split("\n")]
     return "↵\n".join(lines)
+
+
+def text_data(trace: Trace) -> dict[str, Any]:
+    """A text with all of its rounds."""
+    plain = is_plain(trace)
+    return {
+        "title": "plain decoding" if plain else title_of(trace), "plain": plain,
+        "translation": is_translation(trace), "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
+        "text": shown(trace.text), "first": first_of(trace), "dropped": trace.dropped,
+        "rounds": [round_data(trace, made) for made in trace.rounds],
+    }  # fmt: skip
+
+
+def title_of(trace: Trace) -> str:
+    """The method and the verifier of a run."""
+    method = f"{trace.method} {trace.shape}" if trace.shape else trace.method
+    return visible(f"{method}, {trace.verifier} verifier", spaces=False)
+
+
+def first_of(trace: Trace) -> int:
+    """The round that is opened first."""
+    return trace.rounds.index(example_of(trace)) if trace.rounds else 0
+
+
+def round_data(trace: Trace, made: TracedRound) -> dict[str, Any]:
+    """A round: its tree and its part of the text."""
+    nodes = [
+        {"parent": node.parent, "depth": node.depth, "verdict": node.verdict, "text": token_text(trace, node.token)}
+        for node in made.nodes
+    ]
+    return {
+        "number": made.number, "end": made.end, "tokens": len(made.tokens), "accepted": made.path, "nodes": nodes,
+        "pieces": [(shown(text), drafted) for text, drafted in pieces_of(trace, made)],
+        "own": token_text(trace, made.next_token), "stop": made.stop and visible(made.stop, spaces=False),
+    }  # fmt: skip
+
+
+def unstyled(svg: str) -> str:
+    """A figure without its style sheet, which the page has once."""
+    before, rest = svg.split("<style>", 1)
+    return before + rest.split("</style>", 1)[1]

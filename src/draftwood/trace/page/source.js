@@ -9,11 +9,11 @@ async function unpack(base64) {
 /**
  * What the page reads. A source of live rounds has the same methods:
  *   open()                       a promise; afterwards the others may be called
- *   texts()                      [{title, method, plain, translation, prompt, source, ...}]
- *   rounds(text)                 the rounds so far: [{number, end, pieces, nodes, accepted, own}]
+ *   texts()                      [{title, plain, translation, prompt, source, text, first}]; first is null while a text grows
+ *   rounds(text)                 the rounds so far: [{number, end, tokens, pieces, nodes, accepted, own, stop}]
  *   figure(text, round, width)   a promise of {svg, text}: figure 1, or figure 3 of a translation
  *   race(width)                  a promise of {svg}: figure 2; null where there are no two runs of a prompt
- *   subscribe(listener)          listener(text) is called when a text has new rounds; returns a function that ends it
+ *   subscribe(listener)          listener(text) is called when a text has new rounds, or its end; returns a function that ends it
  */
 class RecordedSource {
   constructor(root) {

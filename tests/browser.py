@@ -1,15 +1,17 @@
-"""Chromium, without a network, for tests of figures and the page."""
+"""Chromium for tests of figures and of pages."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 
 class Browser:
-    """A Chromium that opens files.
+    """A Chromium.
 
     Attributes:
         driver: selenium's.
@@ -47,8 +49,8 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def start() -> Iterator[Browser]:
+    """A browser until the generator ends; skips without Chromium."""
     binary = shutil.which("chromium") or shutil.which("chromium-browser")
     driver_path = shutil.which("chromedriver")
     if binary is None or driver_path is None:
@@ -62,3 +64,16 @@ def browser() -> Iterator[Browser]:
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
     yield Browser(driver)
     driver.quit()
+
+
+def serious(browser):
+    """What axe-core finds that is serious: rule and element."""
+    spec = find_spec("axe_core_python")
+    if spec is None:
+        pytest.skip("needs axe-core: pip install axe-core-python")
+    source = Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    # Run by the driver, which the page's policy does not bind.
+    browser.js(source)
+    found = browser.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    assert found["passes"]
+    return [(v["id"], v["nodes"][0]["html"]) for v in found["violations"] if v["impact"] in ("serious", "critical")]

@@ -1,0 +1,136 @@
+"""The traces of texts for which one is wanted: the last few, each as far as it is written. Used in the event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final, final
+
+from draftwood.core.settings import Method, Sampling
+from draftwood.engine import tracing
+from draftwood.engine.decode import Decoder
+from draftwood.engine.parts import PLAIN
+from draftwood.engine.requests import Request
+from draftwood.runners.protocols import Runner
+from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.prepare import Prepared
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
+from draftwood.trace.settings import TraceSettings
+
+MAX_ROUNDS: Final = 200
+"""Rounds of a trace that are kept, the first ones."""
+_UNFINISHED: Final = "The text was stopped, or a round failed: what came after the last round was not recorded."
+
+
+@final
+class LiveTrace:
+    """A trace that grows.
+
+    Attributes:
+        latest: the trace so far; it is replaced, never changed.
+        ended: whether it grows no more.
+        whole: whether it ended with its text.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        [self.latest] = recorder.traces()
+        self.ended = self.whole = False
+        self._news = asyncio.Event()
+
+    def update(self, trace: Trace, *, last: bool) -> None:
+        """Take the trace after a further round."""
+        self.latest, self.ended, self.whole = trace, last, last
+        self._tell()
+
+    def close(self) -> None:
+        """The text has ended, or nobody writes it any more."""
+        if not self.ended:
+            self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
+            self.ended = True
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def grown(self, seen: Trace) -> None:
+        """Wait until there is more than what was seen, or until the end."""
+        while self.latest is seen and not self.ended:
+            await self._news.wait()
+
+    async def finished(self) -> Trace:
+        """The whole trace, when it has ended."""
+        while not self.ended:
+            await self.grown(self.latest)
+        return self.latest
+
+
+@final
+class Traces:
+    """Makes recorders, and keeps traces by the ids of their responses.
+
+    Args:
+        drafting: the decoder of all texts.
+        method: its method, without ``auto``.
+        draft: its draft model, or None.
+        most: the most traces that are kept; older ones are forgotten.
+    """
+
+    def __init__(self, drafting: Decoder, method: Method, draft: Runner | None, *, most: int) -> None:
+        self._drafting = drafting
+        self._method = method
+        self._draft = draft
+        self._most = most
+        self._kept: OrderedDict[str, LiveTrace] = OrderedDict()
+
+    def check(self) -> None:
+        """Raise an ApiError if the server keeps no traces."""
+        if not self._most:
+            raise bad(
+                "this server keeps no traces, so it has no page: leave trace out, or start it with --max-traces 16",
+                param="trace",
+            )
+
+    def begin(self, prepared: Prepared) -> LiveTrace:
+        """The trace of a request that wants one.
+
+        Raises:
+            ApiError: several texts, or a server that keeps no traces.
+        """
+        self.check()
+        if len(prepared.requests) > 1:
+            count = len(prepared.requests)
+            raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
+        return LiveTrace(self._recorder(prepared.requests[0], prepared.sampling, prepared.method))
+
+    def _recorder(self, request: Request, sampling: Sampling, method: str | None) -> Recorder:
+        plain = method == PLAIN
+        chosen = replace(self._method, method="ar", shape=None, nodes=None) if plain else self._method
+        return tracing.recorder(
+            self._drafting, [request], sampling, method=chosen, draft=None if plain else self._draft,
+            kept=TraceSettings(rounds=MAX_ROUNDS),
+        )  # fmt: skip
+
+    def keep(self, name: str, trace: LiveTrace) -> None:
+        """Keep a trace; the oldest one goes."""
+        self._kept[name] = trace
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+    def of(self, name: str) -> LiveTrace:
+        """The trace of a response.
+
+        Raises:
+            ApiError: it has none, or it is forgotten.
+        """
+        if (found := self._kept.get(name)) is None:
+            raise ApiError(
+                404,
+                f"there is no trace of this id: send trace = true with a request; the last {self._most} are kept",
+                param="id",
+                code="trace_not_found",
+            )
+        return found

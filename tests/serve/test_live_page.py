@@ -1,0 +1,223 @@
+"""The page of a server in Chromium: type, stream, click, compare with the trace; closing the tab frees the row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from draftwood import Trace
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.trace.files import from_json, read_traces
+from draftwood.trace.labels import token_text
+from draftwood.trace.page.pieces import pieces_of, shown
+from tests.browser import Browser, serious
+from tests.serve.conftest import Live, live_server, loaded, make_service, until
+
+KEY = {"Authorization": "Bearer secret"}
+PAGE = "document.querySelector('dw-live')"
+ENDED = f"{PAGE}.run?.facts?.end && {PAGE}.stop.disabled"
+TEXT = "return document.querySelector('dw-text .text').textContent"
+ROUNDS = "document.querySelectorAll('dw-text .round').length"
+
+
+@pytest.fixture(scope="module")
+def live(folders: tuple[Path, Path]) -> Iterator[Live]:
+    with live_server(make_service(loaded(folders)), keys=("secret",)) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Browser, live: Live) -> Browser:
+    """The page, with the key."""
+    browser.size(1400)
+    browser.driver.get(live.url)
+    browser.wait(f"{PAGE}?.dataset.ready")
+    browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
+    browser.wait(f"{PAGE}.model")
+    browser.problems()
+    return browser
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that does not end before somebody acts."""
+    extend = TorchRunner.extend
+
+    def forward(self: TorchRunner, *args: Any) -> Any:
+        sleep(0.02)
+        return extend(self, *args)
+
+    monkeypatch.setattr(TorchRunner, "extend", forward)
+
+
+def write(browser: Browser, prompt: str, *, tokens: int = 24, seed: int = 1, chat: bool = False) -> None:
+    """Fill the form as a reader does, and press the button."""
+    for name, value in (("prompt", prompt), ("length", tokens), ("seed", seed)):
+        field = browser.js(f"return {PAGE}.{name}")
+        field.clear()
+        field.send_keys(str(value))
+    if browser.js(f"return {PAGE}.chat.checked") != chat:
+        browser.js(f"return {PAGE}.chat").click()
+    browser.driver.find_element("css selector", "button.main").click()
+
+
+def get(live: Live, path: str) -> str:
+    with urlopen(Request(live.url + path, headers=KEY)) as response:
+        return str(response.read().decode())
+
+
+def trace_of(browser: Browser, live: Live, run: int = 0) -> Trace:
+    name = browser.js(f"return {PAGE}.source.runs[{run}].id")
+    [found] = from_json(json.loads(get(live, f"/v1/traces/{name}")))
+    return found
+
+
+def metric(live: Live, name: str) -> float:
+    lines = get(live, "/metrics").splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"draftwood:{name} ")), 0.0)
+
+
+def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
+    browser.driver.get(live.url)
+    browser.wait(f"{PAGE}?.dataset.ready")
+    field = browser.driver.find_element("css selector", "[type=password]")
+    assert "wants a key" in browser.js(f"return {PAGE}.note.textContent")
+    field.send_keys("other\n")
+    browser.wait(f"{PAGE}.note.textContent.includes('does not know this key')")
+    field.clear()
+    field.send_keys("secret\n")
+    browser.wait(f"{PAGE}.model")
+    assert not field.is_displayed()
+    assert browser.js("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, live: Live) -> None:
+    opened.js(
+        "window.counts = new Set(); new MutationObserver(() => {"
+        f" if ({PAGE}.run && !{PAGE}.run.facts?.end) window.counts.add({ROUNDS});"
+        "}).observe(document.body, {childList: true, subtree: true})"
+    )
+    write(opened, "the fox ran", tokens=40)
+    opened.wait(ENDED)
+    trace = trace_of(opened, live)
+    assert trace.prompt_text == "the fox ran"
+    assert len(trace.tokens) <= 40
+    assert opened.js("return window.counts.size") > 3  # round by round
+    words = shown(trace.prompt_text) + "".join(shown(part) for made in trace.rounds for part, _ in pieces_of(trace, made))
+    assert opened.js(TEXT) == words
+    lengths = [len(made.path) for made in trace.rounds]
+    assert opened.js(
+        "return [...document.querySelectorAll('dw-histogram tbody tr')].map((r) => +r.children[1].textContent)"
+    ) == [lengths.count(length) for length in range(max(lengths) + 1)]
+    status = opened.js("return document.querySelector('dw-page').status.textContent")
+    assert f"{len(trace.tokens)} tokens" in status
+    assert f"{len(trace.tokens) / len(trace.rounds):.2f} tokens per pass" in status
+    for index in (0, 7):
+        opened.driver.find_elements("css selector", "dw-text .round")[index].click()
+        assert_drawn(opened, trace, index)
+    assert not opened.problems()
+
+
+def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:
+    """The figure and the tree are those of the round."""
+    made = trace.rounds[index]
+    browser.wait(f"document.querySelector('[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw{index}-')")
+    found = browser.js("return [...document.querySelectorAll('[data-round] .node[data-node]')].map((n) => ({...n.dataset}))")
+    nodes = {int(node["node"]): node for node in found}
+    assert set(nodes) == set(range(len(made.nodes)))
+    for number, node in nodes.items():
+        assert (node["verdict"], int(node["token"])) == (made.nodes[number].verdict, made.nodes[number].token)
+        for key, value in (("targetProb", made.nodes[number].target_prob), ("draftProb", made.nodes[number].draft_prob)):
+            assert value is None or float(node[key]) == pytest.approx(value, rel=1e-5)
+    titles = browser.js("return [...document.querySelectorAll('dw-tree g title')].map((t) => t.textContent)")
+    assert titles[: len(made.nodes)] == [token_text(trace, node.token) for node in made.nodes]
+
+
+def test_plain_decoding_races_and_the_traces_are_saved(opened: Browser, live: Live, tmp_path: Path) -> None:
+    opened.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    write(opened, "a dog", tokens=16, chat=True)
+    opened.wait(ENDED)
+    opened.js(f"return {PAGE}.race").click()
+    opened.wait("document.querySelector('dw-page')?.race?.querySelector('svg')")
+    fast, plain = trace_of(opened, live), trace_of(opened, live, 1)
+    assert "user\na dog" in fast.prompt_text
+    assert plain.method == "ar"
+    assert fast.tokens == plain.tokens
+    assert opened.js("return document.querySelector('dw-page').equal.textContent") == "Both texts are equal."
+    assert opened.js("return document.querySelectorAll('.forward').length") == len(plain.rounds) + len(fast.rounds)
+    opened.js(f"return {PAGE}.save").click()
+    until(lambda: any(path.suffix == ".json" for path in tmp_path.iterdir()))
+    [path] = tmp_path.iterdir()
+    assert read_traces(path) == [fast, plain]
+    assert not opened.problems()
+
+
+def test_markup_of_a_prompt_is_shown_and_never_run(opened: Browser) -> None:
+    write(opened, "<script>alert(1)</script><img src=x onerror=alert(2)>")
+    opened.wait(ENDED)
+    assert "<script>alert(1)</script><img src=x onerror=alert(2)>" in opened.js(TEXT)
+    assert opened.js("return document.querySelectorAll('script, img, [onerror]').length") == 1
+    assert not opened.problems()
+
+
+def test_at_every_width_axe_finds_nothing_serious(opened: Browser) -> None:
+    write(opened, "the fox", tokens=6)
+    opened.wait(f"{ENDED} && document.querySelector('[data-round] svg')")
+    for width, dark in ((380, True), (1400, False)):
+        opened.size(width, dark=dark)
+        assert opened.js("return document.documentElement.scrollWidth") <= width
+        assert not serious(opened)
+
+
+def test_nothing_but_the_server_is_reached(opened: Browser, live: Live) -> None:
+    opened.driver.get_log("performance")
+    write(opened, "the fox", tokens=4)
+    opened.wait(ENDED)
+    events = [json.loads(entry["message"])["message"] for entry in opened.driver.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert urls
+    assert all(url.startswith((live.url, "data:", "blob:")) for url in urls)
+
+
+@pytest.mark.usefixtures("slow")
+def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened: Browser, live: Live) -> None:
+    before = metric(live, "request_cancelled_total")
+    write(opened, "the fox ran", tokens=400)
+    opened.wait(f"{ROUNDS} >= 2")
+    opened.driver.find_element("css selector", "dw-text .round").click()  # a figure while the text goes on
+    opened.wait("document.querySelector('[data-round] svg')?.getAttribute('aria-labelledby').startsWith('dw0-')")
+    opened.wait(f"{ROUNDS} > {opened.js(f'return {ROUNDS}')}")
+    assert opened.js("return document.querySelector('dw-page').growing.textContent") == "The tree of round 1"
+    opened.js(f"return {PAGE}.stop").click()
+    opened.wait(ENDED)
+    until(lambda: live.service.scheduler.texts == 0)  # after the round that ran
+    assert metric(live, "request_cancelled_total") == before + 1
+    assert trace_of(opened, live).remarks
+
+    first = opened.driver.current_window_handle
+    opened.driver.switch_to.new_window("tab")
+    opened.driver.get(live.url)
+    opened.wait(f"{PAGE}?.dataset.ready")
+    opened.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
+    opened.wait(f"{PAGE}.model")
+    write(opened, "the fox ran", tokens=400, seed=2)
+    opened.wait(f"{ROUNDS} >= 2")
+    assert live.service.scheduler.texts == 1
+    opened.driver.close()
+    opened.driver.switch_to.window(first)
+    until(lambda: live.service.scheduler.texts == 0)
+    assert metric(live, "request_cancelled_total") == before + 2
+
+
+def test_errors_are_the_servers_own(opened: Browser) -> None:
+    write(opened, "the fox ran", tokens=9999)
+    opened.wait(f"{PAGE}.note.textContent.includes('max_tokens')")
+    write(opened, "the fox ran", tokens=4)
+    opened.wait(ENDED)
+    assert not opened.js(f"return {PAGE}.note.textContent")

@@ -1,0 +1,198 @@
+"""Traces of served texts: those that the same texts have in Python, whole and round by round, for those who ask for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from draftwood import Method, Pair, Trace
+from draftwood.runners.torch_runner import TorchRunner
+from draftwood.trace.figures import draw_race, draw_round
+from draftwood.trace.files import from_json
+from draftwood.trace.page.pieces import round_data, unstyled
+from draftwood.trace.record import Recorder
+from draftwood.trace.replay import replay
+from tests.serve import shapes
+from tests.serve.conftest import METHOD, chat, chunks, completion, loaded, make_service, serving
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders))) as found:
+        yield found
+
+
+def traced(client: TestClient, **fields: Any) -> str:
+    """The id of a text with a trace."""
+    response = client.post(COMPLETIONS, json=completion(trace=True, **fields))
+    assert response.status_code == 200, response.text
+    return str(response.json()["id"])
+
+
+def trace_of(client: TestClient, name: str) -> Trace:
+    response = client.get(f"/v1/traces/{name}")
+    assert response.status_code == 200, response.text
+    [found] = from_json(response.json())
+    return found
+
+
+def seen(trace: Trace) -> list[Any]:
+    """All that does not depend on clocks and on the last bits of numbers."""
+    return [
+        (made.number, made.position, made.draw, made.path, made.tokens, made.text, made.next_token, made.uniform,
+         [(node.token, node.parent, node.rank, node.verdict) for node in made.nodes],
+         [(trial.node, trial.uniform, trial.accepted) for trial in made.trials])
+        for made in trace.rounds
+    ]  # fmt: skip
+
+
+def timeless(trace: Trace) -> Trace:
+    return replace(trace, rounds=[replace(made, seconds={}, end=0.0) for made in trace.rounds])
+
+
+@pytest.mark.parametrize("method", [METHOD, Method(method="rsd-s", shape="2x2")], ids=lambda method: method.method)
+def test_a_trace_is_that_of_the_same_text_in_python(folders: tuple[Path, Path], pair: Pair, method: Method) -> None:
+    wanted = pair.generate("the fox ran", temperature=1.0, seed=1, max_new_tokens=24, method=method, trace=True).trace
+    assert wanted is not None
+    with serving(make_service(loaded(folders), method=method)) as client:
+        assert timeless(trace_of(client, traced(client, max_tokens=24))) == timeless(wanted)
+        with ThreadPoolExecutor() as threads:  # in company
+            others = [
+                threads.submit(client.post, COMPLETIONS, json=completion(n=3, seed=9, max_tokens=40 * i)) for i in (1, 2)
+            ]
+            found = trace_of(client, traced(client, max_tokens=24))
+            assert all(other.result().status_code == 200 for other in others)
+        assert seen(found) == seen(wanted)
+        for mine, theirs in zip(found.rounds, wanted.rounds, strict=True):
+            for one, other in zip(mine.nodes[1:], theirs.nodes[1:], strict=True):
+                assert one.target_prob == pytest.approx(other.target_prob, rel=1e-4)
+    assert any(made.path for made in wanted.rounds)
+    assert not replay(found).differences
+
+
+def test_rows_without_drafts_and_at_temperature_0_have_traces(client: TestClient, pair: Pair) -> None:
+    plain = trace_of(client, traced(client, speculative=False))
+    assert (plain.method, plain.draft, plain.shape) == ("ar", None, None)
+    assert [len(made.nodes) for made in plain.rounds] == [1] * 16
+    assert plain.tokens == trace_of(client, traced(client)).tokens
+    greedy = trace_of(client, traced(client, temperature=0))
+    assert greedy.tokens == pair.generate("the fox ran", temperature=0.0, max_new_tokens=16).token_ids
+    assert not replay(greedy).differences
+
+
+def test_events_are_the_rounds_as_the_page_shows_them(client: TestClient) -> None:
+    response = client.post("/v1/chat/completions", json=chat(trace=True, stream=True))
+    name = chunks(response.text)[0]["id"]
+    trace = trace_of(client, name)
+    response = client.get(f"/v1/traces/{name}", headers={"Accept": "text/event-stream"})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    first, *rounds, last = chunks(response.text)
+    assert first["text"]["prompt"].replace("↵\n", "\n") == trace.prompt_text
+    assert [one["round"] for one in rounds] == json.loads(json.dumps([round_data(trace, made) for made in trace.rounds]))
+    assert last["end"] == {"finish_reason": "length", "dropped": 0, "first": last["end"]["first"], "tokens": trace.tokens}
+
+
+def test_figures_are_those_of_the_trace(client: TestClient) -> None:
+    fast, plain = traced(client), traced(client, speculative=False)
+    trace = trace_of(client, fast)
+    found = client.get(f"/v1/traces/{fast}/rounds/3?width=800").json()
+    assert found["svg"] == unstyled(draw_round(trace, 3, width=760))
+    assert "round 4:" in found["text"]
+    race = client.get(f"/v1/traces/{fast}/race?plain={plain}&width=1300").json()
+    assert race["svg"] == unstyled(draw_race(trace_of(client, plain), trace, width=1250))
+    other = traced(client, prompt="a dog")
+    for path, status, param in [
+        (f"{fast}/rounds/99", 404, "round"), (f"{fast}/rounds/-1", 400, "round"), (f"{fast}/rounds/1?width=x", 400, "width"),
+        (f"{fast}/race?plain={other}", 400, "plain"), (f"{fast}/race", 404, "id"), ("none/rounds/0", 404, "id"),
+    ]:  # fmt: skip
+        response = client.get(f"/v1/traces/{path}")
+        shapes.check_error(response.json())
+        assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+def test_without_trace_nothing_is_recorded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "__init__", None)  # any use fails
+    assert client.post(COMPLETIONS, json=completion()).status_code == 200
+    assert client.post(COMPLETIONS, json=completion(trace=False)).status_code == 200
+    assert client.post(COMPLETIONS, json=completion(trace=True)).status_code == 500  # control
+
+
+def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path]) -> None:
+    pair = loaded(folders)
+    with serving(make_service(pair, max_traces=2)) as client:
+        first, *last = [traced(client, max_tokens=2, seed=seed) for seed in range(3)]
+        assert [trace_of(client, name).seed for name in last] == [1, 2]
+        for name in (first, "none", "cmpl-" + "0" * 32):
+            response = client.get(f"/v1/traces/{name}")
+            shapes.check_error(response.json())
+            assert (response.status_code, response.json()["error"]["code"]) == (404, "trace_not_found")
+        for fields in ({"n": 2}, {"prompt": ["a", "b"]}):
+            error = client.post(COMPLETIONS, json=completion(trace=True, **fields)).json()["error"]
+            assert error["param"] == "trace"
+            assert "n = 1" in error["message"]
+    with serving(make_service(pair, max_traces=0)) as client:
+        assert client.post(COMPLETIONS, json=completion(trace=True)).json()["error"]["param"] == "trace"
+        assert client.get("/").status_code == 400
+        assert client.post(COMPLETIONS, json=completion()).status_code == 200
+
+
+def test_after_a_failed_round_the_trace_ends_and_says_so(
+    folders: tuple[Path, Path], client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, extend, calls = loaded(folders), TorchRunner.extend, 0
+
+    def forward(self: TorchRunner, *args: Any) -> Any:
+        nonlocal calls
+        calls += self is pair.target
+        if calls == 6:
+            calls += 1
+            raise RuntimeError("a fault of the test")
+        return extend(self, *args)
+
+    whole = trace_of(client, traced(client))
+    with serving(make_service(pair)) as own:
+        monkeypatch.setattr(TorchRunner, "extend", forward)
+        response = own.post(COMPLETIONS, json=completion(trace=True)).json()
+        cut = trace_of(own, response["id"])
+    assert response["usage"]["completion_tokens"] == 16
+    assert 0 < len(cut.rounds) < len(whole.rounds)
+    assert cut.tokens == whole.tokens[: len(cut.tokens)]
+    assert "not recorded" in cut.remarks[0]
+    assert not whole.remarks
+
+
+def test_a_fault_of_recording_ends_the_trace_and_not_the_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = client.post(COMPLETIONS, json=completion()).json()["choices"]
+
+    def fails(self: Recorder, piece: Any) -> None:
+        raise RuntimeError("a fault of the test")
+
+    monkeypatch.setattr(Recorder, "take", fails)
+    response = client.post(COMPLETIONS, json=completion(trace=True)).json()
+    assert response["choices"] == wanted
+    trace = trace_of(client, response["id"])
+    assert not trace.rounds
+    assert trace.remarks
+    last = chunks(client.get(f"/v1/traces/{response['id']}", headers={"Accept": "text/event-stream"}).text)[-1]
+    assert last["end"]["finish_reason"] is None
+
+
+def test_the_empty_page_needs_no_key_and_traces_do(folders: tuple[Path, Path]) -> None:
+    with serving(make_service(loaded(folders)), keys=("secret",)) as client:
+        response = client.get("/")
+        assert response.status_code == 200
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'sha256-" in policy
+        assert "unsafe" not in policy
+        assert "tiny" not in response.text
+        assert client.get("/v1/traces/none").status_code == 401
+        assert client.get("/v1/traces/none", headers={"Authorization": "Bearer secret"}).status_code == 404
