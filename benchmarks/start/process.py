@@ -14,16 +14,21 @@ Mark: TypeAlias = Callable[[str], None]
 """Says that a point has been reached."""
 
 
-def memory() -> dict[str, int | None]:
-    """Bytes that this process has held at most (``peak``) and holds now (``held``), shared files included; None where the
+def memory(status: Path = STATUS) -> dict[str, int | None]:
+    """Bytes that a process has held at most (``peak``) and holds now (``held``), shared files included; None where the
     system does not tell.
 
     On Linux from the kernel's account of this program (``VmHWM``): ``getrusage`` there begins with the peak of the process
     that started it.
+
+    Args:
+        status: the kernel's file on the process; by default on this one.
     """
-    if STATUS.is_file():
-        lines = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
+    if status.is_file():
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
         return {name: 1024 * int(lines[key].split()[0]) for name, key in (("peak", "VmHWM"), ("held", "VmRSS"))}
+    if status != STATUS:
+        return {"peak": None, "held": None}
     try:
         import resource
     except ImportError:

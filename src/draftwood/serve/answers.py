@@ -69,7 +69,8 @@ class Answer:
         """
         while self._left:
             try:
-                index, event = await asyncio.wait_for(self._events.get(), silence)
+                async with asyncio.timeout(silence):  # wait_for of Python 3.11 loses a cancellation that meets an event
+                    index, event = await self._events.get()
             except TimeoutError:
                 yield None
                 continue

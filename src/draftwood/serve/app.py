@@ -77,7 +77,8 @@ class Routes:
     ) -> Response:
         body = await self._body(request, kind)
         prepared = await asyncio.to_thread(prepare, body)
-        made = shape(self._service.name, self._service.texts, await self._service.scored(prepared.echoes))
+        echoes = await self._service.scored(prepared.echoes)
+        made = shape(self._service.name, self._service.texts, echoes, token_ids=bool(body.return_token_ids))
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
         answer = Answer(self._service.scheduler, prepared, trace)
         if trace is not None:

@@ -110,6 +110,7 @@ class Settings(Body):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
     regex: Text | None = None
     grammar: Text | None = None

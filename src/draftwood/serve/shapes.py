@@ -24,6 +24,7 @@ class Shape(ABC):
         model: the name of the model.
         texts: the texts of single tokens.
         echoes: the prompts that come back, by choice; empty if none does.
+        token_ids: choices have the ids of all new tokens, ``token_ids``.
 
     Attributes:
         id: of the response, and of its trace.
@@ -33,16 +34,17 @@ class Shape(ABC):
     _object: ClassVar[str]
     _chunk: ClassVar[str]
 
-    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = ()) -> None:
+    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = (), *, token_ids: bool = False) -> None:
         self._model = model
         self._texts = texts
         self._echoes = echoes
+        self._token_ids = token_ids
         self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
     def whole(self, answer: Answer, written: list[list[Written]]) -> dict[str, Any]:
         """A whole response, from the events of every choice."""
-        choices = [self._choice(index, events) for index, events in enumerate(written)]
+        choices = [self._choice(index, events) | self._ids(events) for index, events in enumerate(written)]
         return {**self._head(self._object, choices), "usage": answer.usage(), **figures(answer)}
 
     def first(self, index: int) -> dict[str, Any] | None:
@@ -51,7 +53,8 @@ class Shape(ABC):
 
     def chunks(self, index: int, event: Written) -> list[dict[str, Any]]:
         """The chunks of one event: text, and the end."""
-        found = [self._head(self._chunk, [self._part(index, event)])] if event.text or event.logprobs else []
+        shown = event.text or event.logprobs or (self._token_ids and event.tokens)
+        found = [self._head(self._chunk, [self._part(index, event) | self._ids([event])])] if shown else []
         if event.finish_reason is not None:
             found.append(self._head(self._chunk, [self._end(index, event.finish_reason)]))
         return found
@@ -62,6 +65,9 @@ class Shape(ABC):
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+
+    def _ids(self, events: list[Written]) -> dict[str, Any]:
+        return {"token_ids": [token for event in events for token in event.tokens]} if self._token_ids else {}
 
     @abstractmethod
     def _choice(self, index: int, events: list[Written]) -> dict[str, Any]: ...
@@ -106,8 +112,8 @@ class CompletionShape(Shape):
     _prefix = "cmpl"
     _object = _chunk = "text_completion"
 
-    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = ()) -> None:
-        super().__init__(model, texts, echoes)
+    def __init__(self, model: str, texts: TokenTexts, echoes: Sequence[Echo] = (), *, token_ids: bool = False) -> None:
+        super().__init__(model, texts, echoes, token_ids=token_ids)
         self._logprobs = defaultdict[int, CompletionLogprobs](lambda: CompletionLogprobs(texts))  # by choice
 
     def first(self, index: int) -> dict[str, Any] | None:

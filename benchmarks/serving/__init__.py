@@ -1,0 +1,1 @@
+"""The server under load: speed, accounts, bad input, distribution, and texts that must not change."""

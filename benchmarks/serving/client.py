@@ -1,0 +1,134 @@
+"""A client that notes when what came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, TypeVar, final
+
+import httpx2
+
+from benchmarks.serving.servers import Server
+
+T = TypeVar("T")
+R = TypeVar("R")
+COMPLETIONS: Final = "/v1/completions"
+_DATA: Final = "data: "
+
+
+@final
+@dataclass(kw_only=True)
+class Answer:
+    """What came for a request for one text.
+
+    Attributes:
+        status: of the response.
+        text, finish_reason, token_ids: of the text; the last two where they were sent.
+        tokens: number of new tokens.
+        error: the message of an error, also of one inside a stream.
+        sent, ended: on the clock of ``perf_counter``.
+        chunks: when parts of the text came; none without a stream.
+    """
+
+    status: int = 0
+    text: str = ""
+    finish_reason: str | None = None
+    tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    error: str | None = None
+    sent: float = 0.0
+    ended: float = 0.0
+    chunks: list[float] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text came as a whole."""
+        return self.status == 200 and self.error is None and self.finish_reason is not None
+
+    def take(self, found: Mapping[str, Any]) -> None:
+        """Add a response, or a chunk of one."""
+        if found.get("error") is not None:
+            self.error = _message(found["error"])
+        for choice in found.get("choices") or ():
+            self.text += choice.get("text") or ""
+            self.token_ids += choice.get("token_ids") or ()
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if found.get("usage") is not None:
+            self.tokens = found["usage"]["completion_tokens"]
+
+
+def _message(error: Any) -> str:
+    return str(error["message"] if isinstance(error, dict) else error)
+
+
+def client_of(server: Server, seconds: float = 120.0) -> httpx2.AsyncClient:
+    """A client without a limit of connections; an answer may be silent for so many seconds."""
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx2.AsyncClient(base_url=server.url, timeout=seconds, limits=limits, trust_env=False)
+
+
+async def answer(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Answer:
+    """The text of a completion, streamed or not as its body says."""
+    found = Answer(sent=perf_counter())
+    async with client.stream("POST", COMPLETIONS, json=body) as response:
+        found.status = response.status_code
+        if body.get("stream") and found.status == 200:
+            async for chunk in chunks(response):
+                if any(choice.get("text") for choice in chunk.get("choices") or ()):
+                    found.chunks.append(perf_counter())
+                found.take(chunk)
+        else:
+            await response.aread()
+            found.take(_json(response))
+    found.ended = perf_counter()
+    if found.status != 200 and found.error is None:
+        found.error = response.text[:200]
+    return found
+
+
+def _json(response: httpx2.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def chunks(response: httpx2.Response) -> Any:
+    """The chunks of a stream, as they come."""
+    async for line in response.aiter_lines():
+        if line.startswith(_DATA) and (data := line.removeprefix(_DATA)) != "[DONE]":
+            yield json.loads(data)
+
+
+async def closed_loop(work: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], clients: int) -> list[R]:
+    """Do all work; each client takes the next item when it has finished one. Results keep the order of the items."""
+    waiting, found = enumerate(items), dict[int, R]()
+
+    async def one() -> None:
+        for number, item in waiting:
+            found[number] = await work(item)
+
+    await _all([asyncio.create_task(one()) for _ in range(clients)])
+    return [found[number] for number in range(len(found))]
+
+
+async def open_loop(work: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], gaps: Iterable[float]) -> list[R]:
+    """Do all work; item after item begins, the seconds of a gap after the one before, whatever is still going on."""
+    tasks: list[asyncio.Task[R]] = []
+    for item, gap in zip(items, gaps, strict=False):
+        await asyncio.sleep(gap)
+        tasks.append(asyncio.create_task(work(item)))
+    return await _all(tasks)
+
+
+async def _all(tasks: Sequence[asyncio.Task[R]]) -> list[R]:
+    """All results; the first error ends the other tasks."""
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

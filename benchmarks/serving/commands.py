@@ -1,0 +1,102 @@
+"""The commands; nothing heavy is imported before one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from benchmarks.serving.config import DistributionConfig, FuzzConfig, LoadConfig, SameTextConfig, Served, SoakConfig
+from draftwood.cli.progress import steps
+from draftwood.core.errors import ConfigError
+from draftwood.core.options import dataclass_options, pick
+
+Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
+
+
+@click.command(name="serve-load")
+@dataclass_options(LoadConfig)
+@dataclass_options(Served)
+def load(**options: Any) -> None:
+    """Measure tokens per second and latencies of the server, beside `transformers serve` on the same weights."""
+    config = pick(LoadConfig, options)
+    _require()
+    from benchmarks.serving import load as bench
+
+    _measure("serve-load", bench.run, bench.markdown, config, options, bench.steps_of(config))
+
+
+@click.command(name="serve-soak")
+@dataclass_options(SoakConfig)
+@dataclass_options(Served)
+def soak(**options: Any) -> None:
+    """Send many short requests, leave a part of them, and account for every one; look at the server's memory."""
+    config = pick(SoakConfig, options)
+    _require()
+    from benchmarks.serving import soak as bench
+
+    _measure("serve-soak", bench.run, bench.markdown, config, options, bench.TENTHS)
+
+
+@click.command(name="serve-fuzz")
+@dataclass_options(FuzzConfig)
+@dataclass_options(Served)
+def fuzz(**options: Any) -> None:
+    """Send bodies that are nearly right, and those of schemathesis: no server error, no hang."""
+    config = pick(FuzzConfig, options)
+    _require()
+    from benchmarks.serving import fuzz as bench
+
+    _measure("serve-fuzz", bench.run, bench.markdown, config, options, bench.STEPS)
+
+
+@click.command(name="serve-distribution")
+@dataclass_options(DistributionConfig)
+@dataclass_options(Served)
+def distribution(**options: Any) -> None:
+    """Test sampled texts of the server by the target alone, with drafts and without, and a control."""
+    config = pick(DistributionConfig, options)
+    _require()
+    from benchmarks.serving import distribution as bench
+
+    _measure("serve-distribution", bench.run, bench.markdown, config, options, 2 * len(bench.WAYS) * len(config.levels()))
+
+
+@click.command(name="serve-same-text")
+@dataclass_options(SameTextConfig)
+@dataclass_options(Served)
+def same_text(**options: Any) -> None:
+    """Compare texts of the same seed: alone and in company, streamed or not, with and without drafts."""
+    config = pick(SameTextConfig, options)
+    _require()
+    from benchmarks.serving import same_text as bench
+
+    _measure("serve-same-text", bench.run, bench.markdown, config, options, 2 * config.texts)
+
+
+def _require() -> None:
+    try:
+        import httpx2  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'this benchmark needs the package {error.name}; install it with: pip install ".[serve,bench]"'
+        ) from error
+
+
+def _measure(
+    name: str, run: Run, markdown: Callable[[dict[str, Any]], str], config: Any, options: dict[str, Any], total: int
+) -> None:
+    """Run, write both files, print the report; the exit status is 1 if something does not hold."""
+    from benchmarks.record import save
+    from benchmarks.serving.outcome import holds
+
+    served = pick(Served, options)
+    with steps(name, total) as advance:
+        found = run(served, config, advance)
+    report = markdown(found)
+    save(served.output, name, found, report)
+    click.echo(report)
+    if not holds(found):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,142 @@
+"""Servers: started in a process of their own, or running already."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import IO, Final, final
+
+import httpx2
+
+from benchmarks.serving.config import Served
+from benchmarks.start.process import memory
+from draftwood.core.errors import ConfigError
+from draftwood.loading.models import named_or_bundled
+from draftwood.loading.names import locate
+
+START_SECONDS: Final = 180.0  # loading, and with OpenVINO the first conversion
+END_SECONDS: Final = 60.0
+HOST: Final = "127.0.0.1"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that takes requests.
+
+    Attributes:
+        url: its address, without ``/v1``.
+        model: the model's name in requests.
+        process: the number of its process; None if it was not started here.
+    """
+
+    url: str
+    model: str
+    process: int | None = None
+
+    def memory(self) -> int | None:
+        """Bytes of resident memory; None where the system does not tell."""
+        return None if self.process is None else memory(Path(f"/proc/{self.process}/status"))["held"]
+
+
+@contextmanager
+def serving(served: Served, *more: str, method: str | None = None) -> Iterator[Server]:
+    """The server of a benchmark; ends with the context if it was started here.
+
+    Args:
+        served: models, or the address of a running server.
+        more: further options of ``draftwood serve``.
+        method: another drafting method than that of ``served``.
+
+    Raises:
+        ConfigError: it does not start, or does not answer.
+    """
+    if served.url is not None:
+        yield running(served.url)
+        return
+    command = [sys.executable, "-m", "draftwood", "serve", "--profile", "none", "--dtype", served.dtype]
+    command += ["--backend", served.backend, "--method", method or served.method, *more]
+    for name, value in (("--target", served.target), ("--draft", served.draft)):
+        command += [] if value is None else [name, value]
+    with launched(command, {}) as found:
+        yield found
+
+
+@contextmanager
+def transformers_serving(served: Served, *more: str) -> Iterator[Server]:
+    """``transformers serve`` with the same target.
+
+    Raises:
+        ConfigError: it does not start, for example because its extra ``serving`` is not installed.
+    """
+    target = str(locate(str(named_or_bundled("language", served.target, served.draft)[0])))
+    dtype = "auto" if served.target is not None and served.dtype == "auto" else served.dtype
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", target, "--device", "cpu", "--dtype", dtype]
+    with launched([*command, *more], {"HF_HUB_OFFLINE": "1"}, model=target) as found:
+        yield found
+
+
+def running(url: str, model: str | None = None, process: int | None = None) -> Server:
+    """A server that takes requests already.
+
+    Raises:
+        ConfigError: nothing answers there.
+    """
+    url = url.rstrip("/").removesuffix("/v1")
+    try:
+        found = model or httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]["id"]
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError) as error:
+        raise ConfigError(f"url is {url!r}, but no server with a model answers there ({error}): give its address") from None
+    return Server(url=url, model=found, process=process)
+
+
+@contextmanager
+def launched(command: Sequence[str], environment: Mapping[str, str], *, model: str | None = None) -> Iterator[Server]:
+    """Run a program that takes ``--host`` and ``--port``, and wait until its ``/health`` is 200.
+
+    Raises:
+        ConfigError: it ends before, or takes too long; says its last line.
+    """
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    with TemporaryDirectory(prefix="draftwood-bench-") as folder, (Path(folder) / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [*command, "--host", HOST, "--port", str(port)],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _wait(process, f"http://{HOST}:{port}", log)
+            yield running(f"http://{HOST}:{port}", model, process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:
+    end = monotonic() + START_SECONDS
+    while process.poll() is None and monotonic() < end:
+        try:
+            if httpx2.get(f"{url}/health", timeout=10).status_code == 200:
+                return
+        except httpx2.HTTPError:
+            pass
+        sleep(0.2)
+    log.seek(0)
+    last = (log.read().strip().splitlines() or [f"exit status {process.poll()}"])[-1]
+    raise ConfigError(f"the server does not start ({last})")

@@ -1,0 +1,293 @@
+"""The benchmarks of the server: what they send, what they count, and what they say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.serving import distribution, fuzz, load, same_text, soak
+from benchmarks.serving.client import Answer, closed_loop, open_loop
+from benchmarks.serving.config import DistributionConfig, FuzzConfig, LoadConfig, SameTextConfig, Served, SoakConfig
+from benchmarks.serving.metrics import Counts, parsed
+from benchmarks.serving.mutations import mutated, valid
+from benchmarks.serving.outcome import holds
+from benchmarks.serving.servers import Server, launched, running
+from draftwood import Pair
+from draftwood.core.errors import ConfigError
+from tests.serve.conftest import Live, folders, live_server, loaded, make_service  # noqa: F401  # folders is a fixture
+
+
+@pytest.fixture(scope="module")
+def pair(folders: tuple[Path, Path]) -> Pair:  # noqa: F811
+    return loaded(folders)
+
+
+@pytest.fixture(scope="module")
+def live(pair: Pair) -> Iterator[Live]:
+    with live_server(make_service(pair)) as found:
+        yield found
+
+
+@pytest.fixture
+def served(live: Live, tmp_path: Path) -> Served:
+    return Served(url=live.url, output=tmp_path, dtype="float32")
+
+
+def nothing() -> None:
+    pass
+
+
+def by_what(found: dict[str, Any]) -> dict[str, bool]:
+    return {check["what"]: check["holds"] for check in found["checks"]}
+
+
+# ---- soak ----
+
+
+def test_every_request_of_a_soak_is_accounted_for(served: Served) -> None:
+    found = soak.run(served, SoakConfig(requests=60, clients=6), nothing)
+    assert holds(found), found["checks"]
+    assert sum(found["fates"].values()) == 60
+    assert {"complete", "left_stream", "left_whole"} <= found["fates"].keys()
+    assert found["fates"]["complete"] <= found["server"]["ended"]
+    assert "| complete | " in soak.markdown(json.loads(json.dumps(found)))
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({"server": {"ended": 39}}, 2),  # a text that came, and the server does not know
+        ({"server": {"ended": 40, "cancelled": 4}}, 1),  # one that began and was neither ended nor cancelled
+        ({"server": {"ended": 40, "cancelled": 10, "failed": 1}}, 2),
+        ({"fates": {"complete": 39, "left_stream": 5, "left_whole": 5}}, 2),  # one without a fate
+        ({"left": [0, 1]}, 1),
+        ({"memory": [100, 103]}, 1),
+    ],
+)
+def test_control_a_soak_notices_what_was_lost(change: dict[str, Any], broken: int) -> None:
+    config = SoakConfig(requests=50)
+    right: dict[str, Any] = {
+        "fates": {"complete": 40, "left_stream": 5, "left_whole": 5}, "server": {"ended": 40, "cancelled": 10},
+        "left": [0, 0], "memory": [100, 101],
+    }  # fmt: skip
+    assert all(check.holds for check in soak.checks(right, config))
+    assert sum(not check.holds for check in soak.checks(right | change, config)) == broken
+
+
+def test_counts_add_labels_up_and_are_taken_apart_by_time() -> None:
+    lines = [
+        "# TYPE draftwood:request_success_total counter",
+        'draftwood:request_success_total{finished_reason="stop"} 3.0',
+        'draftwood:request_success_total{finished_reason="length"} 4.0',
+        "# TYPE draftwood:request_success_created gauge",
+        'draftwood:request_success_created{finished_reason="stop"} 1.7e9',
+        "# TYPE draftwood:num_requests_running gauge",
+        "draftwood:num_requests_running 2.0",
+    ]
+    found = parsed("\n".join([*lines, ""]))
+    assert found == Counts(ended=7, running=2)
+    assert found - Counts(ended=5, running=9) == Counts(ended=2, running=2)
+    assert found.taken == 9
+
+
+# ---- the same text ----
+
+
+def test_texts_are_the_same_in_all_ways_and_a_text_that_is_not_is_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SameTextConfig(texts=4, company=3, max_new_tokens=12)
+    found = same_text.run(served, config, nothing)
+    assert holds(found), found["checks"]
+    assert {result["way"]: result["texts"] for result in found["results"]} == {
+        same_text.name(False, True, True): 4, **{same_text.name(True, *way): 1 for way in same_text.WAYS},
+    }  # fmt: skip
+    assert found["company_requests"] > 0
+    mixed = same_text.mixed
+    monkeypatch.setattr(same_text, "mixed", lambda n, *more: mixed(n, *more) | {"seed": next(seeds), "temperature": 1.0})
+    seeds = iter(range(100))
+    wrong = same_text.run(served, config, nothing)
+    assert list(by_what(wrong).values()) == [False, True]
+    assert wrong["results"][0]["samples"]
+
+
+# ---- fuzz ----
+
+
+def test_mutated_bodies_are_refused_or_answered_and_the_server_goes_on(served: Served) -> None:
+    found = fuzz.run(served, FuzzConfig(requests=120, clients=4, cases=0), nothing)
+    assert holds(found), found["wrong"]
+    assert sum(found["statuses"].values()) == 120
+    assert {"200", "400"} <= found["statuses"].keys() <= {"200", "400", "404", "413", "429"}
+    assert "schemathesis was left out: 0 cases." in fuzz.markdown(found)
+
+
+def test_schemathesis_gets_the_document_with_the_name_of_the_model(live: Live) -> None:
+    schemas = json.loads(fuzz.described(running(live.url)))["components"]["schemas"]
+    assert schemas["CompletionBody"]["properties"]["model"] == {"const": "tiny"}
+    assert {"type": "null"} in schemas["DetokenizeBody"]["properties"]["model"]["anyOf"]
+    assert "prompt" in schemas["CompletionBody"]["properties"]
+
+
+def test_mutations_depend_on_their_number_alone_and_many_are_no_json() -> None:
+    bodies = valid("m")
+    some = [mutated(bodies, number, 1) for number in range(300)]
+    assert some == [mutated(bodies, number, 1) for number in range(300)]
+    assert bodies == valid("m")
+    assert len({data for _, data in some}) > 250
+
+    def is_json(data: bytes) -> bool:
+        try:
+            json.loads(data)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    assert 30 < sum(not is_json(data) for _, data in some) < 150
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, b"{}"), (200, b""), (400, b"no"), (400, b"[]"), (422, b'{"detail": []}'), (400, b'{"error": {"message": "a"}}')],
+)
+def test_control_a_wrong_answer_is_seen(status: int, body: bytes) -> None:
+    assert fuzz.problem(status, body, lambda: json.loads(body))
+
+
+# ---- distribution ----
+
+
+def test_texts_follow_the_target_and_the_control_does_not(
+    pair: Pair, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwood.api.load", lambda *_, **__: pair)
+    config = DistributionConfig(texts=16, max_new_tokens=40, concurrency="4", control=0.5)
+    found = distribution.run(served, config, nothing)
+    assert holds(found), found["checks"]
+    assert [result["way"] for result in found["results"]] == list(distribution.WAYS)
+    drafted, plain, control = found["results"]
+    assert abs(drafted["excess"]) < 4 * drafted["excess_error"]
+    assert control["excess"] < -4 * control["excess_error"]
+    swapped = [drafted | {"way": "control"}, plain | {"mean": plain["mean"] + 1}, control | {"way": "with drafts"}]
+    assert [check.holds for check in distribution.checks(swapped)] == [False, True, False, False]
+    assert "| 4, control | " in distribution.markdown(found)
+
+
+def test_the_standard_error_is_that_of_the_ratio_over_texts() -> None:
+    mean, error = distribution.ratio_of([2.0, 4.0, 3.0], [1, 1, 1])
+    assert (mean, error) == (3.0, pytest.approx((1 / 3) ** 0.5))
+
+
+# ---- load ----
+
+
+def test_systems_answer_the_same_requests_under_every_load(served: Served) -> None:
+    config = LoadConfig(
+        systems="off,automatic,transformers", concurrency="1,2", rates="50", requests=6, repeats=2, max_new_tokens=8
+    )
+    steps: list[int] = []
+    found = load.run(served, config, lambda: steps.append(1))
+    assert len(steps) == 2 * 2 * 3 <= load.steps_of(config)
+    assert [(r["load"], r["size"], r["system"]) for r in found["results"]] == [
+        (kind, size, system)
+        for kind, size in (("clients", 1), ("clients", 2), ("arrivals", 50))
+        for system in ("off", "automatic")
+    ]
+    assert all((r["answers"], r["refused"], r["other"]) == (12, 0, 0) for r in found["results"])
+    tokens = {tuple(run["tokens"] for run in r["repeats"]) for r in found["results"][:2]}
+    assert len(tokens) == 1
+    assert found["skipped"] == [{"system": "transformers", "why": "a running server was given"}]
+    report = load.markdown(json.loads(json.dumps(found)))
+    assert "| 2, automatic | " in report
+    assert "**Left out**: transformers, a running server was given" in report
+
+
+def test_figures_are_of_the_answers_that_came() -> None:
+    def one(status: int, *chunks: float) -> Answer:
+        return Answer(status=status, finish_reason="length", tokens=5, sent=1.0, ended=4.0, chunks=list(chunks))
+
+    found = load.figures([one(200, 2.0, 3.0), one(200, 3.0, 4.0), one(429), one(500)], 2.0)
+    assert (found["tokens_per_second"], found["answers"], found["refused"], found["other"]) == (5.0, 2, 1, 1)
+    assert found["first_token"] == {"p50": 1500.0, "p95": pytest.approx(1950.0)}
+    assert found["between_tokens"] == {"p50": 250.0, "p95": 250.0}
+
+
+def test_transformers_gets_the_same_work_in_its_own_words() -> None:
+    server = Server(url="", model="m")
+    body = {"prompt": "a", "max_tokens": 7, "temperature": 0.0, "seed": 3}
+    theirs = load.body_for("transformers", server, body)
+    settings = json.loads(theirs["generation_config"])
+    assert (settings["max_new_tokens"], settings["min_new_tokens"], settings["do_sample"]) == (7, 7, False)
+    assert load.body_for("off", server, body)["speculative"] is False
+    assert "speculative" not in load.body_for("automatic", server, body)
+
+
+def test_a_closed_loop_keeps_its_clients_busy_and_an_open_one_waits_for_nobody() -> None:
+    now = most = 0
+
+    async def work(item: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        if item == 99:
+            raise ValueError("no")
+        return item * 2
+
+    assert asyncio.run(closed_loop(work, range(7), 3)) == [0, 2, 4, 6, 8, 10, 12]
+    assert most == 3
+    assert asyncio.run(open_loop(work, [1, 2], [0.0, 0.0])) == [2, 4]
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(closed_loop(work, [1, 99, 2], 2))
+
+
+# ---- servers and commands ----
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    program = "import sys; print('first', file=sys.stderr); sys.exit('the last line')"
+    with (
+        pytest.raises(ConfigError, match=r"does not start \(the last line\)"),
+        launched([sys.executable, "-c", program], {}),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="no server with a model answers there"):
+        running("http://127.0.0.1:9")
+
+
+def test_the_commands_write_both_files_and_end_with_1_if_something_does_not_hold(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ["serve-fuzz", "--url", live.url, "--output", str(tmp_path), "--requests", "5", "--cases", "0"]
+    done = CliRunner().invoke(main, call, catch_exceptions=False)
+    assert done.exit_code == 0
+    found = json.loads((tmp_path / "serve-fuzz.json").read_text())
+    assert (tmp_path / "serve-fuzz.md").read_text() == fuzz.markdown(found)
+    monkeypatch.setattr(fuzz, "problem", lambda *_: "a test")
+    assert CliRunner().invoke(main, call).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (["serve-load", "--systems", "x"], "systems holds 'x'"),
+        (["serve-load", "--rates", "0"], "rates is '0'"),
+        (["serve-soak", "--requests", "9"], "requests is 9"),
+        (["serve-fuzz", "--clients", "0"], "clients is 0"),
+        (["serve-distribution", "--control", "1"], "control is 1.0"),
+        (["serve-same-text", "--company", "0"], "company is 0"),
+    ],
+)
+def test_the_commands_refuse_what_they_cannot_do(call: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, call)
+    assert done.exit_code == 2
+    assert message in done.output
