@@ -227,7 +227,7 @@ def test_a_drafter_that_fails_is_switched_off_and_texts_stay_the_same(
         response = client.post(COMPLETIONS, json=completion(n=3))
         assert response.status_code == 200
         assert [choice["text"] for choice in response.json()["choices"]] == wanted
-        assert metric(client, DRAFTING) == 1
+        assert metric(client, DRAFTING) >= 1  # scores that are NaN count in every round
         setattr(draft, kind, False)
         until(lambda: metric(client, "num_requests_running") == 0)
         assert "metrics" in client.post(COMPLETIONS, json=completion()).json()  # it drafts again

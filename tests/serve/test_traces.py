@@ -145,15 +145,16 @@ def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path])
         assert client.post(COMPLETIONS, json=completion()).status_code == 200
 
 
-def test_after_a_failed_round_the_trace_ends_and_says_so(
-    folders: tuple[Path, Path], client: TestClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
+    folders: tuple[Path, Path], client: TestClient, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     pair, extend, calls = loaded(folders), TorchRunner.extend, 0
 
     def forward(self: TorchRunner, *args: Any) -> Any:
         nonlocal calls
-        calls += self is pair.target
-        if calls == 6:
+        calls += self is getattr(pair, model)
+        if calls == 4:
             calls += 1
             raise RuntimeError("a fault of the test")
         return extend(self, *args)
@@ -161,12 +162,16 @@ def test_after_a_failed_round_the_trace_ends_and_says_so(
     whole = trace_of(client, traced(client))
     with serving(make_service(pair)) as own:
         monkeypatch.setattr(TorchRunner, "extend", forward)
-        response = own.post(COMPLETIONS, json=completion(trace=True)).json()
-        cut = trace_of(own, response["id"])
-    assert response["usage"]["completion_tokens"] == 16
-    assert 0 < len(cut.rounds) < len(whole.rounds)
-    assert cut.tokens == whole.tokens[: len(cut.tokens)]
-    assert "not recorded" in cut.remarks[0]
+        response = own.post(COMPLETIONS, json=completion(trace=True, stream=True)).text
+        found = trace_of(own, chunks(response)[0]["id"])
+    if model == "target":
+        assert 0 < len(found.rounds) < len(whole.rounds)
+        assert found.tokens == whole.tokens[: len(found.tokens)]
+        assert "not recorded" in found.remarks[0]
+    else:
+        assert (found.tokens, found.remarks) == (whole.tokens, [])
+        assert len(found.rounds) > len(whole.rounds)
+        assert len(found.rounds[-1].nodes) == 1  # nothing was drafted any more
     assert not whole.remarks
 
 

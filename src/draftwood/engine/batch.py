@@ -5,7 +5,6 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import final
@@ -84,25 +83,18 @@ class Batch:
         """Number of requests that wait for a row to end, or whose prompts are not read yet."""
         return len(self._waiting)
 
-    def add(
-        self, request: Request, sampling: Sampling, *, method: str | None = None, written: Sequence[Sequence[int]] = ()
-    ) -> int:
+    def add(self, request: Request, sampling: Sampling, *, method: str | None = None) -> int:
         """Take a request; it joins between two rounds, when its prompt is read. Returns the row's number.
 
         Args:
             request: the text.
             sampling: its settings; rows at temperature 0 and others may share a batch.
             method: ``ar`` drafts nothing for this row; None or the drafter's own name is the drafter's method.
-            written: the tokens of every piece so far of a text that another batch began; the text goes on after them.
 
         Raises:
-            ConfigError, CacheError: as :meth:`draftwood.engine.parts.Parts.open`; ``written`` is a whole text.
+            ConfigError, CacheError: as :meth:`draftwood.engine.parts.Parts.open`.
         """
         row = self.parts.open(self._next, request, sampling, method)
-        for tokens in written:
-            row.output.take(tokens)
-        if row.output.finish_reason is not None:
-            raise ConfigError(f"request {self._next} has ended with the tokens that are written already: leave it out")
         self._waiting[row.number] = row
         self._next += 1
         return row.number

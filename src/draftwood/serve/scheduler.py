@@ -26,14 +26,14 @@ class Scheduler:
     """Owns the decoding thread. All methods may be called from any thread.
 
     Args:
-        drafting, plain: decoders of the same models, with and without drafts.
+        decoder: writes the texts.
         rows: the most texts that are written at a time.
         queue: the most texts that wait.
         metrics: count what happens.
     """
 
-    def __init__(self, drafting: Decoder, plain: Decoder, *, rows: int, queue: int, metrics: Metrics) -> None:
-        self._rows = Rows(drafting, plain, most=rows, metrics=metrics, ended=self._ended)
+    def __init__(self, decoder: Decoder, *, rows: int, queue: int, metrics: Metrics) -> None:
+        self._rows = Rows(decoder, most=rows, metrics=metrics, ended=self._ended)
         self._room = rows + queue
         self._taken = 0  # texts that were submitted and have not ended
         self._lock = Lock()

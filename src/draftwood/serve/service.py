@@ -13,7 +13,6 @@ from draftwood.api import Pair
 from draftwood.core.arguments import MethodLike
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.token_texts import TokenTexts
@@ -59,15 +58,15 @@ class Service:
             ConfigError: a method for temperature 0 only; what the decoder refuses.
         """
         chosen, metrics = pair.method(method, temperature=1.0), Metrics()
-        drafting, plain = pair.decoder(chosen, temperature=1.0), pair.decoder(Method(method="ar"), temperature=1.0)
-        if drafting.verifier.greedy_only or not drafting.verifier.lossless:
+        decoder = pair.decoder(chosen, temperature=1.0)
+        if decoder.verifier.greedy_only or not decoder.verifier.lossless:
             raise ConfigError(
-                f"verifier {drafting.verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
+                f"verifier {decoder.verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
                 "use --verifier auto"
             )
-        scheduler = Scheduler(drafting, plain, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
+        scheduler = Scheduler(decoder, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
         preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
-        traces = Traces(drafting, chosen, pair.draft, most=options.max_traces)
+        traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         return Service(
             name=name,
             pair=pair,

@@ -21,7 +21,7 @@ from draftwood.trace.settings import TraceSettings
 
 MAX_ROUNDS: Final = 200
 """Rounds of a trace that are kept, the first ones."""
-_UNFINISHED: Final = "The text was stopped, or a round failed: what came after the last round was not recorded."
+_UNFINISHED: Final = "The text was stopped, or it failed: what came after the last round was not recorded."
 
 
 @final
