@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import httpx2
 import pytest
 from click.testing import CliRunner
 
+import draftwood
 from benchmarks.__main__ import main as benchmarks
+from draftwood import LoadOptions
 from draftwood.cli import main
 from draftwood.cli.bench import Amount
 from draftwood.serve.run import Server
 from draftwood.tune.compare import TREES
+from tests.serve.conftest import live_server, make_service
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,6 +54,12 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--repeats 1 --systems torch --max-new-tokens 2",
     "benchmarks plot": "",
+    "benchmarks serve-load": "--url {url} --systems off,automatic --concurrency 2 --rates 20 --requests 4 --repeats 1 "
+    "--max-new-tokens 8",
+    "benchmarks serve-soak": "--url {url} --requests 20 --growth 1",
+    "benchmarks serve-fuzz": "--url {url} --requests 20 --cases 0",
+    "benchmarks serve-distribution": "--url {url} --texts 30 --max-new-tokens 12 --concurrency 4 --control 0.2",
+    "benchmarks serve-same-text": "--url {url} --texts 2 --company 2 --max-new-tokens 4",
     "benchmarks translate": f"{TRANSLATE} --methods ar --peers generate --batch-size 1",
     "benchmarks translate --data examples/pairs --ablation": ABLATION,
     "benchmarks translate --data examples/pairs --exact": EXACT,
@@ -75,13 +86,13 @@ def parts(command: str) -> tuple[click.Command, list[str]]:
     return PROGRAMS[name], shlex.split(command.removeprefix(name))
 
 
-def shortened(command: str) -> list[str]:
-    """Its arguments and what makes it shorter: given twice, an option's last value counts."""
+def shortened(command: str, url: str = "") -> list[str]:
+    """Its arguments and what makes it shorter: given twice, an option's last value counts; ``url`` is that of a server."""
     arguments = parts(command)[1]
     line = " ".join(shlex.split(command.removeprefix("python -m ").removeprefix("draftwood ")))
     longest = max((start for start in SHORTER if line.startswith(start)), key=len, default=None)
     assert longest is not None, f"say in SHORTER what makes {command!r} shorter"
-    return [*arguments, *SHORTER[longest].split()]
+    return [*arguments, *SHORTER[longest].format(url=url).split()]
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +118,29 @@ def checkout(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a server of the bundled pair."""
+    pair = draftwood.load(options=LoadOptions(backend="torch", dtype="float32", profile="none"))
+    with live_server(make_service(pair)) as live:
+        assert httpx2.get(f"{live.url}/health").status_code == 200  # it is in its main loop
+        yield live.url
+
+
 async def ends_at_once(server: Server) -> None:
     """A server that runs no longer than it takes to start."""
     assert server.started
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(page: Path, checkout: Path, seen: set[str]) -> None:
+def test_every_command_of_a_page_runs_from_a_checkout_as_it_stands(
+    url: str, page: Path, checkout: Path, seen: set[str]
+) -> None:
     for command in commands(page):
         if command in seen:
             continue
         files = set(checkout.rglob("*"))
-        run = CliRunner().invoke(parts(command)[0], shortened(command))
+        run = CliRunner().invoke(parts(command)[0], shortened(command, url))
         assert run.exit_code == 0, f"{command}\n{run.output}\n{run.exception!r}"
         if set(checkout.rglob("*")) == files:
             seen.add(command)
