@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
 
 STORED = "benchmarks/results"
 _ROLE = re.compile(r":(?:class|func|meth|attr|mod|data|exc):(?=<code>|<a )")
@@ -25,10 +26,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: object, **_: object) -> str:
-    """Links that leave ``docs`` for the stored reports stay inside the site."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Links that leave ``docs`` for the stored reports stay inside the site; others name the file of the repository."""
     markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{STORED}/?\)", rf"](\1{STORED}/index.md)", markdown)
-    return re.sub(rf"\]\(((?:\.\./)*)\.\./({STORED}/[^)]+)\)", r"](\1\2)", markdown)
+    markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./({STORED}/[^)]+)\)", r"](\1\2)", markdown)
+    leaves = r"(?:\.\./)" * (page.file.src_uri.count("/") + 1)
+    return re.sub(rf"\[([^\]]+)\]\({leaves}([^)#]+)(?:#[^)]*)?\)", r"\1 (`\2` in the repository)", markdown)
 
 
 def on_page_content(html: str, **_: object) -> str:
