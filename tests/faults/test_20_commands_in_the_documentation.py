@@ -29,6 +29,7 @@ TRANSLATE = "--limit 2 --repeats 1 --max-new-tokens 3"
 EXACT = "--limit 2 --max-new-tokens 3 --methods ar --peers none --batch-size 1"
 ABLATION = f"{TRANSLATE} --methods block --peers none --k 2 --tolerance 1,0"
 TINY = "--steps 1 --warmup 1 --batch 1 --context 32 --hidden 16 --heads 2 --layers 1 --intermediate 16 --report-blocks 1"
+SLOWER = "--backend torch --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 4 --repeats 1"
 SHORTER = {  # the longest beginning of a command -> options that make it shorter
     "generate": "--max-new-tokens 3",
     "chat": "--max-new-tokens 3",
@@ -47,8 +48,8 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks generate --preset peers --batch": f"{BENCH} --methods ar",
     "benchmarks acceptance": "--temperatures 1 --budgets 14 --methods chain --max-new-tokens 4 --prompts-per-source 1",
     "benchmarks sweep": "--repeats 1 --max-new-tokens 2 --temperatures 0 --prompts-per-source 1",
-    "benchmarks never-slower": "--backend torch --drafts none --states new --batch 1 --temperatures 0 --max-new-tokens 4 "
-    "--repeats 1",
+    "benchmarks never-slower": SLOWER,
+    "benchmarks never-slower --target smollm2": f"{SLOWER} --target src/draftwood/pairs/language/target",
     "benchmarks verify": "--repeats 1 --vocab 64",
     "benchmarks inflate": "--parameters 12M",
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
