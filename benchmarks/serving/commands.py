@@ -19,7 +19,7 @@ Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 @dataclass_options(LoadConfig)
 @dataclass_options(Served)
 def load(**options: Any) -> None:
-    """Measure tokens per second and latencies of the server, beside `transformers serve` on the same weights."""
+    """Measure tokens per second and latencies of the server, against `transformers serve` on the same weights."""
     config = pick(LoadConfig, options)
     _require()
     from benchmarks.serving import load as bench

@@ -1,4 +1,4 @@
-"""Long prompts are read in chunks beside rows that write, and common beginnings once; no text changes by it."""
+"""Long prompts are read in chunks alongside rows that write, and common beginnings once; no text changes by it."""
 
 from __future__ import annotations
 

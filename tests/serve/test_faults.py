@@ -277,6 +277,20 @@ def test_a_target_that_fails_ends_the_texts_with_an_error_and_the_server_goes_on
         assert client.get("/health").status_code == 200
 
 
+def test_a_target_that_cannot_read_prompts_ends_their_texts(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: TorchRunner, *args: Any, **more: Any) -> Any:
+        raise RuntimeError("a fault of the test")
+
+    long = completion(n=3, prompt="the fox ran to the hen and the dog ran to the fox " * 3)
+    with serving(make_service(served)) as client:
+        monkeypatch.setattr(TorchRunner, "prefill", fails)  # prompts that begin alike are read once
+        response = client.post(COMPLETIONS, json=long)
+        assert response.status_code == 500
+        until(lambda: metric(client, "num_requests_running") == 0)
+        monkeypatch.undo()
+        assert client.post(COMPLETIONS, json=long).status_code == 200
+
+
 def test_a_stream_that_fails_later_says_so_in_an_event(served: Pair, faults: tuple[Fault, Fault]) -> None:
     target, _ = faults
     with serving(make_service(served)) as client:

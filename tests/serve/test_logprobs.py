@@ -111,5 +111,16 @@ def test_scoring_that_nobody_waits_for_any_more_harms_nothing(client: TestClient
     assert "ZeroDivisionError" in str(others[1].exception(30))
     assert scheduler.state == "ready"
     scheduler.stop()
-    with pytest.raises(ApiError, match="has stopped"):
+    with pytest.raises(ApiError, match="is stopped and takes no requests"):
         scheduler.work(iter([5]))
+
+
+def test_scoring_takes_a_place_in_the_queue_until_it_is_done(folders: tuple[Path, Path]) -> None:
+    scheduler = make_service(loaded(folders), max_rows=1, max_queue=0).scheduler
+    first = scheduler.work(iter([1]))
+    with pytest.raises(ApiError, match="the queue is full"):
+        scheduler.work(iter([2]))
+    scheduler.start()
+    assert first.result(30) == [1]
+    assert scheduler.work(iter([3])).result(30) == [3]
+    scheduler.stop()

@@ -157,10 +157,13 @@ class Rows:
         self._ended(self._texts.pop(row).job)
 
     def _restart(self, error: Exception) -> None:
-        """Go on after an error of the target, with the texts that wait."""
+        """Go on after an error of the target, with the texts that wait.
+
+        Where none is written yet, the error came from reading the first prompt, and its text ends.
+        """
         _LOG.error("a round failed", exc_info=error)
         self._metrics.failed_rounds.labels("target").inc()
-        present = list(self._texts)[: len(self._texts) - self._present().waiting]
+        present = list(self._texts)[: max(1, len(self._texts) - self._present().waiting)]
         self.close()
         for row in present:
             self._tell(row, failed(error))

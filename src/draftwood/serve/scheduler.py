@@ -63,37 +63,42 @@ class Scheduler:
         Raises:
             ApiError: too many for this server (400), a full queue (429), or a server that takes none (503).
         """
+        self._take(len(jobs), partial(_each, self._rows.add, jobs))
+
+    def _take(self, count: int, command: Callable[[], None]) -> None:
+        """Make room for so many texts, and give the decoding thread a command; raises what :meth:`submit` raises."""
         with self._lock:
             if self._state != "ready":
                 raise unavailable(f"the server is {self._state} and takes no requests: ask again later, or another server")
-            if len(jobs) > self._room:
-                raise bad(f"the request wants {len(jobs)} texts, but this server holds at most {self._room}: ask for fewer")
-            if self._taken + len(jobs) > self._room:
+            if count > self._room:
+                raise bad(f"the request wants {count} texts, but this server holds at most {self._room}: ask for fewer")
+            if self._taken + count > self._room:
                 raise ApiError(
                     429,
                     f"the queue is full: {self._taken} texts are written or wait, of at most {self._room}; ask again later",
                     code="queue_full",
                     headers={"Retry-After": str(RETRY_SECONDS)},
                 )
-            self._taken += len(jobs)
-            self._commands.put(partial(_each, self._rows.add, jobs))
+            self._taken += count
+            self._commands.put(command)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs without further events, before the next round. Those that have ended are ignored."""
         self._commands.put(partial(_each, self._rows.drop, jobs))
 
     def work(self, parts: Iterator[T]) -> Future[list[T]]:
-        """All items of an iterator. The decoding thread takes one of them between two rounds.
+        """All items of an iterator. The decoding thread takes one of them between two rounds. It counts as a text.
 
         Raises:
-            ApiError: the server has stopped; also in the future.
+            ApiError: as :meth:`submit`; in the future also if the server stops.
         """
         future: Future[list[T]] = Future()
         found: list[T] = []
 
         def take() -> None:
             try:
-                self._check_running()
+                if self._state == "stopped":
+                    raise unavailable("the server has stopped: ask again later, or another server")
                 found.append(next(parts))
             except StopIteration:
                 future.set_result(found)
@@ -106,14 +111,9 @@ class Scheduler:
             if future.set_running_or_notify_cancel():
                 take()
 
-        with self._lock:
-            self._check_running()
-            self._commands.put(begin)
+        self._take(1, begin)
+        future.add_done_callback(lambda _: self._ended())
         return future
-
-    def _check_running(self) -> None:
-        if self._state == "stopped":
-            raise unavailable("the server has stopped: ask again later, or another server")
 
     def drain(self) -> None:
         """Take no further jobs."""
@@ -136,7 +136,7 @@ class Scheduler:
     def _stop(self) -> None:
         self._stopping = True
 
-    def _ended(self, job: Job) -> None:
+    def _ended(self, _job: Job | None = None) -> None:
         with self._lock:
             self._taken -= 1
 

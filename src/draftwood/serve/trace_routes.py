@@ -95,7 +95,8 @@ async def _events(live: LiveTrace) -> AsyncIterator[bytes]:
             yield b"data: [DONE]\n\n"
             return
         try:
-            await asyncio.wait_for(live.grown(trace), KEEP_ALIVE_SECONDS)
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                await live.grown(trace)
         except TimeoutError:
             yield b": keep-alive\n\n"
 
