@@ -191,6 +191,21 @@ def test_without_rows_that_write_prompts_are_read_at_once(plain):
     assert shapes == [(2, 12)]
 
 
+def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
+    with forwards(plain.target.runner) as shapes, plain.batch() as batch:
+        for length, step in ((9, 7), (27, 3)):  # 18 tokens of padding
+            batch.add(request(prompt_of(length, step)), Sampling())
+        batch.step()
+        assert shapes == [(1, 26), (2, 9)]
+        shapes.clear()
+        batch.add(request(prompt_of(9, 4)), Sampling())  # 16, in the two rows that write
+        batch.step()
+        assert shapes == [(3, 9)]
+        batch.add(request(prompt_of(8, 5)), Sampling())  # 21
+        batch.step()
+    assert shapes[1:] == [(1, 7), (4, 1)]
+
+
 def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
     given = request(prompt_of(20), 5)
     whole = plain.generate([given], Sampling())[0].token_ids

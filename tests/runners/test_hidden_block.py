@@ -128,6 +128,27 @@ def test_a_pass_is_made_once_a_round_and_only_where_something_is_drafted():
     assert passes == [4]
 
 
+def test_a_prompt_is_read_ahead_only_while_rows_are_drafted():
+    model, text = tiny_gpt(VOCAB, 1), [1, 5, 3, 8] * 5
+    _, runner = hidden_pair(model, block=BLOCK)
+    passes = []
+    runner.network.register_forward_pre_hook(lambda _, args, given: passes.append(1), with_kwargs=True)
+    hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
+    runner.add([text])
+    given(runner, [hidden])
+    runner.prefill(text, hidden=hidden)  # the row waits for its 20 tokens to be read
+    runner.add([text])
+    given(runner, [hidden[:0], hidden[:0]])
+    assert passes == []
+    root = torch.tensor([[2], [2]])
+    one, other = runner.extend(root, torch.zeros_like(root), torch.ones(2, 1, 1, dtype=torch.bool)).logits
+    assert torch.allclose(one, other)
+    given(runner, [hidden[:0], hidden[:0]])
+    assert len(passes) == 1
+    runner.prefill([3, *text], hidden=plain_hidden(model, [3, *text], tuple(runner.model.config.target_layers)))
+    assert len(passes) == 2
+
+
 def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
     model = tiny_gpt(VOCAB, 1)
     _, runner = hidden_pair(model, block=BLOCK, proposes=6)

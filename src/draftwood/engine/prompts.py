@@ -18,15 +18,17 @@ CHUNK: Final = 256
 """Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
 SHARED: Final = 32
 """Tokens: the shortest common beginning that is copied. Fewer are read as fast as a row is copied."""
+PADDING: Final = 16
+"""Tokens: the most padding that a prompt may bring to a round on a CPU. More takes longer than a forward of its own."""
 
 
 @final
 class Prompts:
     """Gives both models the prompts of new rows, first come, first served.
 
-    Without rows that write, prompts are read at once, in the next round. With others a step reads at most a chunk, padding
-    included. A prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another
-    row is copied.
+    A prompt is read in the next round if that costs little padding, and otherwise in forwards of its own. With rows that
+    write, a step reads at most a chunk, padding included. A prompt that is longer is read in parts and joins when it is
+    read. What a prompt has in common with another row is copied.
 
     Args:
         parts: the models.
@@ -41,6 +43,7 @@ class Prompts:
         self._current: Row | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
         self._left: int | None = None  # tokens of this step; None for no limit
+        self._padding = PADDING if parts.target.runner.device.type == "cpu" else None  # of a round; None for no limit
 
     def join(self, coming: Sequence[Row], rows: Sequence[Row], clock: Clock) -> list[Row]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
@@ -52,8 +55,9 @@ class Prompts:
         now, whole, width = list(rows), list[Row](), 0
         for i, row in enumerate(coming):
             wider = max(width, len(row.read))
-            if self._joins_unread(row, [*now, *coming[i + 1 :]], wider * (len(now) + 1) - width * len(now)):
-                self._spend(wider * (len(now) + 1) - width * len(now))
+            padded = wider * (len(now) + 1) - width * len(now)
+            if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
+                self._spend(padded)
                 width = wider
                 whole.append(row)
             else:
@@ -72,6 +76,8 @@ class Prompts:
         if self._parts.target.runner.reads_source:
             return True
         if row is self._current or any(_alike(row.read, other.read) for other in others):
+            return False
+        if self._padding is not None and padded - len(row.read) > self._padding:
             return False
         return self._left is None or padded <= self._left
 

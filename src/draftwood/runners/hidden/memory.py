@@ -30,6 +30,12 @@ class HiddenMemory:
         shape: layers, key-value heads, and their width.
         width: width of the hidden states.
         dtype, device: of keys, values and hidden states.
+
+    Attributes:
+        parts: the keys and values.
+        starts: positions of the tokens in the rows' first slots.
+        lengths: slots [0, length) of a row hold tokens.
+        waiting: tokens of each row whose hidden states were not read.
     """
 
     def __init__(self, shape: tuple[int, int, int], width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -41,9 +47,10 @@ class HiddenMemory:
         """Remove all rows."""
         layers, heads, dim = self._shape
         self.parts: Float[Tensor, "layer part row kv_head slot dim"] = self._like.new_zeros(layers, 2, 0, heads, _STEP, dim)
-        self.starts: list[int] = []  # position of the token in a row's first slot
-        self.lengths: list[int] = []  # slots [0, length) of a row hold tokens
+        self.starts: list[int] = []
+        self.lengths: list[int] = []
         self._unread: list[list[Tensor]] = []
+        self.waiting: list[int] = []
         self._fresh: list[bool] = []  # rows that were joined with a memory, until their first round ends
 
     def add(self, rows: int) -> None:
@@ -53,6 +60,7 @@ class HiddenMemory:
         self.starts += [0] * rows
         self.lengths += [0] * rows
         self._unread += [[] for _ in range(rows)]
+        self.waiting += [0] * rows
         self._fresh += [False] * rows
 
     def begin(self, other: HiddenMemory, row: int, length: int) -> None:
@@ -67,7 +75,8 @@ class HiddenMemory:
         self.parts[:, :, 0, :, :read] = other.parts[:, :, row, :, :read]
         self.lengths = [read]
         if length > read and other._unread[row]:
-            self._unread = [[torch.cat(other._unread[row])[: length - read]]]
+            new = torch.cat(other._unread[row])[: length - read]
+            self._unread, self.waiting = [[new]], [len(new)]
 
     def join(self, other: HiddenMemory) -> None:
         """Append the only row of another memory, which is then empty. It is known from its second round on, as any row."""
@@ -77,6 +86,7 @@ class HiddenMemory:
         self.starts += other.starts
         self.lengths += other.lengths
         self._unread += other._unread
+        self.waiting += other.waiting
         self._fresh.append(True)
         other.clear()
 
@@ -86,10 +96,11 @@ class HiddenMemory:
         self.parts = self.parts[:, :, stay]
         self.starts, self.lengths = remaining(self.starts, rows), remaining(self.lengths, rows)
         self._unread, self._fresh = remaining(self._unread, rows), remaining(self._fresh, rows)
+        self.waiting = remaining(self.waiting, rows)
 
     def cut(self, end: int) -> None:
         """Keep the tokens before a position of the only row; those that were not read are forgotten."""
-        self._unread = [[]]
+        self._unread, self.waiting = [[]], [0]
         self.lengths = [max(0, min(self.lengths[0], end - self.starts[0]))]
 
     def append(self, hidden: Sequence[Float[Tensor, "_token taps_width"]], ends: Sequence[int]) -> None:
@@ -101,28 +112,29 @@ class HiddenMemory:
             if not len(new):
                 continue
             if self.end(row) != end - len(new):
-                self.starts[row], self.lengths[row], self._unread[row] = end - len(new), 0, []
+                self.starts[row], self.lengths[row] = end - len(new), 0
+                self._unread[row], self.waiting[row] = [], 0
             self._unread[row].append(new)
+            self.waiting[row] += len(new)
         self._fresh = [False] * len(self._fresh)
 
     def end(self, row: int) -> int:
         """Length of a row's text, read or not."""
-        return self.starts[row] + self.lengths[row] + sum(map(len, self._unread[row]))
+        return self.starts[row] + self.lengths[row] + self.waiting[row]
 
     @property
     def known(self) -> list[bool]:
         """Which rows have a text."""
-        rows = zip(self.lengths, self._unread, self._fresh, strict=True)
-        return [(length > 0 or bool(waiting)) and not fresh for length, waiting, fresh in rows]
+        rows = zip(self.lengths, self.waiting, self._fresh, strict=True)
+        return [length + waiting > 0 and not fresh for length, waiting, fresh in rows]
 
     def unread(self) -> Unread:
         """What the next pass reads: at least one token, which the mask hides where it is padding."""
-        counts = [sum(map(len, waiting)) for waiting in self._unread]
-        new = max(1, *counts)
-        hidden = self._like.new_zeros(len(counts), new, self._width)
-        for row, waiting in enumerate(self._unread):
-            if waiting:
-                hidden[row, : counts[row]] = torch.cat(waiting)
+        new = max(1, *self.waiting)
+        hidden = self._like.new_zeros(len(self.waiting), new, self._width)
+        for row, states in enumerate(self._unread):
+            if states:
+                hidden[row, : self.waiting[row]] = torch.cat(states)
         first = torch.tensor([s + n for s, n in zip(self.starts, self.lengths, strict=True)], device=hidden.device)
         return Unread(hidden, first.unsqueeze(1) + torch.arange(new, device=hidden.device))
 
@@ -134,16 +146,16 @@ class HiddenMemory:
         """Additive mask of a block over the memory, the new tokens and the block itself, causal or not."""
         slots, rows = self.parts.shape[4], len(self.lengths)
         seen = np.zeros((rows, 1, block, slots + new + block), dtype=np.bool_)
-        for row, (length, waiting) in enumerate(zip(self.lengths, self._unread, strict=True)):
+        for row, (length, waiting) in enumerate(zip(self.lengths, self.waiting, strict=True)):
             seen[row, :, :, :length] = True
-            seen[row, :, :, slots : slots + sum(map(len, waiting))] = True
+            seen[row, :, :, slots : slots + waiting] = True
         seen[:, :, :, slots + new :] = np.tri(block, dtype=np.bool_) if causal else True
         bias = np.where(seen, np.float32(0), np.float32(-np.inf))
         return torch.from_numpy(bias).to(self._like.device, self._like.dtype)
 
     def read(self, new: Float[Tensor, "layer part row kv_head new dim"]) -> None:
         """Keep the keys and values of what was unread."""
-        counts = [sum(map(len, waiting)) for waiting in self._unread]
+        counts = self.waiting
         longest = max(length + count for length, count in zip(self.lengths, counts, strict=True))
         if (missing := longest - self.parts.shape[4]) > 0:
             more = -(-missing // _STEP) * _STEP
@@ -151,4 +163,4 @@ class HiddenMemory:
         for row, (length, count) in enumerate(zip(self.lengths, counts, strict=True)):
             self.parts[:, :, row, :, length : length + count] = new[:, :, row, :, :count]
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        self._unread = [[] for _ in counts]
+        self._unread, self.waiting = [[] for _ in counts], [0] * len(counts)

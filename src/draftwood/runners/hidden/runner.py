@@ -112,8 +112,9 @@ class HiddenBlockRunner:
         new = [] if hidden is None else hidden[max(0, self._ahead.end(0) - len(text) + len(hidden)) :]
         if len(new):
             self._ahead.append([new], [len(text)])
-            with torch.inference_mode():
-                self._pass(self._ahead, torch.tensor([text[-1]], device=self.device))  # for the memory alone
+            if max(self._memory.waiting, default=0) <= self.model.slots:  # else the rows are not drafted for now
+                with torch.inference_mode():
+                    self._pass(self._ahead, torch.tensor([text[-1]], device=self.device))  # for the memory alone
         self.forward_seconds += perf_counter() - start
 
     def drop(self, rows: Sequence[int]) -> None:

@@ -124,7 +124,9 @@ class GrowingMemory:
                 kept = np.zeros(shape, np.float32)
                 buffer = shared(torch.from_numpy(kept))
             if old:
-                kept[:rows, :, :old] = part.state.data[self._rows]
+                state = part.state.data
+                for row, own in enumerate(self._rows):
+                    kept[row, :, :old] = state[own]
             np.take(new, slots, axis=1, out=kept[rows, :, : len(slots)], mode="clip")  # "raise" would write twice
             part.state = buffer  # a copy
         self._bias[:, old : self._slots] = -np.inf
