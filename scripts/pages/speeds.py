@@ -62,7 +62,7 @@ def draw(root: Path) -> str:
     panels = {f"temperature {t}": _bars(found[CHARTED, t], t) for t in ("0", "1")}
     title = "Speed over transformers' generate (1.0), target inflated to 110 M parameters, 2 CPU cores"
     note = f"Green: adaptive trees. * samples from another distribution than the target's. Source: {STORED}"
-    return draw_bars(title, panels, note=note, width=1056, one=1.0, prefix="speeds")
+    return draw_bars(title, panels, note=note, width=1056, one=1.0)
 
 
 def _bars(speeds: dict[str, str], temperature: str) -> list[Bar]:

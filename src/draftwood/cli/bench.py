@@ -49,7 +49,7 @@ class Amount:
     transformers: bool = field(default=False, metadata={"help": "measure model.generate of transformers too"})
     seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
     json: Path | None = field(default=None, metadata={"help": "file for every figure"})
-    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html"})
+    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens", "repeats"):
@@ -110,7 +110,7 @@ def _report(
     for found in results:
         speed, name = found["tokens_per_second"], found["system"]
         bar = Bar(
-            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", least=speed["min"], most=speed["max"],
+            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", low=speed["min"], high=speed["max"],
             marked=name == "auto",
         )  # fmt: skip
         speeds.setdefault(found["temperature"], []).append(bar)

@@ -41,7 +41,7 @@ class Files:
     out: Path | None = field(
         default=None, metadata={"help": "the profile; default: a file in the user's cache, which is used automatically"}
     )
-    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html"})
+    report: Path | None = field(default=None, metadata={"help": "file for plots, .svg or .html (extra plots)"})
 
 
 @click.command(name="tune", short_help="Find the fastest method of a pair on this machine, and store it.")

@@ -1,18 +1,35 @@
-"""Charts of measured figures as SVG: bars for speeds and counts, points and a line for costs. In light and dark."""
+"""Charts of measured figures as SVG, in light and dark: bars for speeds and counts, points and a line for costs.
+
+They need matplotlib (extra ``plots``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, final
+from textwrap import wrap
+from typing import Any, Final, final
 
-from draftwood.trace.figures.canvas import SMALL, Canvas, Point, step_of
-from draftwood.trace.labels import mono_width, sans_width, shorten
+from draftwood.core.errors import ConfigError
 
-_EDGE, _GAP, _BAR = 16.0, 28.0, 14.0  # margin, space between panels, height of a bar
-_LINE: Final = 16.0  # from one line of text to the next
-_BESIDE: Final = 700.0  # from this width on, panels stand side by side
-_LABELS: Final = 0.5  # of a panel, at most, for labels left of their bars; longer ones stand above
+_COLOURS: Final = {  # light, dark
+    "card": ("#ffffff", "#0d1117"),
+    "ink": ("#1f2328", "#e6edf3"),
+    "quiet": ("#59636e", "#9198a1"),
+    "bar": ("#8c959f", "#6e7681"),
+    "own": ("#00795b", "#3fc79a"),
+    "line": ("#c04f00", "#f2955a"),
+}
+_SMALL: Final = 11  # pixels
+_LETTER: Final = 6.2  # pixels: the mean width of a letter
+_LINE: Final = 15  # pixels from one line of text to the next
+_TWO_COLUMNS: Final = 700  # pixels: from this width on, panels share a line
+_BAR: Final = 16  # pixels
+_INKS: Final = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+_IDS: Final = "figure|axes|patch|text|matplotlib|xtick|ytick|line2d|PathCollection|LineCollection"
 
 
 @final
@@ -24,22 +41,35 @@ class Bar:
         label: what was measured.
         value: the bar's length, in the chart's unit; 0 or more.
         shown: the number as it is written.
-        least, most: the extremes; None without.
+        low, high: the extremes; None without.
         marked: drawn in the colour for what matters.
     """
 
     label: str
     value: float
     shown: str
-    least: float | None = None
-    most: float | None = None
+    low: float | None = None
+    high: float | None = None
     marked: bool = False
 
 
+def figure_class() -> Any:
+    """``matplotlib.figure.Figure``.
+
+    Raises:
+        ConfigError: matplotlib is missing; names the extra to install.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        wanted = 'pip install "draftwood[plots]"'
+        raise ConfigError(f"a report needs the package matplotlib ({error}); install it with: {wanted}") from error
+    return Figure
+
+
 def draw_bars(
-    name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360, one: float | None = None,
-    prefix: str = "bars",
-) -> str:  # fmt: skip
+    name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360, one: float | None = None
+) -> str:
     """A chart of bars.
 
     Args:
@@ -48,64 +78,56 @@ def draw_bars(
         note: below the chart: the unit, the meaning of marks, the source.
         width: in pixels. Two panels stand side by side from 700 on.
         one: a value at which a line is drawn through every panel; None without.
-        prefix: of the ids inside.
+
+    Raises:
+        ConfigError: matplotlib is missing.
     """
-    canvas = Canvas(name, note, prefix)
-    columns = min(2, len(panels)) if width >= _BESIDE else 1
-    each = (width - 2 * _EDGE - (columns - 1) * _GAP) / max(1, columns)
-    y = _paragraph(canvas, name, _EDGE, 28.0, width - 2 * _EDGE, "head-line")
-    reach = max((most for bars in panels.values() for bar in bars if (most := _most(bar)) > 0), default=1.0)
-    titles = list(panels)
-    for start in range(0, len(titles), columns):
-        below = y
-        for column, title in enumerate(titles[start : start + columns]):
-            left = _EDGE + column * (each + _GAP)
-            below = max(below, _panel(canvas, title, panels[title], (left, y), each, reach, one))
-        y = below + 14
-    y = _paragraph(canvas, note, _EDGE, y + 8, width - 2 * _EDGE, "note")
-    return canvas.finish(width, y)
+    columns = min(2, len(panels)) if width >= _TWO_COLUMNS else 1
+    letters = int(0.4 * width / columns / _LETTER)
+    labels = {bar.label: "\n".join(wrap(bar.label, letters)) for bars in panels.values() for bar in bars}
+    row = 10 + _LINE * max((label.count("\n") + 1 for label in labels.values()), default=1)
+    heights = [max(len(bars) for bars in list(panels.values())[i : i + columns]) for i in range(0, len(panels), columns)]
+    with _style(name):
+        figure = _figure(name, note, width, sum(row * count + 34 for count in heights))
+        axes = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
+        reach = max((_most(bar) for bars in panels.values() for bar in bars), default=0.0) or 1.0
+        for panel, (title, bars) in zip(axes.flat, panels.items(), strict=False):
+            if one is not None:
+                panel.axvline(one, color=_COLOURS["ink"][0], linewidth=1, linestyle=":")
+            _bars(panel, title, bars, labels, _BAR / row)
+            panel.set_xlim(0.0, 1.3 * reach)
+        for panel in list(axes.flat)[len(panels) :]:
+            panel.set_axis_off()
+        return _svg(figure, name)
 
 
 def _most(bar: Bar) -> float:
-    return max(bar.value, bar.most or 0.0)
+    return max(bar.value, bar.high or 0.0)
 
 
-def _panel(
-    canvas: Canvas, title: str, bars: Sequence[Bar], corner: Point, width: float, reach: float, one: float | None
-) -> float:
-    """The bars of one panel; returns its lower edge."""
-    left, y = corner
-    y = _paragraph(canvas, title, left, y + 4, width, "note") + 4
-    labels = max((mono_width(bar.label, SMALL) for bar in bars), default=0.0) + 8
-    above = labels > _LABELS * width
-    values = max((mono_width(bar.shown, SMALL) for bar in bars), default=0.0) + 8
-    start = left if above else left + labels
-    scale, top = (left + width - values - start) / reach, y - 8
-    for bar in bars:
-        group = canvas.group("bar", f"{bar.label}: {bar.shown}", data={
-            "label": bar.label, "value": bar.value, "least": bar.least, "most": bar.most,
-        })  # fmt: skip
-        if above:
-            canvas.text(left, y + 2, shorten(bar.label, width, SMALL), within=group, size=SMALL)
-            y += 7
-        else:
-            canvas.text(start - 8, y + 2, bar.label, within=group, anchor="end", size=SMALL)
-        middle = y + 6 if above else y - 2
-        kind = "c3" if bar.marked else "c5"
-        canvas.rect(start, middle - _BAR / 2, max(0.5, bar.value * scale), _BAR, kind, within=group, radius=2)
-        if bar.least is not None and bar.most is not None:
-            canvas.rect(start + bar.least * scale, middle - 1, (bar.most - bar.least) * scale, 2, "head", within=group)
-        canvas.text(start + _most(bar) * scale + 6, middle + 4, bar.shown, within=group, size=SMALL)
-        y = middle + (27 if above else 24)
-    if one is not None:
-        canvas.line([(start + one * scale, top), (start + one * scale, y - 12)], "dotted")
-    return y - 8
+def _bars(axes: Any, title: str, bars: Sequence[Bar], labels: Mapping[str, str], height: float) -> None:
+    rows = range(len(bars))
+    colours = [_COLOURS["own" if bar.marked else "bar"][0] for bar in bars]
+    axes.barh(rows, [bar.value for bar in bars], height, color=colours, zorder=2)
+    behind = {"facecolor": _COLOURS["card"][0], "linewidth": 0, "pad": 1}
+    for at, bar in zip(rows, bars, strict=True):
+        if bar.low is not None and bar.high is not None:
+            axes.hlines(at, bar.low, bar.high, color=_COLOURS["ink"][0], linewidth=1.5, zorder=3)
+        axes.annotate(
+            bar.shown, (_most(bar), at), (5, 0), textcoords="offset points", va="center", size=_SMALL, bbox=behind,
+            parse_math=False,
+        )  # fmt: skip
+    axes.set_yticks(rows, [labels[bar.label] for bar in bars], size=_SMALL, parse_math=False)
+    axes.set_title(title, size=_SMALL, loc="left", color=_COLOURS["quiet"][0], parse_math=False)
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.xaxis.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def draw_costs(
-    name: str, points: Sequence[tuple[int, float]], estimate: Sequence[tuple[int, float]], *, note: str, width: int = 360,
-    prefix: str = "costs",
-) -> str:  # fmt: skip
+    name: str, points: Sequence[tuple[int, float]], estimate: Sequence[tuple[int, float]], *, note: str, width: int = 360
+) -> str:
     """Milliseconds against nodes: measured ones as points, expected ones as a line.
 
     Args:
@@ -114,52 +136,62 @@ def draw_costs(
         estimate: the same of the line, by rising nodes; may be empty.
         note: below the chart.
         width: in pixels.
-        prefix: of the ids inside.
+
+    Raises:
+        ConfigError: matplotlib is missing.
     """
-    canvas = Canvas(name, note, prefix)
-    y = _paragraph(canvas, name, _EDGE, 28.0, width - 2 * _EDGE, "head-line")
-    canvas.text(_EDGE, y + 2, "milliseconds", "note", size=SMALL)
-    both = [*points, *estimate]
-    nodes, most = max((n for n, _ in both), default=1), max((ms for _, ms in both), default=1.0) or 1.0
-    left, top, wide, high = _EDGE + 44, y + 16, width - 2 * _EDGE - 60, 0.6 * width
-    bottom = top + high
-
-    def at(node: int | float, ms: int | float) -> Point:
-        return left + wide * node / nodes, bottom - high * ms / most
-
-    for value in _ticks(most, 6.0):
-        canvas.line([at(0, value), at(nodes, value)], "faint")
-        canvas.text(left - 6, at(0, value)[1] + 4, f"{value:g}", "quiet", anchor="end", size=SMALL)
-    for value in _ticks(float(nodes), max(2.0, wide / 60), least=1.0):
-        x, _ = at(value, 0.0)
-        canvas.line([(x, bottom), (x, bottom + 4)])
-        canvas.text(x, bottom + 17, f"{value:g}", "quiet", anchor="middle", size=SMALL)
-    if len(estimate) > 1:
-        canvas.line([at(*point) for point in estimate], "lost")
-    for node, ms in points:
-        x, height = at(node, ms)
-        group = canvas.group("point", f"{node} nodes: {ms:.1f} ms", data={"nodes": node, "ms": ms})
-        canvas.rect(x - 3, height - 3, 6, 6, "c1", within=group, radius=3)
-    y = _paragraph(canvas, "nodes, the root included. " + note, _EDGE, bottom + 38, width - 2 * _EDGE, "note")
-    return canvas.finish(width, y)
+    with _style(name):
+        figure = _figure(name, note, width, int(0.6 * width) + 40)
+        axes = figure.subplots()
+        if points:
+            axes.scatter(*zip(*points, strict=True), s=30, alpha=0.6, linewidths=0, color=_COLOURS["own"][0])
+        if estimate:
+            axes.plot(*zip(*estimate, strict=True), color=_COLOURS["line"][0])
+        axes.set_xlabel("nodes, the root included", size=_SMALL)
+        axes.set_ylabel("milliseconds", size=_SMALL)
+        axes.set_ylim(bottom=0.0)
+        axes.tick_params(labelsize=_SMALL)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.spines[["top", "right"]].set_visible(False)
+        return _svg(figure, name)
 
 
-def _ticks(total: float, most: float, *, least: float = 0.0) -> list[float]:
-    """Round numbers from 0 to ``total``, about ``most`` of them at the most."""
-    step = max(least, step_of(total, most))
-    return [number * step for number in range(int(total / step) + 1)]
+@contextmanager
+def _style(name: str) -> Iterator[None]:
+    """Text stays text, and an equal chart has equal ids."""
+    figure_class()
+    from matplotlib import rc_context
+
+    inks = dict.fromkeys(_INKS, _COLOURS["ink"][0])
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "DejaVu Sans"} | inks):
+        yield
 
 
-def _paragraph(canvas: Canvas, words: str, x: float, y: float, width: float, kind: str) -> float:
-    """Text in as many lines as it needs; returns where the next line would stand."""
-    lines = [""]
-    for word in words.split(" "):
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if lines[-1] and sans_width(longer, 12.0) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    for line in lines:
-        canvas.text(x, y, line, kind)
-        y += _LINE
-    return y
+def _figure(name: str, note: str, width: int, height: int) -> Any:
+    """An empty figure with its title above and its note below; a pixel is a point."""
+    letters = int((width - 24) / _LETTER)
+    title, words = "\n".join(wrap(name, int(letters / 1.3))), "\n".join(wrap(note, letters))
+    height += _LINE * (title.count("\n") + words.count("\n") + 5)
+    figure = figure_class()(figsize=(width / 72, height / 72), layout="constrained", facecolor=_COLOURS["card"][0])
+    figure.get_layout_engine().set(w_pad=12 / 72, h_pad=8 / 72)
+    figure.suptitle(title, x=12 / width, ha="left", size=13, weight="bold", parse_math=False)
+    figure.supxlabel(words, x=12 / width, ha="left", size=_SMALL, color=_COLOURS["quiet"][0], parse_math=False)
+    return figure
+
+
+def _svg(figure: Any, name: str) -> str:
+    """The figure as SVG whose colours follow light and dark mode; without ids that every chart has."""
+    for axes in figure.axes:
+        axes.set_facecolor("none")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Title": name})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(rf' id="(?:{_IDS})[^"]*"', "", text)
+    text = re.sub(r'((?:width|height)="[\d.]+)pt"', r'\1"', text)
+    for key, (light, _) in _COLOURS.items():
+        text = text.replace(light, f"var(--{key})")
+    light, dark = ("; ".join(f"--{key}: {pair[i]}" for key, pair in _COLOURS.items()) for i in (0, 1))
+    style = f"<style>.chart {{ {light} }} @media (prefers-color-scheme: dark) {{ .chart {{ {dark} }} }}</style>"
+    head, rest = text.split(">", 1)
+    return f'{head} class="chart" role="img">{style}{rest}'

@@ -1,4 +1,4 @@
-"""Reports that are looked at instead of read: speeds, accepted tokens, costs."""
+"""Reports that are looked at instead of read: speeds, accepted tokens, costs. They need matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.trace.figures.canvas import SVG
 from draftwood.trace.records import Trace
-from draftwood.tune.charts import Bar, draw_bars, draw_costs
+from draftwood.tune.charts import Bar, draw_bars, draw_costs, figure_class
 from draftwood.tune.documents import check_writable
 
 if TYPE_CHECKING:
@@ -86,10 +85,11 @@ def check_report(path: Path) -> None:
     """Refuse a report that cannot be written before anything is measured.
 
     Raises:
-        ConfigError: the name ends in neither ``.svg`` nor ``.html``, or the folder is missing.
+        ConfigError: matplotlib is missing, the name ends in neither ``.svg`` nor ``.html``, or the folder is missing.
     """
     if path.suffix not in _FORMS:
         raise ConfigError(f"--report {path} ends in {path.suffix or 'nothing'}: give a name that ends in .svg or .html")
+    figure_class()
     check_writable(path, "--report")
 
 
@@ -97,6 +97,7 @@ def write_report(path: Path, measured: Measured) -> None:
     """Write the report as SVG, or as an HTML page that holds the charts.
 
     Raises:
+        ConfigError: matplotlib is missing.
         OSError: the file cannot be written.
     """
     if path.suffix == ".html":
@@ -111,7 +112,7 @@ def write_report(path: Path, measured: Measured) -> None:
 def charts(measured: Measured, width: int) -> list[str]:
     """The four charts, each as wide as this."""
     speeds = {f"temperature {temperature:g}": bars for temperature, bars in measured.speeds.items()}
-    found = [draw_bars("Speed by method", speeds, note=measured.note, width=width, prefix="speeds")]
+    found = [draw_bars("Speed by method", speeds, note=measured.note, width=width)]
     for key in ("depth", "rank"):
         panels = {
             f"temperature {temperature:g}: {traces[0].method}": [
@@ -123,7 +124,7 @@ def charts(measured: Measured, width: int) -> list[str]:
         }
         if panels:
             note = f"accepted tokens per round, by {_KEYS[key]}"
-            found.append(draw_bars(f"Accepted tokens by {key}", panels, note=note, width=width, prefix=key))
+            found.append(draw_bars(f"Accepted tokens by {key}", panels, note=note, width=width))
     points, line = forwards_of(measured.traces), []
     note = "Points: forwards of the target, measured."
     if measured.costs is not None:
@@ -144,7 +145,8 @@ def _sheet(found: Sequence[str]) -> str:
         parts.append(svg.replace("<svg ", f'<svg x="{x:.0f}" y="{ends[column]:.0f}" ', 1))
         ends[column] += high + _SPACE
     width, height = 2 * _WIDE + 3 * _SPACE, max(ends)
-    head = f'<svg xmlns="{SVG}" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">'
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
     return "\n".join([head, *parts, "</svg>\n"])
 
 

@@ -106,11 +106,6 @@ class Canvas:
         return ET.tostring(self.root, encoding="unicode") + "\n"
 
 
-def step_of(total: float, most: float) -> float:
-    """The least step of an axis, 1, 2 or 5 times a power of ten, that divides ``total`` into at most ``most`` parts."""
-    return next(step for step in (a * 10.0**e for e in range(-3, 9) for a in (1, 2, 5)) if total / step <= most)
-
-
 @cache
 def style() -> str:
     """The style sheet of all figures."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from draftwood.core.errors import ConfigError
-from draftwood.trace.figures.canvas import SMALL, Canvas, step_of
+from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.scene import PILL, Scene
 from draftwood.trace.labels import mono_width, shorten, visible
 from draftwood.trace.records import Trace, TracedRound
@@ -177,7 +177,7 @@ def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: 
 def _axis(canvas: Canvas, y: float, width: float, end: float) -> None:
     """Milliseconds, at round numbers."""
     room, total = width - 2 * _MARGIN, end * 1000
-    step = step_of(total, max(2, room / 110))
+    step = next(s for s in (a * 10.0**e for e in range(-3, 9) for a in (1, 2, 5)) if total / s <= max(2, room / 110))
     canvas.line([(_MARGIN, y), (width - _MARGIN, y)])
     ticks = int(total / step) + 1
     for tick in range(ticks):
