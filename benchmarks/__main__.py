@@ -19,6 +19,7 @@ from draftwood.cli.group import Commands
         "verify": ("benchmarks.commands:verify", "Time the verifiers alone, at real vocabularies."),
         "cost": ("benchmarks.commands:cost", "Time forwards of the target."),
         "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),
+        "trace": ("benchmarks.commands:trace", "Measure what traces cost, off and on."),
         "inflate": ("benchmarks.commands:inflate", "Write a copy of a model that costs more."),
         "serve-load": ("benchmarks.serving.commands:load", "Measure the server's speed and latencies under load."),
         "serve-soak": ("benchmarks.serving.commands:soak", "Account for many requests with clients that leave."),

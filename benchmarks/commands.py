@@ -13,6 +13,7 @@ import click
 from benchmarks.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
 from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair, quiet
 from benchmarks.start.config import StartConfig
+from benchmarks.tracing.config import TraceConfig
 from draftwood.cli.progress import steps
 from draftwood.core.options import dataclass_options
 
@@ -124,6 +125,19 @@ def start(**options: Any) -> None:
     with steps("start", config.repeats * len(config.system_names())) as advance:
         document = measure(config, advance)
     _report(config.output, "start", document, markdown(document))
+
+
+@click.command(name="trace")
+@dataclass_options(TraceConfig)
+def trace(**options: Any) -> None:
+    """Measure what traces cost, off and on, in processor time: the ways to write a text in turn, text by text."""
+    from benchmarks.tracing.run import CASES, markdown, measure
+
+    config = TraceConfig(**options)
+    config.output.mkdir(parents=True, exist_ok=True)
+    with steps("trace", config.repeats * len(CASES)) as advance:
+        document = measure(config, advance)
+    _report(config.output, "trace", document, markdown(document))
 
 
 @click.command(name="inflate")

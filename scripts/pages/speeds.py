@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.pages.svg import box, line, picture, text
+from draftwood.tune.charts import Bar, draw_bars
 from scripts.pages.tables import Table, sections, tables
 
 STORED = "benchmarks/results/all-peers-cpu.md"
@@ -59,27 +59,20 @@ def _inexact(system: str, temperature: str) -> bool:
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for one size of the target, at temperatures 0 and 1."""
     found = ratios(root)
+    panels = {f"temperature {t}": _bars(found[CHARTED, t], t) for t in ("0", "1")}
     title = "Speed over transformers' generate (1.0), target inflated to 110 M parameters, 2 CPU cores"
-    parts = [text(24, 34, title, "title")]
-    for temperature, left in (("0", 24), ("1", 548)):
-        parts += _panel(found[CHARTED, temperature], temperature, left)
-    parts.append(text(24, 318, "* samples from another distribution than the target's. Source: " + STORED, "small quiet"))
-    words = "Bars of speed over transformers' generate for Draftwood, transformers, OpenVINO GenAI and llama.cpp."
-    return picture(1056, 336, "Speed against other programs", words, parts)
+    note = f"Green: adaptive trees. * samples from another distribution than the target's. Source: {STORED}"
+    return draw_bars(title, panels, note=note, width=1056, one=1.0)
 
 
-def _panel(speeds: dict[str, str], temperature: str, left: float) -> list[str]:
-    scale, start = 72.0, left + 216
-    parts = [text(left, 66, f"temperature {temperature}", "quiet")]
+def _bars(speeds: dict[str, str], temperature: str) -> list[Bar]:
     order = sorted((name for name in NAMES if name in speeds), key=lambda name: -float(speeds[name]))
-    for number, name in enumerate(order):
-        y, speed = 82 + number * 30, float(speeds[name])
-        ours = name.startswith("adaptive")
-        star = "*" if _inexact(name, temperature) else ""
-        label = NAMES[name].replace("`", "").replace("Draftwood, plain decoding", "Draftwood, plain")
-        parts.append(text(start - 10, y + 15, label, "small end"))
-        parts.append(box(start, y, speed * scale, 20, "ours" if ours else "bar", 3))
-        parts.append(text(start + speed * scale + 8, y + 15, f"{speed:.2f}{star}", "small"))
-    bottom = 82 + len(order) * 30
-    parts.append(line([(start + scale, 76), (start + scale, bottom)], "line"))
-    return parts
+    return [
+        Bar(
+            label=NAMES[name].replace("`", "").replace("Draftwood, plain decoding", "Draftwood, plain"),
+            value=float(speeds[name]),
+            shown=speeds[name] + ("*" if _inexact(name, temperature) else ""),
+            marked=name.startswith("adaptive"),
+        )
+        for name in order
+    ]

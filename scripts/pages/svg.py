@@ -23,8 +23,6 @@ text { fill: #1f2328 }
 .own { fill: #dbeaf9; stroke: #0060a0; stroke-width: 2 }
 .yes { fill: #00795b; font-weight: 700 }
 .no { fill: #c04f00; font-weight: 700 }
-.bar { fill: #8c959f }
-.ours { fill: #00795b }
 .box { fill: none; stroke: #0060a0; stroke-width: 1.5; stroke-dasharray: 5 4 }
 .head { fill: #59636e }
 @media (prefers-color-scheme: dark) {
@@ -39,8 +37,6 @@ text { fill: #1f2328 }
   .box { stroke: #6cb6ff }
   .yes { fill: #3fc79a }
   .no { fill: #f2955a }
-  .bar { fill: #6e7781 }
-  .ours { fill: #3fc79a }
 }"""
 
 

@@ -16,6 +16,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.tune.charts import Bar
 from draftwood.tune.documents import check_writable, text_of
 from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
@@ -105,13 +106,18 @@ def _report(
     path: Path, pair: Pair, prompts: Sequence[Sequence[int]], results: Sequence[dict[str, Any]], amount: Amount
 ) -> None:
     """Plots of the figures and of texts of ``auto`` that are recorded for them."""
-    speeds: dict[float, dict[str, tuple[float, float, float]]] = {}
+    speeds: dict[float, list[Bar]] = {}
     for found in results:
-        speed = found["tokens_per_second"]
-        speeds.setdefault(found["temperature"], {})[found["system"]] = (speed["median"], speed["min"], speed["max"])
+        speed, name = found["tokens_per_second"], found["system"]
+        bar = Bar(
+            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", low=speed["min"], high=speed["max"],
+            marked=name == "auto",
+        )  # fmt: skip
+        speeds.setdefault(found["temperature"], []).append(bar)
     methods = dict.fromkeys(speeds, Method())
     traces, costs = recorded(pair, prompts, methods, amount.max_new_tokens, amount.seed)
-    write_report(path, Measured(title="draftwood bench", speeds=speeds, traces=traces, costs=costs))
+    note = "tokens per second: median of the repeats, and their extremes as a line"
+    write_report(path, Measured(title="draftwood bench", speeds=speeds, note=note, traces=traces, costs=costs))
 
 
 def _texts(amount: Amount) -> list[str]:

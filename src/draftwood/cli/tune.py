@@ -15,6 +15,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
+from draftwood.tune.charts import Bar
 from draftwood.tune.documents import check_writable, text_of
 from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
@@ -93,12 +94,15 @@ def _report(path: Path, pair: Pair, prompts: list[str], found: Findings) -> None
     """Plots of the speeds and of texts of the chosen methods that are recorded for them."""
     from draftwood.cli.results import name_of
 
-    speeds: dict[float, dict[str, tuple[float, float, float]]] = {}
+    speeds: dict[float, list[Bar]] = {}
     for temperature, method, speed in found.ranked():
-        speeds.setdefault(temperature, {})[name_of(method)] = (speed.tokens_per_second,) * 3
+        value, chosen = speed.tokens_per_second, method == found.choices[temperature]
+        bar = Bar(label=name_of(method), value=value, shown=f"{value:.0f}", marked=chosen)
+        speeds.setdefault(temperature, []).append(bar)
     ids = [pair.encode(text) for text in prompts[:_RECORDED]]
     traces, costs = recorded(pair, ids, found.choices, _TOKENS, 0)
-    write_report(path, Measured(title="draftwood tune", speeds=speeds, traces=traces, costs=costs))
+    note = "tokens per second; methods that were measured longest first; green: the choice"
+    write_report(path, Measured(title="draftwood tune", speeds=speeds, note=note, traces=traces, costs=costs))
 
 
 def _prompts(path: Path | None, most: int) -> list[str]:

@@ -58,16 +58,22 @@ def distributions(
     values, indices = best_of(logp, count)
     if norm is not None:
         values = values - norm.unsqueeze(-1)
+    return _listed(values.double().exp().nan_to_num_(0.0), indices, tokens)
+
+
+def _listed(
+    probs: Float[Tensor, "node k"], indices: Int[Tensor, "node k"], tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None
+) -> list[Distribution]:
+    """The likeliest tokens, given by their columns."""
     if tokens is not None:
         indices = tokens[indices] if tokens.ndim == 1 else tokens.gather(-1, indices)
-    probs = values.double().exp().nan_to_num_(0.0)
+    probs = probs.clamp(max=1.0)
     return [_distribution(*line) for line in zip(indices.tolist(), probs.tolist(), strict=True)]
 
 
 def _distribution(tokens: list[int], probs: list[float]) -> Distribution:
     while probs and probs[-1] <= 0.0:
         probs.pop()
-    probs = [min(1.0, prob) for prob in probs]
     return Distribution(tokens=tokens[: len(probs)], probs=probs, rest=min(1.0, max(0.0, 1.0 - sum(probs))))
 
 
@@ -155,11 +161,11 @@ class RoundArrays:
         if not vectors:
             return []
         columns = None if self.columns is None else self.columns.cpu()
-        return distributions(torch.from_numpy(np.stack(vectors)).log_(), columns, count)
+        return _listed(*best_of(torch.from_numpy(np.stack(vectors)), count), columns)
 
 
 def _probs(logp: Float[Tensor, "n"]) -> Vector:
-    probs: Vector = np.nan_to_num(np.exp(logp.detach().double().cpu().numpy()))
+    probs: Vector = logp.detach().double().cpu().exp().nan_to_num_(0.0).numpy()
     return probs
 
 

@@ -136,14 +136,10 @@ class Recorder:
         """The text of each token."""
         if self._tokenizer is None or not tokens:
             return {}
-        if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:
-            texts = backend.decode_batch([[token] for token in tokens], skip_special_tokens=False)
-        else:
-            texts = [
-                self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-                for token in tokens
-            ]
-        return dict(zip(tokens, texts, strict=True))
+        if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:  # its decode_batch wakes threads
+            return {token: backend.decode([token], skip_special_tokens=False) for token in tokens}
+        decode = self._tokenizer.decode
+        return {token: decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False) for token in tokens}
 
 
 def _tokens_of(one: TracedRound) -> set[int]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from string import Template
+from typing import TYPE_CHECKING, Final, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.trace.records import Trace
+from draftwood.tune.charts import Bar, draw_bars, draw_costs, figure_class
 from draftwood.tune.documents import check_writable
 
 if TYPE_CHECKING:
@@ -22,7 +23,21 @@ if TYPE_CHECKING:
     from draftwood.draft.adaptive.learnt import Costs
 
 _FORMS: Final = (".svg", ".html")
-_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Wong's, for colour-blind readers
+_KEYS: Final = {"depth": "depth below the root", "rank": "place among siblings"}
+_NARROW, _WIDE, _SPACE = 360, 520, 16  # pixels: a chart of the page, a chart of the SVG, between charts
+_PAGE: Final = Template("""\
+<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>$title</title>
+<style>
+:root { color-scheme: light dark; font-family: system-ui, sans-serif }
+body { margin: 16px auto; padding: 0 16px; max-width: 1500px; columns: 348px; column-gap: 16px }
+h1 { column-span: all; margin: 0 0 16px; font-size: 20px }
+svg { display: block; width: 100%; height: auto; margin: 0 auto 16px; max-width: 520px; break-inside: avoid }
+</style>
+<body><h1>$title</h1>
+$body
+</body></html>
+""")
 
 
 @final
@@ -32,13 +47,15 @@ class Measured:
 
     Attributes:
         title: of the report.
-        speeds: temperature -> name of a method -> tokens per second: median, least and most.
+        speeds: temperature -> tokens per second of each method.
+        note: what the bars of the speeds are.
         traces: temperature -> recorded texts of the method that was chosen.
         costs: the controller's estimates; None where nothing adaptive ran.
     """
 
     title: str
-    speeds: Mapping[float, Mapping[str, tuple[float, float, float]]]
+    speeds: Mapping[float, Sequence[Bar]]
+    note: str
     traces: Mapping[float, Sequence[Trace]] = field(default_factory=dict)
     costs: Costs | None = None
 
@@ -72,57 +89,65 @@ def check_report(path: Path) -> None:
     """
     if path.suffix not in _FORMS:
         raise ConfigError(f"--report {path} ends in {path.suffix or 'nothing'}: give a name that ends in .svg or .html")
-    _figure_class()
+    figure_class()
     check_writable(path, "--report")
 
 
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        wanted = 'pip install "draftwood[plots]"'
-        raise ConfigError(f"a report needs the package matplotlib ({error}); install it with: {wanted}") from error
-    return Figure
-
-
 def write_report(path: Path, measured: Measured) -> None:
-    """Write the report as SVG, or as an HTML page that holds the SVG.
+    """Write the report as SVG, or as an HTML page that holds the charts.
 
     Raises:
         ConfigError: matplotlib is missing.
         OSError: the file cannot be written.
     """
-    figure = _figure_class()(figsize=(12, 9), layout="constrained")
-    speeds, depths, ranks, cost = figure.subplots(2, 2).flat
-    figure.suptitle(measured.title)
-    draw_speeds(speeds, measured)
-    draw_accepted(depths, measured, "depth")
-    draw_accepted(ranks, measured, "rank")
-    draw_costs(cost, measured)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
     if path.suffix == ".html":
-        body = svg[svg.index("<svg") :].replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
         name = escape(measured.title)
-        svg = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{name}</title>\n<body>{body}</body></html>\n'
-    replace_file(path, svg)
+        body = "\n".join(charts(measured, _NARROW))
+        made = _PAGE.substitute(title=name, body=body)
+    else:
+        made = _sheet(charts(measured, _WIDE))
+    replace_file(path, made)
 
 
-def draw_speeds(axes: Any, measured: Measured) -> None:
-    """Bars with extremes, a colour for each temperature."""
-    names = list(dict.fromkeys(name for found in measured.speeds.values() for name in found))
-    height = 0.8 / max(1, len(measured.speeds))
-    for number, (temperature, found) in enumerate(measured.speeds.items()):
-        rows = [names.index(name) + number * height for name in found]
-        middle, least, most = zip(*found.values(), strict=True)
-        spread = [[a - b for a, b in zip(middle, least, strict=True)], [b - a for a, b in zip(middle, most, strict=True)]]
-        label = f"temperature {temperature:g}"
-        axes.barh(rows, middle, height * 0.9, xerr=spread, color=_colour(number), capsize=3, label=label)
-    axes.set_yticks([row + height * (len(measured.speeds) - 1) / 2 for row in range(len(names))], names)
-    axes.invert_yaxis()
-    axes.set(title="Speed by method", xlabel="tokens per second: median and extremes")
-    axes.legend()
+def charts(measured: Measured, width: int) -> list[str]:
+    """The four charts, each as wide as this."""
+    speeds = {f"temperature {temperature:g}": bars for temperature, bars in measured.speeds.items()}
+    found = [draw_bars("Speed by method", speeds, note=measured.note, width=width)]
+    for key in ("depth", "rank"):
+        panels = {
+            f"temperature {temperature:g}: {traces[0].method}": [
+                Bar(label=f"{key} {value}", value=mean, shown=f"{mean:.2f}")
+                for value, mean in accepted_by(traces, key).items()
+            ]
+            for temperature, traces in measured.traces.items()
+            if traces
+        }
+        if panels:
+            note = f"accepted tokens per round, by {_KEYS[key]}"
+            found.append(draw_bars(f"Accepted tokens by {key}", panels, note=note, width=width))
+    points, line = forwards_of(measured.traces), []
+    note = "Points: forwards of the target, measured."
+    if measured.costs is not None:
+        line = estimates_of(measured.costs, max((nodes for nodes, _ in points), default=16))
+        note += " Line: a round without its levels, as the controller takes it."
+    if points or line:
+        found.append(draw_costs("Cost of a forward", points, line, note=note, width=width))
+    return found
+
+
+def _sheet(found: Sequence[str]) -> str:
+    """Charts as one SVG, in two columns of about the same height."""
+    sizes = [float(part.split('height="', 1)[1].split('"', 1)[0]) for part in (svg[: svg.index(">")] for svg in found)]
+    ends, parts = [float(_SPACE), float(_SPACE)], []
+    for svg, high in zip(found, sizes, strict=True):
+        column = ends.index(min(ends))
+        x = _SPACE + column * (_WIDE + _SPACE)
+        parts.append(svg.replace("<svg ", f'<svg x="{x:.0f}" y="{ends[column]:.0f}" ', 1))
+        ends[column] += high + _SPACE
+    width, height = 2 * _WIDE + 3 * _SPACE, max(ends)
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, *parts, "</svg>\n"])
 
 
 def accepted_by(traces: Sequence[Trace], key: str) -> dict[int, float]:
@@ -132,43 +157,13 @@ def accepted_by(traces: Sequence[Trace], key: str) -> dict[int, float]:
     return {value: kept[value] / len(rounds) for value in range(1, max(kept, default=0) + 1)}
 
 
-def draw_accepted(axes: Any, measured: Measured, key: str) -> None:
-    """Accepted tokens a round by depth or rank."""
-    width = 0.8 / max(1, len(measured.traces))
-    for number, (temperature, traces) in enumerate(measured.traces.items()):
-        found = accepted_by(traces, key)
-        name = f"temperature {temperature:g}: {traces[0].method}" if traces else f"temperature {temperature:g}"
-        axes.bar(
-            [value + number * width for value in found], list(found.values()), width * 0.9, color=_colour(number), label=name
-        )
-    axes.set(title=f"Accepted tokens by {key}", xlabel=f"{key}, from 1", ylabel="accepted tokens per round")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    if measured.traces:
-        axes.legend()
-
-
 def forwards_of(traces: Mapping[float, Sequence[Trace]]) -> list[tuple[int, float]]:
     """Nodes, the root included, and milliseconds of each forward but a text's first, which reads the prompt."""
     rounds = [made for found in traces.values() for trace in found for made in trace.rounds if made.number]
     return [(len(made.nodes), made.seconds.get("target", 0.0) * 1000) for made in rounds]
 
 
-def draw_costs(axes: Any, measured: Measured) -> None:
-    """Measured forwards of the target, and what the controller takes a round with so many nodes to cost."""
-    points = forwards_of(measured.traces)
-    if points:
-        axes.scatter(
-            *zip(*points, strict=True), s=14, alpha=0.5, color=_colour(0), label="a forward of the target, measured"
-        )
-    if measured.costs is not None:
-        c, most = measured.costs, max((nodes for nodes, _ in points), default=16)
-        nodes = list(range(1, most + 1))
-        estimate = [1000 * (c.base + (c.tree + c.node * (n - 1) if n > 1 else 0.0)) for n in nodes]
-        axes.plot(nodes, estimate, color=_colour(1), label="a round without its levels, as the controller takes it")
-    axes.set(title="Cost of a forward", xlabel="nodes, the root included", ylabel="milliseconds", ylim=(0, None))
-    if points or measured.costs is not None:
-        axes.legend()
-
-
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+def estimates_of(costs: Costs, most: int) -> list[tuple[int, float]]:
+    """Nodes, and the milliseconds that the controller takes a round with so many to cost, without its levels."""
+    more = {n: costs.tree + costs.node * (n - 1) if n > 1 else 0.0 for n in range(1, most + 1)}
+    return [(n, 1000 * (costs.base + extra)) for n, extra in more.items()]
