@@ -24,8 +24,8 @@ def bar(label, value, **more):
 
 BARS = {
     "temperature 0": [
-        bar("plain decoding", 10.0, least=9.0, most=11.0),
-        bar("auto", 20.0, least=18.0, most=21.0, marked=True),
+        bar("plain decoding", 10.0, low=9.0, high=11.0),
+        bar("auto", 20.0, low=18.0, high=21.0, marked=True),
     ],
     "temperature 1": [bar("a method of a name that is much longer than its bar", 8.0), bar("<script>", 0.0)],
 }
@@ -65,11 +65,11 @@ def test_a_bar_is_as_long_as_its_value_and_has_its_number(width):
         assert group.findall("{*}text")[-1].text == given.shown
         assert ("c3" in box.get("class")) == given.marked
         lengths[given.label] = float(box.get("width"))
-        assert len(whisker) == (given.least is not None)
+        assert len(whisker) == (given.low is not None)
         for line in whisker:
             start, long = float(line.get("x")) - float(box.get("x")), float(line.get("width"))
             scale = lengths[given.label] / given.value
-            assert (start, start + long) == pytest.approx((given.least * scale, given.most * scale), abs=0.2)
+            assert (start, start + long) == pytest.approx((given.low * scale, given.high * scale), abs=0.2)
     assert lengths["auto"] == pytest.approx(2 * lengths["plain decoding"], abs=0.2)
 
 

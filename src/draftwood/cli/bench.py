@@ -110,7 +110,7 @@ def _report(
     for found in results:
         speed, name = found["tokens_per_second"], found["system"]
         bar = Bar(
-            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", least=speed["min"], most=speed["max"],
+            label=name, value=speed["median"], shown=f"{speed['median']:.1f}", low=speed["min"], high=speed["max"],
             marked=name == "auto",
         )  # fmt: skip
         speeds.setdefault(found["temperature"], []).append(bar)

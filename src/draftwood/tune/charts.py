@@ -11,7 +11,7 @@ from draftwood.trace.labels import mono_width, sans_width, shorten
 
 _EDGE, _GAP, _BAR = 16.0, 28.0, 14.0  # margin, space between panels, height of a bar
 _LINE: Final = 16.0  # from one line of text to the next
-_BESIDE: Final = 700.0  # from this width on, panels stand side by side
+_TWO_COLUMNS: Final = 700.0  # from this width on, panels stand side by side
 _LABELS: Final = 0.5  # of a panel, at most, for labels left of their bars; longer ones stand above
 
 
@@ -24,15 +24,15 @@ class Bar:
         label: what was measured.
         value: the bar's length, in the chart's unit; 0 or more.
         shown: the number as it is written.
-        least, most: the extremes; None without.
+        low, high: the extremes; None without.
         marked: drawn in the colour for what matters.
     """
 
     label: str
     value: float
     shown: str
-    least: float | None = None
-    most: float | None = None
+    low: float | None = None
+    high: float | None = None
     marked: bool = False
 
 
@@ -51,7 +51,7 @@ def draw_bars(
         prefix: of the ids inside.
     """
     canvas = Canvas(name, note, prefix)
-    columns = min(2, len(panels)) if width >= _BESIDE else 1
+    columns = min(2, len(panels)) if width >= _TWO_COLUMNS else 1
     each = (width - 2 * _EDGE - (columns - 1) * _GAP) / max(1, columns)
     y = _paragraph(canvas, name, _EDGE, 28.0, width - 2 * _EDGE, "head-line")
     reach = max((most for bars in panels.values() for bar in bars if (most := _most(bar)) > 0), default=1.0)
@@ -67,7 +67,7 @@ def draw_bars(
 
 
 def _most(bar: Bar) -> float:
-    return max(bar.value, bar.most or 0.0)
+    return max(bar.value, bar.high or 0.0)
 
 
 def _panel(
@@ -83,7 +83,7 @@ def _panel(
     scale, top = (left + width - values - start) / reach, y - 8
     for bar in bars:
         group = canvas.group("bar", f"{bar.label}: {bar.shown}", data={
-            "label": bar.label, "value": bar.value, "least": bar.least, "most": bar.most,
+            "label": bar.label, "value": bar.value, "low": bar.low, "high": bar.high,
         })  # fmt: skip
         if above:
             canvas.text(left, y + 2, shorten(bar.label, width, SMALL), within=group, size=SMALL)
@@ -93,8 +93,8 @@ def _panel(
         middle = y + 6 if above else y - 2
         kind = "c3" if bar.marked else "c5"
         canvas.rect(start, middle - _BAR / 2, max(0.5, bar.value * scale), _BAR, kind, within=group, radius=2)
-        if bar.least is not None and bar.most is not None:
-            canvas.rect(start + bar.least * scale, middle - 1, (bar.most - bar.least) * scale, 2, "head", within=group)
+        if bar.low is not None and bar.high is not None:
+            canvas.rect(start + bar.low * scale, middle - 1, (bar.high - bar.low) * scale, 2, "head", within=group)
         canvas.text(start + _most(bar) * scale + 6, middle + 4, bar.shown, within=group, size=SMALL)
         y = middle + (27 if above else 24)
     if one is not None:
@@ -130,7 +130,7 @@ def draw_costs(
     for value in _ticks(most, 6.0):
         canvas.line([at(0, value), at(nodes, value)], "faint")
         canvas.text(left - 6, at(0, value)[1] + 4, f"{value:g}", "quiet", anchor="end", size=SMALL)
-    for value in _ticks(float(nodes), max(2.0, wide / 60), least=1.0):
+    for value in _ticks(float(nodes), max(2.0, wide / 60), minimum=1.0):
         x, _ = at(value, 0.0)
         canvas.line([(x, bottom), (x, bottom + 4)])
         canvas.text(x, bottom + 17, f"{value:g}", "quiet", anchor="middle", size=SMALL)
@@ -144,9 +144,9 @@ def draw_costs(
     return canvas.finish(width, y)
 
 
-def _ticks(total: float, most: float, *, least: float = 0.0) -> list[float]:
+def _ticks(total: float, most: float, *, minimum: float = 0.0) -> list[float]:
     """Round numbers from 0 to ``total``, about ``most`` of them at the most."""
-    step = max(least, step_of(total, most))
+    step = max(minimum, step_of(total, most))
     return [number * step for number in range(int(total / step) + 1)]
 
 
