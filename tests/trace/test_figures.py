@@ -306,3 +306,12 @@ def test_in_chromium_no_text_overlaps_and_all_can_be_read(browser, tmp_path, wid
                 ".map((e) => getComputedStyle(e).fill.match(/\\d+/g).map(Number))"
             )
             assert (sum(ink) > sum(card)) == dark
+
+
+def test_markup_is_what_a_parser_writes_again():
+    """The canvas writes its markup itself, for speed: what is parsed and written by the library is the same."""
+    for name in ("rsd-s", "hostile"):
+        svg = draw_round(CASES[name], 0)
+        again = ET.fromstring(svg.replace(' xmlns="http://www.w3.org/2000/svg"', "", 1))
+        again.attrib = {"xmlns": SVG.strip("{}"), **again.attrib}
+        assert ET.tostring(again, encoding="unicode") + "\n" == svg

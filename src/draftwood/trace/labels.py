@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 from draftwood.trace.records import Trace
@@ -17,9 +19,14 @@ _BOLD: Final = (
     73, 46, 37, 46, 84, 50, 50, 67, 72, 59, 72, 68, 44, 72, 71, 34, 34, 67, 34, 104, 71, 69, 72, 72, 49, 60, 48, 71, 65,
     92, 65, 65, 58, 71, 37, 71, 84,
 )  # fmt: skip
+_known = lru_cache(maxsize=4096)  # figures repeat their texts at three widths and in every round
+_SIGNS: Final = "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤"
+_PLAIN: Final = re.compile(f"[ -ɏ{_SIGNS}]*").fullmatch
+_SEEN: Final = re.compile(f"[ -~¡-¬®-ɏ{_SIGNS}]*").fullmatch  # without controls, the blank U+00A0 and the soft hyphen U+00AD
 _MAX_MARKS: Final = 2  # combining marks in a row that are drawn as such: more would reach into other lines
 
 
+@_known
 def visible(text: str, *, spaces: bool = True) -> str:
     """``text`` in one line, with a sign for every character that would not be seen or would move others.
 
@@ -27,7 +34,7 @@ def visible(text: str, *, spaces: bool = True) -> str:
         text: any text: HTML, control characters, bidi controls and lone surrogates included.
         spaces: show blanks as ``␣``; else they stay as they are.
     """
-    if text.isascii() and text.isprintable():
+    if _SEEN(text):
         return text.replace(" ", "␣") if spaces else text
     out, marks = [], 0
     for char in text:
@@ -47,11 +54,13 @@ def token_text(trace: Trace, token: int) -> str:
     return visible(trace.texts.get(token, "")) or f"\u2039{token}\u203a"
 
 
+@_known
 def is_plain(text: str) -> bool:
     """Whether the width of the text is known in all fonts; else figures force it."""
-    return all(" " <= char <= "ɏ" or char in "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤" for char in text)
+    return _PLAIN(text) is not None
 
 
+@_known
 def mono_width(text: str, size: float) -> float:
     """An upper bound of the width of a text in a fixed-width font, in the unit of ``size``."""
     return sum(_advance(char) for char in text) * size
@@ -63,11 +72,13 @@ def _advance(char: str) -> float:
     return 0.0 if unicodedata.category(char) in ("Mn", "Me") else 1.1
 
 
+@_known
 def sans_width(text: str, size: float) -> float:
     """An upper bound of the width of a text in a sans-serif font, bold or not."""
     return sum(_BOLD[ord(char) - 32] if " " <= char <= "~" else 100 for char in text) * size / 100
 
 
+@_known
 def shorten(text: str, width: float, size: float) -> str:
     """The text, cut with ``…`` where it is wider than ``width`` in a fixed-width font."""
     if mono_width(text, size) <= width:

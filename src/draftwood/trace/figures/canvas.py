@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
-from functools import cache
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from draftwood.trace.labels import is_plain, mono_width, visible
 
 SVG: Final = "http://www.w3.org/2000/svg"
-ET.register_namespace("", SVG)
 SIZE: Final = 12.0  # of token texts and numbers
 SMALL: Final = 11.0
 Point = tuple[float, float]
+Group: TypeAlias = list["str | Group"]
+"""A group's first tag without its end, and what is inside; strings are markup."""
+_SPECIAL: Final = re.compile('[&<>"\r\n\t]').search
+_IN_TEXTS: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_IN_ATTRIBUTES: Final = _IN_TEXTS | str.maketrans({'"': "&quot;", "\r": "&#13;", "\n": "&#10;", "\t": "&#09;"})
 
 
 @final
@@ -28,82 +32,101 @@ class Canvas:
     """
 
     def __init__(self, name: str, description: str, prefix: str) -> None:
-        self.root = ET.Element("svg", {"xmlns": SVG, "class": "dw-figure", "role": "img"})
-        self.root.set("aria-labelledby", f"{prefix}-name {prefix}-text")
-        for tag, words in (("title", name), ("desc", description)):
-            child = ET.SubElement(self.root, tag, {"id": f"{prefix}-{'name' if tag == 'title' else 'text'}"})
-            child.text = visible(words, spaces=False)
-        ET.SubElement(self.root, "style").text = style()
+        self._prefix, self._name, self._description = prefix, name, description
         self._head = f"{prefix}-head"
-        marker = ET.SubElement(ET.SubElement(self.root, "defs"), "marker", {"id": self._head, "viewBox": "0 0 8 8"})
-        for key, value in {"refX": "7", "refY": "4", "markerWidth": "7", "markerHeight": "7", "orient": "auto"}.items():
-            marker.set(key, value)
-        ET.SubElement(marker, "path", {"d": "M0 0 L8 4 L0 8 Z", "class": "head"})
-        self.card = ET.SubElement(self.root, "rect", {"class": "card"})
-        self.lines = ET.SubElement(self.root, "g")
-        self.shapes = ET.SubElement(self.root, "g")
+        self._lines: Group = ["<g"]
+        self._shapes: Group = ["<g"]
 
     def group(
-        self, kind: str, title: str = "", *, data: Mapping[str, object] | None = None, within: ET.Element | None = None
-    ) -> ET.Element:
+        self, kind: str, title: str = "", *, data: Mapping[str, object] | None = None, within: Group | None = None
+    ) -> Group:
         """A group of shapes; ``title`` appears where the pointer rests, ``data`` becomes ``data-`` attributes."""
-        group = ET.SubElement(self.shapes if within is None else within, "g", {"class": kind})
+        tag = f'<g class="{kind}"'
         for key, value in (data or {}).items():
             if value is not None:
-                words = f"{value:.6g}" if isinstance(value, float) else str(value)
-                group.set("data-" + key, visible(words, spaces=False))
+                words = f"{value:.6g}" if isinstance(value, float) else visible(str(value), spaces=False)
+                tag += f' data-{key}="{_attribute(words)}"'
+        group: Group = [tag]
         if title:
-            ET.SubElement(group, "title").text = "\n".join(visible(line, spaces=False) for line in title.split("\n"))
+            words = "\n".join([visible(line, spaces=False) for line in title.split("\n")])
+            group.append(f"<title>{_text(words)}</title>")
+        (self._shapes if within is None else within).append(group)
         return group
 
-    def rect(
-        self, x: float, y: float, width: float, height: float, kind: str, *, within: ET.Element, radius: float = 0
-    ) -> None:
+    def rect(self, x: float, y: float, width: float, height: float, kind: str, *, within: Group, radius: float = 0) -> None:
         """A box."""
-        box = ET.SubElement(within, "rect", {"class": kind})
-        for key, value in {"x": x, "y": y, "width": width, "height": height, "rx": radius}.items():
-            if value or key != "rx":
-                box.set(key, f"{value:.1f}")
+        rounded = f' rx="{radius:.1f}"' if radius else ""
+        within.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{rounded} />')
 
     def text(
-        self, x: float, y: float, words: str, kind: str = "code", *, within: ET.Element | None = None, anchor: str = "start",
+        self, x: float, y: float, words: str, kind: str = "code", *, within: Group | None = None, anchor: str = "start",
         size: float = SIZE,
     ) -> None:  # fmt: skip
         """One line; ``y`` is its base line. A width that depends on the reader's fonts is forced to the measured one."""
-        line = ET.SubElement(self.shapes if within is None else within, "text", {"class": kind})
-        for key, value in {"x": x, "y": y}.items():
-            line.set(key, f"{value:.1f}")
-        if anchor != "start":
-            line.set("text-anchor", anchor)
+        more = "" if anchor == "start" else f' text-anchor="{anchor}"'
         if size != SIZE:
-            line.set("font-size", f"{size:g}")
+            more += f' font-size="{size:g}"'
         if not is_plain(words):
-            line.set("textLength", f"{mono_width(words, size):.1f}")
-            line.set("lengthAdjust", "spacingAndGlyphs")
-        line.text = words
+            more += f' textLength="{mono_width(words, size):.1f}" lengthAdjust="spacingAndGlyphs"'
+        end = f">{_text(words)}</text>" if words else " />"
+        (self._shapes if within is None else within).append(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{more}{end}')
 
     def line(self, points: Sequence[Point], kind: str = "line", *, arrow: bool = False) -> None:
         """A line through points, behind all shapes."""
-        path = ET.SubElement(self.lines, "path", {"class": kind})
-        path.set("d", "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points))
-        if arrow:
-            path.set("marker-end", f"url(#{self._head})")
+        path = " L".join([f"{x:.1f} {y:.1f}" for x, y in points])
+        head = f' marker-end="url(#{self._head})"' if arrow else ""
+        self._lines.append(f'<path class="{kind}" d="M{path}"{head} />')
 
     def curve(self, start: Point, end: Point, kind: str = "line") -> None:
         """A line that leaves and arrives horizontally, behind all shapes."""
         (x, y), (to_x, to_y) = start, end
         middle = (x + to_x) / 2
-        path = ET.SubElement(self.lines, "path", {"class": kind})
-        path.set("d", f"M{x:.1f} {y:.1f} C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}")
+        path = f"M{x:.1f} {y:.1f} C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+        self._lines.append(f'<path class="{kind}" d="{path}" />')
 
     def finish(self, width: float, height: float) -> str:
         """The file."""
-        for key, value in {"width": width - 1, "height": height - 1, "x": 0.5, "y": 0.5, "rx": 10.0}.items():
-            self.card.set(key, f"{value:.1f}")
-        self.root.set("viewBox", f"0 0 {width:.0f} {height:.0f}")
-        self.root.set("width", f"{width:.0f}")
-        self.root.set("height", f"{height:.0f}")
-        return ET.tostring(self.root, encoding="unicode") + "\n"
+        name, words = f"{self._prefix}-name", f"{self._prefix}-text"
+        return "".join(
+            [
+                f'<svg xmlns="{SVG}" class="dw-figure" role="img" aria-labelledby="{name} {words}" '
+                f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">',
+                f'<title id="{name}">{_text(visible(self._name, spaces=False))}</title>',
+                f'<desc id="{words}">{_text(visible(self._description, spaces=False))}</desc>',
+                f"<style>{_text(style())}</style>",
+                f'<defs><marker id="{self._head}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+                'orient="auto"><path d="M0 0 L8 4 L0 8 Z" class="head" /></marker></defs>',
+                f'<rect class="card" width="{width - 1:.1f}" height="{height - 1:.1f}" x="0.5" y="0.5" rx="10.0" />',
+                *_markup(self._lines),
+                *_markup(self._shapes),
+                "</svg>\n",
+            ]
+        )
+
+
+def _markup(group: Group) -> Iterator[str]:
+    """A group and what is inside, in order."""
+    tag, *inside = group
+    assert isinstance(tag, str)
+    if not inside:
+        yield tag + " />"
+        return
+    yield tag + ">"
+    for part in inside:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _markup(part)
+    yield "</g>"
+
+
+@lru_cache(maxsize=4096)
+def _text(words: str) -> str:
+    return words.translate(_IN_TEXTS) if _SPECIAL(words) else words
+
+
+def _attribute(words: str) -> str:
+    return words.translate(_IN_ATTRIBUTES) if _SPECIAL(words) else words
 
 
 @cache

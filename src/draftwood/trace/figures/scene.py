@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, final
 
-from draftwood.trace.figures.canvas import SMALL, Canvas
+from draftwood.trace.figures.canvas import SMALL, Canvas, Group
 from draftwood.trace.labels import mono_width, shorten, token_text
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
@@ -99,7 +98,7 @@ class Scene:
         group = self.canvas.group(f"node {kind}", title, data={"token": made.next_token, "verdict": "own"})
         self._pill(group, x, y, width, str(len(made.nodes)), self.text(made.next_token), "own")
 
-    def _pill(self, group: ET.Element, x: float, y: float, width: float, label: str, words: str, colour: str) -> None:
+    def _pill(self, group: Group, x: float, y: float, width: float, label: str, words: str, colour: str) -> None:
         self.canvas.rect(x, y - PILL / 2, width, PILL, f"pill {colour}", within=group, radius=PILL / 2)
         self.canvas.text(x + 8, y + 4, label, "quiet", within=group, size=SMALL)
         start = 8 + mono_width(label, SMALL) + 6
