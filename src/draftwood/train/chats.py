@@ -33,6 +33,7 @@ from draftwood.train import loop
 from draftwood.train.chat_files import Chat, answer_tokens, save_part
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
+from draftwood.train.number_format import number_format
 
 _MARKS = ("\x01", "\x02", "\x03")
 _MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
@@ -232,11 +233,11 @@ def write_chats(config: ChatsConfig) -> None:
     Raises:
         ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
     """
-    options = LoadOptions(dtype=config.dtype)
-    device = choose_device("cpu")
+    options, device = LoadOptions(), choose_device("cpu")
+    dtype = number_format("cpu") if config.dtype == "auto" else choose_dtype(config.dtype, device)
     target = locate(config.target)
     tokenizer = load_tokenizer(target, options)
-    model = load_model(target, options, device, choose_dtype(config.dtype, device))
+    model = load_model(target, options, device, dtype)
     limit = context(model.config)
     if limit is not None and config.longest > limit.length:
         raise ConfigError(f"longest is {config.longest}, but {config.target} takes {limit.length} tokens ({limit.reason})")

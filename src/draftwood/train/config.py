@@ -120,7 +120,9 @@ class ChatsConfig:
     tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
     rows: int = field(default=96, metadata={"help": "chats written at the same time"})
     longest: int = field(default=384, metadata={"help": "most tokens of a chat"})
-    dtype: Literal["float32", "bfloat16"] = field(default="bfloat16", metadata={"help": "number format of the model"})
+    dtype: Literal["auto", "float32", "bfloat16"] = field(
+        default="auto", metadata={"help": "number format of the model; by default, the faster one on this processor"}
+    )
     seed: int = field(default=0, metadata={"help": "seed of all random choices"})
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden_batches import Batch
+from draftwood.train.number_format import autocast
 from draftwood.train.pairs import the_batch
 
 TVD_WEIGHT: Final = 0.9
@@ -35,7 +36,7 @@ class HiddenTrainer(Trainer):  # type: ignore[misc]
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
         """Weighted mean over the slots of all blocks; see Trainer."""
-        with torch.autocast(model.device.type, dtype=torch.bfloat16):
+        with autocast(model.device):
             logp = block_log_probs(model, self.embed, self.head, inputs)
         loss = loss_of(logp, inputs)
         return (loss, {}) if return_outputs else loss
