@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.train.chat_files import Chat, read_chats
+from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.chats import Template, Writer, write_chats
 from draftwood.train.config import ChatsConfig
+from draftwood.train.sample import drawn
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.zoo import windowed
 from tests.tiny_chat import chat_tokenizer
@@ -108,13 +109,40 @@ def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path
     write_chats(config)
     first = read_chats(config.out)
     kept = (config.out / "00000.npz").read_bytes()
-    assert len(first) % 256 == 0
+    assert len(first) % 64 == 0
     assert sum(sum(chat.answered) for chat in first) >= 3000
     write_chats(replace(config, tokens=3001 + len(first) * 90))
     again = read_chats(config.out)
     assert again[: len(first)] == first
     assert len(again) > len(first)
     assert (config.out / "00000.npz").read_bytes() == kept
+
+
+def test_files_of_other_lengths_are_continued_and_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=210, rows=8, longest=60, dtype="float32")
+    config.out.mkdir()
+    older = [Chat([1, 2, 3], [False, True, True])] * 100
+    save_part(config.out / "00000.npz", older, 300)
+    write_chats(config)
+    assert read_chats(config.out)[:100] == older
+    assert f"{len(read_chats(config.out))} chats" in capsys.readouterr().out
+    assert len(read_chats(config.out)) == 164
+
+
+@pytest.mark.parametrize("vocab", [700, 3])
+def test_tokens_are_drawn_by_their_probabilities(vocab: int) -> None:
+    probabilities = torch.linspace(-3.0, 3.0, vocab).softmax(-1)
+    probabilities[vocab // 3] = 0.0
+    tokens = drawn(probabilities.repeat(20_000, 1), torch.Generator().manual_seed(0))
+    found = np.bincount(tokens, minlength=vocab)
+    wanted = 20_000 * (probabilities / probabilities.sum()).numpy()
+    assert len(found) == vocab
+    assert found[vocab // 3] == 0
+    possible = wanted > 0
+    chi = float(((found - wanted)[possible] ** 2 / wanted[possible]).sum())
+    assert chi < vocab + 5 * (2 * vocab) ** 0.5
 
 
 def test_turns_from_text_begin_chats(tmp_path: Path) -> None:

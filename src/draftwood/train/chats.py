@@ -30,16 +30,17 @@ from draftwood.runners.context import context
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
 from draftwood.train import loop
-from draftwood.train.chat_files import Chat, answer_tokens, save_part
+from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_turns import text_turns
 from draftwood.train.config import ChatsConfig
 from draftwood.train.number_format import number_format
+from draftwood.train.sample import drawn
 
 _MARKS = ("\x01", "\x02", "\x03")
 _MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
 _USER_TEMPERATURE = 0.9
 _LONGEST_TURN = 64  # most tokens of a sampled user turn
-_PART = 256  # chats in one file
+_PART = 64  # chats in one file
 _FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
 _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
@@ -214,18 +215,15 @@ class Writer:
             if not row.answering:
                 likeliest = scores[at].max() + _USER_TEMPERATURE * math.log(_MIN_P)
                 scores[at] = scores[at].masked_fill(scores[at] < likeliest, -torch.inf) / _USER_TEMPERATURE
-        cumulative = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
-        points = torch.rand(len(cumulative), 1, generator=self._generator, dtype=torch.float64) * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, points, right=True).squeeze(1).tolist()
         out = []
-        for row, token in zip(self._rows, drawn, strict=True):
+        for row, token in zip(self._rows, drawn(scores.softmax(-1), self._generator).tolist(), strict=True):
             row.turn += not row.given
             out.append(row.given.pop(0) if row.given else token)
         return out
 
 
 def write_chats(config: ChatsConfig) -> None:
-    """Write chats of the target into a folder, 256 per file; a stopped run continues after the last file.
+    """Write chats of the target into a folder, 64 per file; a stopped run continues after the last file.
 
     A file ``00000.npz`` holds ``tokens`` (uint16 or int32 [token]), ``lengths`` (int32 [chat]) and ``answered``
     (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
@@ -248,17 +246,21 @@ def write_chats(config: ChatsConfig) -> None:
     if config.longest < (least := len(template.head) + len(template.to_answer) + 2):
         raise ConfigError(f"longest is {config.longest}, but the chat template alone takes {least - 2} tokens: give more")
     loop.claim(config)
-    number, written = len(list(config.out.glob("[0-9]*.npz"))), answer_tokens(config.out)
+    number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
+    count, written = len(found), sum(sum(chat.answered) for chat in found)
     if written >= config.tokens:
         return
-    writer = Writer(model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed + number)
+    writer = Writer(
+        model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed * 1_000_003 + number
+    )
     began, before, waiting = perf_counter(), written, []
     for chat in writer.chats():
         waiting.append(chat)
         if len(waiting) == _PART:
             save_part(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
-            number, written, waiting = number + 1, written + sum(sum(c.answered) for c in waiting), []
+            number, count = number + 1, count + len(waiting)
+            written, waiting = written + sum(sum(c.answered) for c in waiting), []
             speed = (written - before) / (perf_counter() - began)
-            print(f"{number * _PART} chats, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
+            print(f"{count} chats, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
             if written >= config.tokens:
                 return
