@@ -1,4 +1,4 @@
-"""``draftwood train drafter``: chats of the target, what the target says about them, training, figures and a model card."""
+"""``draftwood train drafter``: chats or texts of the target, what it says about them, training, figures and a model card."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
 def _draft_tokens(config: DrafterConfig, features: Features, training: Sequence[int], target: Any) -> Tensor:
     """The tokens that the target writes most, in the order of their numbers."""
     vocab = int(target.get_output_embeddings().weight.shape[0])
-    if config.draft_vocab > vocab:
-        raise ConfigError(f"draft_vocab is {config.draft_vocab}, but the target has {vocab} tokens: give fewer")
-    tokens: Tensor = features.token_mass(training, vocab).topk(config.draft_vocab).indices.sort().values
+    tokens: Tensor = features.token_mass(training, vocab).topk(min(config.draft_vocab, vocab)).indices.sort().values
     return tokens
 
 
