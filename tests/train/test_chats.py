@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.train.chat_files import Chat, read_chats
-from draftwood.train.chat_turns import text_turns
-from draftwood.train.chats import Template, Writer, write_chats
+from draftwood.train.chat_files import Chat, read_chats, save_part
+from draftwood.train.chat_template import Template
+from draftwood.train.chat_turns import text_starts, text_turns
+from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
+from draftwood.train.sample import drawn
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.zoo import windowed
 from tests.tiny_chat import chat_tokenizer
@@ -108,13 +110,74 @@ def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path
     write_chats(config)
     first = read_chats(config.out)
     kept = (config.out / "00000.npz").read_bytes()
-    assert len(first) % 256 == 0
+    assert len(first) % 64 == 0
     assert sum(sum(chat.answered) for chat in first) >= 3000
     write_chats(replace(config, tokens=3001 + len(first) * 90))
     again = read_chats(config.out)
     assert again[: len(first)] == first
     assert len(again) > len(first)
     assert (config.out / "00000.npz").read_bytes() == kept
+
+
+def test_files_of_other_lengths_are_continued_and_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ChatsConfig(target=folder, out=tmp_path / "chats", tokens=210, rows=8, longest=60, dtype="float32")
+    config.out.mkdir()
+    older = [Chat([1, 2, 3], [False, True, True])] * 100
+    save_part(config.out / "00000.npz", older, 300)
+    write_chats(config)
+    assert read_chats(config.out)[:100] == older
+    assert f"{len(read_chats(config.out))} chats" in capsys.readouterr().out
+    assert len(read_chats(config.out)) == 164
+
+
+@pytest.mark.parametrize("vocab", [700, 3])
+def test_tokens_are_drawn_by_their_probabilities(vocab: int) -> None:
+    probabilities = torch.linspace(-3.0, 3.0, vocab).softmax(-1)
+    probabilities[vocab // 3] = 0.0
+    tokens = drawn(probabilities.repeat(20_000, 1), torch.Generator().manual_seed(0))
+    found = np.bincount(tokens, minlength=vocab)
+    wanted = 20_000 * (probabilities / probabilities.sum()).numpy()
+    assert len(found) == vocab
+    assert found[vocab // 3] == 0
+    possible = wanted > 0
+    chi = float(((found - wanted)[possible] ** 2 / wanted[possible]).sum())
+    assert chi < vocab + 5 * (2 * vocab) ** 0.5
+
+
+def texts(turns: tuple[list[int], ...] = ()) -> list[Chat]:
+    tokenizer = tiny_tokenizer()
+    model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
+    made = Writer(model, Template.of(tokenizer, [0]), turns, rows=16, longest=40, seed=0)
+    return list(itertools.islice(made.chats(), 60))
+
+
+def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end() -> None:
+    written = texts()
+    for text in written:
+        assert text.tokens[0] == 0
+        assert text.answered == [False] + [True] * (len(text.tokens) - 1)
+        assert 0 not in text.tokens[1:-1]
+        assert text.tokens[-1] == 0 or len(text.tokens) == 40
+    assert {text.tokens[-1] == 0 for text in written} == {True, False}
+
+
+def test_texts_begin_as_documents_do() -> None:
+    starts = ([5, 6, 7], [], [8])
+    begun = texts(starts)
+    heads = {tuple(t for t, own in zip(text.tokens, text.answered, strict=True) if not own) for text in begun}
+    assert heads == {(0, *start) for start in starts}
+
+
+def test_beginnings_of_documents_have_all_lengths(tmp_path: Path) -> None:
+    (tmp_path / "a.train.txt").write_text(
+        "\n<|endoftext|>\n".join(f"The fox number {i} ran to the hill." for i in range(300))
+    )
+    tokenizer = tiny_tokenizer()
+    starts = text_starts(tmp_path, tokenizer, 0)
+    assert {len(start) for start in starts} == set(range(17))
+    assert all("The fox number".startswith(tokenizer.decode(start)[:14]) for start in starts)
 
 
 def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
@@ -132,8 +195,12 @@ def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_sampled_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no chat template"):
-        Template.of(tiny_tokenizer(), [0])
+    with pytest.raises(ConfigError, match="does not hold every message once"):
+        Template.of(chat_tokenizer("{{ messages[0]['content'] }}"), [0])
+    nameless = tiny_tokenizer()
+    nameless.bos_token = None
+    with pytest.raises(ConfigError, match="no chat template, and no beginning-of-text"):
+        Template.of(nameless, [])
     with pytest.raises(ConfigError, match=r"holds no NAME.train.txt"):
         text_turns(tmp_path, 4, 0)
 
@@ -146,8 +213,6 @@ def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_p
     written = sorted(config.out.iterdir())
     write_chats(config)  # all of it is there
     assert sorted(config.out.iterdir()) == written
-    with pytest.raises(ConfigError, match="takes 256 tokens"):
-        write_chats(replace(config, out=tmp_path / "b", longest=300))
     with pytest.raises(ConfigError, match="the chat template alone takes"):
         write_chats(replace(config, out=tmp_path / "b", longest=3))
     with pytest.raises(ConfigError, match="rows is 0"):

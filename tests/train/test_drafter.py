@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerState
 
 import draftwood
 from draftwood.core.errors import ConfigError, DraftwoodError, ModelError, PairingError
@@ -23,7 +24,7 @@ from draftwood.train.drafter import train_drafter
 from draftwood.train.features import KEPT, Features, write_features
 from draftwood.train.hidden import copy_layers, held_out_of, loss_of, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, batch_of, possible_anchors
-from tests.faults.folders import tiny_llama
+from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
 from tests.tiny_chat import chat_tokenizer
 
@@ -140,15 +141,42 @@ def test_a_drafter_of_another_target_is_refused(target: Path, chats: Path, train
         train_drafter(settings(other, chats, tmp_path / "out", start=trained))
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"draft_vocab": 10**6}, "draft_vocab is 1000000, but the target has"),
-    ({"layers": 9}, "layers is 9, but the target has"),
-])  # fmt: skip
-def test_settings_that_do_not_fit_the_target_are_refused(
-    target: Path, chats: Path, tmp_path: Path, changed, message
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        train_drafter(settings(target, chats, tmp_path, **changed))
+def test_more_layers_than_the_target_has_are_refused(target: Path, chats: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="layers is 9, but the target has"):
+        train_drafter(settings(target, chats, tmp_path, layers=9))
+
+
+def gpt2(vocab: int) -> GPT2LMHeadModel:
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=96, n_embd=32, n_layer=3, n_head=2, **ends)).eval()
+
+
+@pytest.mark.parametrize("make", [lambda vocab: tiny_llama(vocab, max_position_embeddings=96), gpt2], ids=["llama", "gpt2"])
+def test_one_command_serves_a_target_without_a_chat_template(make, tmp_path: Path) -> None:
+    """The target's context and vocabulary are smaller than the defaults. The command is stopped twice."""
+    tokenizer, folder, out = tiny_tokenizer(), tmp_path / "target", tmp_path / "out"
+    torch.manual_seed(1)
+    make(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    config = DrafterConfig(target=folder, out=out, tokens=1_500, steps=4, batch=2, anchors=4, save_every=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("draftwood.train.drafter.write_features", lambda *_: stop_at(0)(None, None, TrainerState(), None))
+        with pytest.raises(KeyboardInterrupt):
+            train_drafter(config)
+    written = {path: path.stat().st_mtime_ns for path in (out / "chats").glob("*.npz")}
+    assert written
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
+        with pytest.raises(KeyboardInterrupt):
+            train_drafter(config)
+    metrics = train_drafter(config)
+    assert written == {path: path.stat().st_mtime_ns for path in (out / "chats").glob("*.npz")}
+    assert metrics["steps"] == 4
+    assert max(len(chat.tokens) for chat in read_chats(out / "chats")) <= 96
+    pair = draftwood.load(folder, out, options=LoadOptions(backend="torch"))
+    plain, drafted = (pair.generate("the fox", method=m, temperature=0, max_new_tokens=20) for m in ("ar", "rsd-s"))
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted > 0
 
 
 def test_features_are_the_targets_own_and_are_kept(target: Path, chats: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.logprob_options import LogprobOptions
 from draftwood.cli.progress import note
 from draftwood.core.errors import ConfigError
+from draftwood.core.imports import importing
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
@@ -154,11 +155,11 @@ class Settings:
 
     def open(self) -> tuple[Pair, Decoder, Sampling]:
         """Load the models and build the decoder. Sampling settings that were not given are the target's own."""
-        from draftwood.api import load
-        from draftwood.core.machine import set_threads
-        from draftwood.loading.models import quiet_loading
-
         with note(f"Loading {self.models.target or 'the bundled models'}"):
+            with importing():
+                from draftwood.api import load
+                from draftwood.core.machine import set_threads
+                from draftwood.loading.models import quiet_loading
             quiet_loading()
             set_threads(self.loading.threads)
             pair = load(self.models.target, self.models.draft, options=self.loading)
@@ -180,7 +181,7 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
         ConfigError: options in conflict; if no sampling fits, the error of the last one.
         PairingError: a verifier that is not exact for the method.
     """
-    with note("Loading PyTorch"):
+    with note("Loading PyTorch"), importing():
         from draftwood.engine.decode import Decoder
         from draftwood.engine.methods import build
         from draftwood.runners.table import toy

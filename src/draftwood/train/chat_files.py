@@ -41,8 +41,3 @@ def read_part(path: Path) -> list[Chat]:
         answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
         rows = zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True)
         return [Chat(ids.tolist(), flags.tolist()) for ids, flags in rows]
-
-
-def answer_tokens(folder: Path) -> int:
-    """The number of tokens in a folder that the model wrote as answers."""
-    return sum(sum(chat.answered) for chat in read_chats(folder))

@@ -2,6 +2,8 @@
 
 The model receives the beginning of its own chat template. It samples the user turn, then the answer at temperature 1
 (self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user turns is made from training text instead.
+A model without a chat template writes plain texts: each is one answer after the beginning-of-text token, or after the
+beginning of a training text.
 
 The rows of a batch hold different chats at different positions. A finished chat is replaced by a new one at once. Every step
 reads one token of every row, sampled or from the template.
@@ -11,9 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, final
 
@@ -30,55 +30,19 @@ from draftwood.runners.context import context
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
 from draftwood.train import loop
-from draftwood.train.chat_files import Chat, answer_tokens, save_part
-from draftwood.train.chat_turns import text_turns
+from draftwood.train.chat_files import Chat, read_chats, save_part
+from draftwood.train.chat_template import Template
+from draftwood.train.chat_turns import text_starts, text_turns
 from draftwood.train.config import ChatsConfig
+from draftwood.train.number_format import number_format
+from draftwood.train.sample import drawn
 
-_MARKS = ("\x01", "\x02", "\x03")
 _MIN_P = 0.05  # user turns leave out tokens below this share of the likeliest token's probability
 _USER_TEMPERATURE = 0.9
 _LONGEST_TURN = 64  # most tokens of a sampled user turn
-_PART = 256  # chats in one file
+_PART = 64  # chats in one file
 _FROM_TEXT = 0.3  # share of chats whose first turn is made from training text
 _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
-
-
-@final
-@dataclass(frozen=True)
-class Template:
-    """The fixed parts of a model's chat template, as token ids.
-
-    Attributes:
-        head: before the first user turn.
-        to_answer: between a user turn and the answer.
-        to_user: between an answer and the next user turn.
-        ends: tokens that end a turn.
-    """
-
-    head: list[int]
-    to_answer: list[int]
-    to_user: list[int]
-    ends: frozenset[int]
-
-    @staticmethod
-    def of(tokenizer: Any, eos: Sequence[int]) -> Template:
-        """The template of a tokenizer, split from a chat with two user turns.
-
-        Raises:
-            ConfigError: no chat template, or one that does not hold each message exactly once and unchanged.
-        """
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError("the target's tokenizer has no chat template: give a chat model")
-        roles = ("user", "assistant", "user")
-        messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        parts = re.split("|".join(_MARKS), text)
-        if len(parts) != 4:
-            raise ConfigError("the target's chat template does not hold every message once, so chats cannot be sampled")
-        head, to_answer, to_user, again = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts)
-        if not to_user or to_user[0] not in eos or to_answer != again:
-            raise ConfigError("the target's chat template does not end an answer with the end-of-text token of its config")
-        return Template(head, to_answer, to_user, frozenset(eos) | {to_answer[0]})
 
 
 @final
@@ -134,7 +98,7 @@ class Writer:
     Args:
         model: a causal language model.
         template: its chat template.
-        turns: first user turns made from text, as token ids; may be empty.
+        turns: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
         rows: number of chats written at the same time.
         longest: the largest number of tokens of a chat.
         seed: of all random choices.
@@ -152,6 +116,8 @@ class Writer:
 
     def _new_chat(self) -> _Row:
         head, to_answer = self._template.head, self._template.to_answer
+        if not self._template.has_turns:
+            return _Row([*head, *(self._rng.choice(self._turns) if self._turns else ())], answering=True)
         if self._turns and self._rng.random() < _FROM_TEXT:
             return _Row([*head, *self._rng.choice(self._turns), *to_answer], answering=True)
         return _Row(head, answering=False)
@@ -177,7 +143,7 @@ class Writer:
         ended = row.turn > 0 and not row.given and row.tokens[-1] in self._template.ends
         if row.answering and ended:
             full = len(row.tokens) + len(self._template.to_user) + _LONGEST_TURN > self._longest
-            if full or self._rng.random() > _ANOTHER_TURN:
+            if not self._template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
                 return True
             row.given, row.answering, row.turn = self._template.to_user[1:], False, 0
         elif not row.answering and (ended or row.turn == _LONGEST_TURN):
@@ -213,18 +179,15 @@ class Writer:
             if not row.answering:
                 likeliest = scores[at].max() + _USER_TEMPERATURE * math.log(_MIN_P)
                 scores[at] = scores[at].masked_fill(scores[at] < likeliest, -torch.inf) / _USER_TEMPERATURE
-        cumulative = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
-        points = torch.rand(len(cumulative), 1, generator=self._generator, dtype=torch.float64) * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, points, right=True).squeeze(1).tolist()
         out = []
-        for row, token in zip(self._rows, drawn, strict=True):
+        for row, token in zip(self._rows, drawn(scores.softmax(-1), self._generator).tolist(), strict=True):
             row.turn += not row.given
             out.append(row.given.pop(0) if row.given else token)
         return out
 
 
 def write_chats(config: ChatsConfig) -> None:
-    """Write chats of the target into a folder, 256 per file; a stopped run continues after the last file.
+    """Write chats of the target into a folder, 64 per file; a stopped run continues after the last file.
 
     A file ``00000.npz`` holds ``tokens`` (uint16 or int32 [token]), ``lengths`` (int32 [chat]) and ``answered``
     (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
@@ -232,32 +195,41 @@ def write_chats(config: ChatsConfig) -> None:
     Raises:
         ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
     """
-    options = LoadOptions(dtype=config.dtype)
-    device = choose_device("cpu")
+    options, device = LoadOptions(), choose_device("cpu")
+    dtype = number_format("cpu") if config.dtype == "auto" else choose_dtype(config.dtype, device)
     target = locate(config.target)
     tokenizer = load_tokenizer(target, options)
-    model = load_model(target, options, device, choose_dtype(config.dtype, device))
+    model = load_model(target, options, device, dtype)
     limit = context(model.config)
-    if limit is not None and config.longest > limit.length:
-        raise ConfigError(f"longest is {config.longest}, but {config.target} takes {limit.length} tokens ({limit.reason})")
+    longest = config.longest if limit is None else min(config.longest, limit.length)
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
-    turns = [] if config.data is None else text_turns(config.data, 20_000, config.seed)
-    encoded = [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in turns]
-    encoded = [ids for ids in encoded if len(ids) < config.longest // 2]
-    if config.longest < (least := len(template.head) + len(template.to_answer) + 2):
-        raise ConfigError(f"longest is {config.longest}, but the chat template alone takes {least - 2} tokens: give more")
+    if longest < (least := len(template.head) + len(template.to_answer) + 2):
+        raise ConfigError(f"longest is {longest}, but the chat template alone takes {least - 2} tokens: give more")
+    turns = [ids for ids in _first_turns(config, tokenizer, template) if len(ids) < longest // 2]
     loop.claim(config)
-    number, written = len(list(config.out.glob("[0-9]*.npz"))), answer_tokens(config.out)
+    number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
+    count, written = len(found), sum(sum(chat.answered) for chat in found)
     if written >= config.tokens:
         return
-    writer = Writer(model, template, encoded, rows=config.rows, longest=config.longest, seed=config.seed + number)
+    writer = Writer(model, template, turns, rows=config.rows, longest=longest, seed=config.seed * 1_000_003 + number)
     began, before, waiting = perf_counter(), written, []
     for chat in writer.chats():
         waiting.append(chat)
         if len(waiting) == _PART:
             save_part(config.out / f"{number:05d}.npz", waiting, len(tokenizer))
-            number, written, waiting = number + 1, written + sum(sum(c.answered) for c in waiting), []
+            number, count = number + 1, count + len(waiting)
+            written, waiting = written + sum(sum(c.answered) for c in waiting), []
             speed = (written - before) / (perf_counter() - began)
-            print(f"{number * _PART} chats, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
+            what = "chats" if template.has_turns else "texts"
+            print(f"{count} {what}, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
             if written >= config.tokens:
                 return
+
+
+def _first_turns(config: ChatsConfig, tokenizer: Any, template: Template) -> list[list[int]]:
+    """Token ids of first user turns, or of beginnings of plain texts, from the data folder."""
+    if config.data is None:
+        return []
+    if not template.has_turns:
+        return text_starts(config.data, tokenizer, config.seed)
+    return [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in text_turns(config.data, 20_000, config.seed)]

@@ -48,7 +48,7 @@ def draft(**options: Any) -> None:
 @group.command(name="drafter")
 @dataclass_options(DrafterConfig)
 def drafter(**options: Any) -> None:
-    """Train a drafter that reads a chat model's hidden states, on chats that the model writes."""
+    """Train a drafter that reads a model's hidden states, on chats or texts that the model writes."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train.drafter import train_drafter
 
@@ -92,7 +92,7 @@ def spec_drafter(**options: Any) -> None:
 @group.command(name="chats")
 @dataclass_options(ChatsConfig)
 def chats(**options: Any) -> None:
-    """Let a chat model write chats, user turns and answers, as training data for its drafter."""
+    """Let a model write chats (user turns and answers), or plain texts, as training data for its drafter."""
     from draftwood.loading.models import quiet_loading
     from draftwood.train.chats import write_chats
 

@@ -112,15 +112,19 @@ class DraftConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatsConfig:
-    """Settings of chats that a chat model writes as training data for its drafter."""
+    """Settings of chats or texts that a model writes as training data for its drafter."""
 
-    target: Path = field(metadata={"help": "the chat model: a folder, a GGUF file or a short name"})
+    target: Path = field(metadata={"help": "the model: a folder, a GGUF file or a short name"})
     out: Path = field(metadata={"help": "folder for the chats; a stopped run in it is resumed"})
-    data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
+    data: Path | None = field(
+        default=None, metadata={"help": "folder with NAME.train.txt[.xz]: some user turns, or beginnings of texts"}
+    )
     tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
     rows: int = field(default=96, metadata={"help": "chats written at the same time"})
-    longest: int = field(default=384, metadata={"help": "most tokens of a chat"})
-    dtype: Literal["float32", "bfloat16"] = field(default="bfloat16", metadata={"help": "number format of the model"})
+    longest: int = field(default=384, metadata={"help": "most tokens of a chat; at most the model's context"})
+    dtype: Literal["auto", "float32", "bfloat16"] = field(
+        default="auto", metadata={"help": "number format of the model; by default, the faster one on this processor"}
+    )
     seed: int = field(default=0, metadata={"help": "seed of all random choices"})
 
     def __post_init__(self) -> None:
@@ -131,10 +135,12 @@ class ChatsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterConfig(RunConfig):
-    """Settings of a drafter that reads a chat model's hidden states."""
+    """Settings of a drafter that reads a model's hidden states."""
 
-    target: Path = field(metadata={"help": "the chat model: a folder, a GGUF file or a short name"})
-    data: Path | None = field(default=None, metadata={"help": "folder with NAME.train.txt[.xz] for some of the user turns"})
+    target: Path = field(metadata={"help": "the model: a folder, a GGUF file or a short name"})
+    data: Path | None = field(
+        default=None, metadata={"help": "folder with NAME.train.txt[.xz]: some user turns, or beginnings of texts"}
+    )
     chats: Path | None = field(default=None, metadata={"help": "folder of chats; by default, chats in --out"})
     tokens: int = field(default=300_000, metadata={"help": "tokens of answers to write, unless --chats is given"})
     start: Path | None = field(default=None, metadata={"help": "drafter to train further; a new one by default"})
@@ -145,7 +151,7 @@ class DrafterConfig(RunConfig):
     block: int = field(default=5, metadata={"help": "tokens drafted in one pass"})
     layers: int = field(default=1, metadata={"help": "layers of the drafter"})
     rank: int = field(default=64, metadata={"help": "rank of the Markov head"})
-    draft_vocab: int = field(default=8192, metadata={"help": "tokens that the drafter can propose"})
+    draft_vocab: int = field(default=8192, metadata={"help": "most tokens that the drafter can propose"})
     optimizer: Optimizer = field(default="adamw", metadata={"help": "muon takes half of the time of such short steps"})
     weight_decay: float = field(default=0.01, metadata={"help": "decoupled weight decay"})
 

@@ -1,4 +1,4 @@
-"""``draftwood train drafter``: chats of the target, what the target says about them, training, figures and a model card."""
+"""``draftwood train drafter``: chats or texts of the target, what it says about them, training, figures and a model card."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from draftwood.train.hidden import HiddenTrainer, held_out_of, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches
 from draftwood.train.hidden_card import card
 from draftwood.train.hidden_report import figures
+from draftwood.train.number_format import number_format
 
 
 def train_drafter(config: DrafterConfig) -> dict[str, Any]:
@@ -39,10 +40,9 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     chats = config.out / "chats" if config.chats is None else config.chats
     if config.chats is None:
         write_chats(ChatsConfig(target=config.target, out=chats, data=config.data, tokens=config.tokens, seed=config.seed))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    options = LoadOptions(dtype="bfloat16")
+    device, options = loop.device(), LoadOptions()
     tokenizer = load_tokenizer(name, options)
-    target = load_model(name, options, device, torch.bfloat16).requires_grad_(False)
+    target = load_model(name, options, device, number_format(device.type)).requires_grad_(False)
     started = None if config.start is None else load_hidden_drafter(config.start, device, torch.float32)
     layers = taps(target.config.num_hidden_layers, config.layers) if started is None else started.config.target_layers
     write_features(target, layers, chats, config.out / "features")
@@ -66,9 +66,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
 def _draft_tokens(config: DrafterConfig, features: Features, training: Sequence[int], target: Any) -> Tensor:
     """The tokens that the target writes most, in the order of their numbers."""
     vocab = int(target.get_output_embeddings().weight.shape[0])
-    if config.draft_vocab > vocab:
-        raise ConfigError(f"draft_vocab is {config.draft_vocab}, but the target has {vocab} tokens: give fewer")
-    tokens: Tensor = features.token_mass(training, vocab).topk(config.draft_vocab).indices.sort().values
+    tokens: Tensor = features.token_mass(training, vocab).topk(min(config.draft_vocab, vocab)).indices.sort().values
     return tokens
 
 

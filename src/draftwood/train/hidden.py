@@ -19,6 +19,7 @@ from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden_batches import Batch
+from draftwood.train.number_format import autocast
 from draftwood.train.pairs import the_batch
 
 TVD_WEIGHT: Final = 0.9
@@ -35,7 +36,7 @@ class HiddenTrainer(Trainer):  # type: ignore[misc]
 
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
         """Weighted mean over the slots of all blocks; see Trainer."""
-        with torch.autocast(model.device.type, dtype=torch.bfloat16):
+        with autocast(model.device):
             logp = block_log_probs(model, self.embed, self.head, inputs)
         loss = loss_of(logp, inputs)
         return (loss, {}) if return_outputs else loss
@@ -82,7 +83,7 @@ def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens
     """A drafter whose layers begin as the target's last layers, where these have the same shapes.
 
     Raises:
-        ConfigError: a target without the dimensions of such layers.
+        ConfigError: more layers than the target has.
     """
     own = target.config
     heads = own.num_attention_heads
@@ -101,7 +102,7 @@ def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens
             num_attention_heads=heads,
             num_key_value_heads=getattr(own, "num_key_value_heads", None) or heads,
             head_dim=getattr(own, "head_dim", None) or own.hidden_size // heads,
-            intermediate_size=own.intermediate_size,
+            intermediate_size=getattr(own, "intermediate_size", None) or 4 * own.hidden_size,
             rms_norm_eps=1e-5,
             rope_theta=float((getattr(own, "rope_parameters", None) or {}).get("rope_theta", 10_000.0)),
         )
@@ -127,13 +128,19 @@ def taps(depth: int, layers: int) -> list[int]:
 
 
 def copy_layers(drafter: HiddenBlockDrafter, target: Any) -> None:
-    """Begin with the target's last layers reading what they read there; other shapes keep their random weights."""
-    last = target.base_model.layers[-len(drafter.layers) :]
+    """Begin with the target's last layers reading what they read there.
+
+    Other shapes keep their random weights. So does the whole drafter of a target that is not built as Llama is.
+    """
+    base = target.base_model
+    if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
+        return
+    last = base.layers[-len(drafter.layers) :]
     width = drafter.config.hidden_size
     with torch.no_grad():
         drafter.fc.weight.zero_()
         drafter.fc.weight[:, -width:] = torch.eye(width)
-        drafter.norm.weight.copy_(target.base_model.norm.weight)
+        drafter.norm.weight.copy_(base.norm.weight)
         for layer, source in zip(drafter.layers, last, strict=True):
             own, theirs = layer.state_dict(), source.state_dict()
             same = {name: theirs[name].float() for name in own if name in theirs and own[name].shape == theirs[name].shape}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from draftwood.train.features import Features
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of, possible_anchors
+from draftwood.train.number_format import autocast
 
 _EVERY = 3  # anchors of a chat: every third is measured
 TREE = 16  # nodes of the measured tree
@@ -35,7 +36,7 @@ def figures(
         if not len(chosen):
             continue
         batch = {k: v.to(model.device) for k, v in batch_of([example], [chosen], block, index).items()}
-        with torch.autocast(model.device.type, dtype=torch.bfloat16):
+        with autocast(model.device):
             logp = block_log_probs(model, embed, head, batch).float()
         real = batch["real"][0]
         accepted = torch.minimum(batch["log_probs"].exp(), logp.gather(-1, batch["tops"]).exp()).sum(-1)[0] * real

@@ -20,6 +20,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.train.config import ChatsConfig, RunConfig
+from draftwood.train.number_format import number_format
 from draftwood.train.optim import MuonAdamW
 
 Report = Callable[[Any], dict[str, Any]]
@@ -27,7 +28,7 @@ Report = Callable[[Any], dict[str, Any]]
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "report_blocks", "report_pairs", "compile", "data", "out"),
-    *("tokens", "rows", "epochs", "chats"),  # of chats
+    *("tokens", "rows", "epochs", "chats", "dtype"),  # of chats
 }
 
 
@@ -132,8 +133,13 @@ def measured(model: nn.Module, report: Report) -> dict[str, Any]:
         model.train(training)
 
 
+def device() -> torch.device:
+    """Where training runs: on a GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> TrainingArguments:
-    """Trainer settings: bf16 autocast over float32 weights, on a GPU if there is one.
+    """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one.
 
     Args:
         whole_batches: each item of the data is a complete batch, and items are used in order.
@@ -151,16 +157,16 @@ def arguments(config: RunConfig, steps: int, whole_batches: bool = False) -> Tra
         adam_beta2=config.beta2,
         max_grad_norm=config.clip,
         seed=config.seed,
-        bf16=True,
+        bf16=number_format(device().type) is torch.bfloat16,
         torch_compile=config.compile,
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=device().type == "cpu",
         save_steps=config.save_every,
         save_total_limit=2,
         logging_steps=min(50, config.report_every),
         report_to=[],
         remove_unused_columns=False,
         dataloader_drop_last=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_pin_memory=device().type == "cuda",
     )
 
 
@@ -207,7 +213,12 @@ def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
 
 def facts(config: RunConfig, model: nn.Module, held_out_tokens: dict[str, int]) -> dict[str, Any]:
     """The first entries of every run's metrics."""
-    return {"config": plain(config), "parameters": parameters(model), "held_out_tokens": held_out_tokens}
+    return {
+        "config": plain(config),
+        "parameters": parameters(model),
+        "number_format": str(number_format(device().type)).removeprefix("torch."),
+        "held_out_tokens": held_out_tokens,
+    }
 
 
 def parameters(model: nn.Module) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from draftwood.train.number_format import number_format
+
 
 class MuonAdamW(torch.optim.Optimizer):
     """Muon on 2-D weights other than embeddings, AdamW on embeddings, norms and biases."""
@@ -73,7 +75,7 @@ def _adam(state: dict[str, Any], grad: Tensor, betas: tuple[float, float]) -> Te
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
     """``matrix`` with its singular values replaced by values near 1, by a quintic Newton-Schulz iteration."""
     wide = matrix.shape[0] <= matrix.shape[1]
-    x = (matrix if wide else matrix.T).bfloat16()
+    x = (matrix if wide else matrix.T).to(number_format(matrix.device.type))
     x = x / (x.norm() + 1e-7)
     for _ in range(steps):
         gram = x @ x.T

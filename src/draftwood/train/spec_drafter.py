@@ -113,7 +113,7 @@ def load_translator(folder: Path) -> tuple[Any, Any]:
     if tokenizer.mask_token_id is None:
         raise ModelError(f"the tokenizer in {folder} has no mask token; give a model made by draftwood train translator")
     target = saved_model(folder, cls=MarianMTModel).requires_grad_(False)
-    return target.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+    return target.to(loop.device()), tokenizer
 
 
 def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> tuple[Any, Loss, Callable[[Any, Batch], Tensor]]:
