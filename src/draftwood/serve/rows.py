@@ -24,11 +24,12 @@ _LOG = logging.getLogger(__name__)
 @final
 @dataclass(kw_only=True)
 class _Text:
-    """A job, its recorder while one works, and when its last piece came; None before the first one."""
+    """A job, its recorder while one works, when its last piece came (None before the first one), and text held back."""
 
     job: Job
     recorder: Recorder | None
     last: float | None = None
+    held: str = ""
 
 
 @final
@@ -89,7 +90,7 @@ class Rows:
         """End all texts as they are, with finish reason ``length``."""
         for row in list(self._texts):
             self._present().drop(row)
-            self._tell(row, Written(tokens=(), text="", finish_reason="length"))
+            self._tell(row, Written(tokens=(), text=self._texts[row].held, finish_reason="length"))
 
     def fail(self, error: ApiError) -> None:
         """End all texts with an error."""
@@ -138,13 +139,15 @@ class Rows:
         metrics.generation_tokens.inc(count)
         if event.draft is not None:
             metrics.drafts.add(event.draft)
-        text.last = now
+        text.last, text.held = now, piece.held
         self._tell(row, event)
 
     def _tell(self, row: int, event: Event) -> None:
-        """Deliver an event; the last one ends the text."""
-        job, metrics = self._texts[row].job, self._metrics
+        """Deliver an event; the last one ends the text. Before an error comes what was held back of the text."""
+        job, metrics, held = self._texts[row].job, self._metrics, self._texts[row].held
         if isinstance(event, ApiError):
+            if held:
+                job.deliver(Written(tokens=(), text=held, finish_reason=None))
             metrics.failed.inc()
             self._end(row)
         elif event.finish_reason is not None:
