@@ -65,7 +65,8 @@ class Service:
                 "use --verifier auto"
             )
         scheduler = Scheduler(decoder, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
-        preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
+        most = options.max_rows + options.max_queue
+        preparation = Preparation(pair, chosen, decoder.grammars, most=most, max_length=options.max_length)
         traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         return Service(
             name=name,
