@@ -150,6 +150,23 @@ def test_held_text_is_given_out_when_the_text_ends_otherwise(limits, eos):
     assert output.finish_reason == ("stop" if eos else "length")
 
 
+@calm
+@given(st.text("ab", max_size=20), st.integers(0, 20))
+def test_what_is_held_is_the_rest_of_the_text_so_far(text, at):
+    output = row(Letters(), stop=("abba", "babb"))
+    given_out = feed(output, [[t] for t in ids(text[:at])])
+    assert output.finish_reason is not None or given_out + output.held == text[:at]
+    assert output.finish_reason is None or output.held == ""
+
+
+def test_half_a_character_is_held():
+    output = row(Bytes())
+    assert output.take([0x61, 0xC3]) == (2, "")
+    assert output.held == "a\ufffd"
+    assert output.take([0xA4]) == (1, "aä")
+    assert output.held == ""
+
+
 def test_a_stop_string_inside_one_token_drops_the_rest_of_it():
     output = row(Letters(), stop=("b",))
     assert output.take([0, 110, 0]) == (2, "a")  # "a", "ba", "a"

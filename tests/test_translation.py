@@ -283,3 +283,8 @@ def test_a_missing_sentencepiece_is_named(translation: Path, monkeypatch: pytest
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", without)
     with pytest.raises(ModelError, match=r"needs the package sentencepiece.*draftwood\[translate\]"):
         opened(translation, None)
+
+
+def test_log_probabilities_of_a_source_are_refused(translation: Path) -> None:
+    with pytest.raises(ConfigError, match="prompt_logprobs is not supported for translators"):
+        opened(translation, None).prompt_logprobs(SOURCES[0], top=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
 from draftwood.core.checks import settings
@@ -175,6 +175,17 @@ class Translator(Session):
         return f"Translator(target=<{type(self.model).__name__}, {size:.1f} M, {where}>, draft={draft})"
 
     translate = Session.generate
+
+    def prompt_logprobs(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a translator's prompt is a source, to which its target gives no probabilities.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "prompt_logprobs is not supported for translators: the target reads the source with its encoder and gives it no "
+            "probabilities. Give logprobs to translate for those of the translation"
+        )
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
         refuse_idle(given, "translations are greedy unless a temperature is given")

@@ -406,6 +406,49 @@ def test_texts_that_are_cut_end_with_length_and_a_stopped_server_says_so(served:
     assert error.value.status == 503
 
 
+@pytest.fixture(scope="module")
+def held(served: Pair) -> dict[str, Any]:
+    """The body of a text that is held back after its beginning, because it could end at a stop text."""
+    body = completion(max_tokens=60, ignore_eos=True, speculative=False)
+    with serving(make_service(served)) as client:
+        whole = client.post(COMPLETIONS, json=body).json()["choices"][0]["text"]
+    return {**body, "stop": [whole[8:] + "~"], "return_token_ids": True}
+
+
+def said(response: Any, *, stream: bool) -> tuple[str, list[int], str | None]:
+    """Text, token ids and finish reason of a completion."""
+    parts = chunks(response.text) if stream else [response.json()]
+    found = [part["choices"][0] for part in parts if "choices" in part]
+    ids = [token for part in found for token in part.get("token_ids", ())]
+    return "".join(part["text"] for part in found), ids, found[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize(("end", "stream", "wanted"), [
+    ("cut", True, "length"), ("cut", False, "length"), ("length", False, "length"), ("error", True, None),
+])  # fmt: skip
+def test_text_that_was_held_back_is_given_however_a_text_ends(
+    served: Pair, faults: tuple[Fault, Fault], held: dict[str, Any], end: str, stream: bool, wanted: str | None
+) -> None:
+    target, _ = faults
+    service = make_service(served)
+    found: list[Any] = []
+    with serving(service) as client:
+        thread = threading.Thread(target=lambda: found.append(client.post(COMPLETIONS, json={**held, "stream": stream})))
+        thread.start()
+        if end != "length":
+            until(lambda: target.calls > 20)
+            target.open.clear()
+            target.raises = end == "error"
+            if end == "cut":
+                service.scheduler.cut()
+            target.open.set()
+        thread.join()
+    text, ids, reason = said(found[0], stream=stream)
+    assert reason == wanted
+    assert 20 <= len(ids) <= 60
+    assert text == served.tokenizer.decode(ids, skip_special_tokens=True)
+
+
 def test_a_thread_that_dies_ends_all_texts_and_the_server_is_not_healthy(
     served: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

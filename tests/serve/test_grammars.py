@@ -6,11 +6,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import current_thread
+from time import monotonic
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from draftwood.core.constraint import Grammars
+from draftwood.core.grammar import Grammar
+from tests.serve import shapes
 from tests.serve.conftest import chat, completion, loaded, make_service, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -63,3 +68,39 @@ def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param), error
     assert says in error["message"]
+
+
+def chained(rules: int) -> str:
+    """A Lark grammar of rules that each need the next one."""
+    return "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(rules)), f'r{rules}: "b"'])
+
+
+@pytest.mark.parametrize("fields", [
+    {"regex": "(a{1000}){1000}"},  # its first mask takes three seconds without a limit
+    {"regex": "(a|b)?" * 40000},  # it compiles for half a minute
+    {"grammar": chained(20000)},  # a check within the process would end it
+], ids=["states", "slow", "deep"])  # fmt: skip
+def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
+    began = monotonic()
+    response = client.post(COMPLETIONS, json=completion(**fields))
+    assert monotonic() - began < 10  # loose, since other tests run at the same time
+    assert response.status_code == 400
+    shapes.check_error(response.json())
+    assert "cannot be used" in response.json()["error"]["message"]
+    assert client.post(COMPLETIONS, json=completion(regex="[a-z ]+")).status_code == 200
+
+
+def test_grammars_are_not_compiled_in_the_decoding_thread(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, threads = Grammars._compile, list[str]()
+
+    def watched(self: Grammars, grammar: Grammar) -> Any:
+        threads.append(current_thread().name)
+        return compiled(self, grammar)
+
+    monkeypatch.setattr(Grammars, "_compile", watched)
+    with serving(make_service(loaded(folders))) as other:
+        assert other.post(COMPLETIONS, json=completion(regex="[a-d ]+")).status_code == 200
+    assert len(threads) == 1
+    assert "decoding" not in threads[0]

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.grammar import Grammar, guidance
+from draftwood.core.grammar import Grammar, guidance, parser_limits
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 """``[vocab]``, True for tokens that may come next."""
 Path: TypeAlias = tuple[int, ...]
 """Tokens after the committed text."""
-_COMPILED: Final = 32  # grammars that stay compiled
+_COMPILED: Final = 128  # grammars that stay compiled, from before a text waits until it begins
 _NO_TOKEN: Final = "NoExtension"  # the beginning of llguidance's error where no token is possible
 
 
@@ -144,6 +144,14 @@ class Grammars:
         self._eos = eos
         self._compiled = lru_cache(maxsize=_COMPILED)(self._compile)
 
+    def compile(self, grammar: Grammar) -> None:
+        """Compile a grammar ahead of :meth:`constraint`, in any thread.
+
+        Raises:
+            ConfigError: as :meth:`constraint`.
+        """
+        self._compiled(grammar)
+
     def constraint(self, grammar: Grammar, stops: frozenset[int]) -> Constraint:
         """A constraint for a new text.
 
@@ -152,8 +160,8 @@ class Grammars:
             stops: tokens that end the text. Special ones end the grammar, as end-of-text tokens do; others are its text.
 
         Raises:
-            ConfigError: no tokenizer, or one that llguidance cannot read; no end-of-text token; a grammar that admits no
-                text of this model.
+            ConfigError: no tokenizer, or one that llguidance cannot read; no end-of-text token; a grammar that is too large,
+                or that admits no text of this model.
         """
         matcher = self._compiled(grammar).deep_copy()
         special = {token for token in stops if self._vocabulary.is_special_token(token)}
@@ -179,13 +187,15 @@ class Grammars:
 
     def _compile(self, grammar: Grammar) -> Any:
         """The matcher at the beginning of a text."""
-        library = guidance()
-        limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(self._vocabulary, grammar.source(), log_level=0, limits=limits)
+        matcher = guidance().LLMatcher(self._vocabulary, grammar.source(), log_level=0, limits=parser_limits())
         if matcher.is_error():
             raise grammar.refused(matcher.get_error())
         first = Constraint(grammar, matcher, self._vocab, self._eos)
         mask = first.mask(())
         if mask is None or not mask.any():
             raise grammar.refused(str(first.dead_end(())))
+        trial = matcher.deep_copy()  # a lexer that is too large shows only now
+        begin = [int(token) for token in np.flatnonzero(mask) if token not in self._eos][:1]
+        if trial.try_consume_tokens(begin) < len(begin):
+            raise grammar.refused(f"it is too large to follow: {trial.get_error() or 'its lexer has too many states'}")
         return matcher

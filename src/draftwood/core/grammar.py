@@ -6,15 +6,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, is_unicode, shown
 from draftwood.core.errors import ConfigError
+from draftwood.core.grammar_check import Checker
 
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 _LONGEST: Final = 300  # characters of a reason in an error
+_LIMITS: Final = {  # about half a second each; the library's defaults are 1,000,000 and 500,000
+    "initial_lexer_fuel": 200_000,
+    "max_grammar_size": 20_000,
+    "verbose_errors": False,
+}
 _BLANKS: Final = r"\n?[ \t]{0,40}"  # between tokens of JSON; without a bound, small models write blanks for ever
 
 
@@ -28,6 +35,20 @@ def guidance() -> Any:
         return import_module("llguidance")
     except ImportError:
         raise ConfigError("a grammar needs llguidance: pip install 'draftwood[grammar]'") from None
+
+
+def parser_limits() -> Any:
+    """Limits for llguidance, so that any grammar compiles or is refused in about a second.
+
+    Raises:
+        ConfigError: as :func:`guidance`.
+    """
+    return guidance().LLParserLimits(**_LIMITS)
+
+
+@cache
+def _checker() -> Checker:
+    return Checker(guidance(), _LIMITS)
 
 
 def _defaults(schema: object) -> dict[str, str] | None:
@@ -49,8 +70,8 @@ class Grammar:
         text: the grammar itself; for a JSON schema, its JSON.
 
     Raises:
-        ConfigError: a syntax error, a schema that admits nothing or holds what cannot be honoured, or the extra ``grammar``
-            is not installed.
+        ConfigError: a syntax error, a schema that admits nothing or holds what cannot be honoured, a grammar that is too
+            large, or the extra ``grammar`` is not installed.
     """
 
     kind: GrammarKind
@@ -60,9 +81,8 @@ class Grammar:
         choice("kind", self.kind, get_args(GrammarKind))
         if not isinstance(self.text, str) or not is_unicode(self.text):
             raise ConfigError(f"the {_NAMES[self.kind]} is {shown(self.text)}: give Unicode text")
-        failed, messages = guidance().LLMatcher.validate_grammar_with_warnings(self.source())
-        if failed:
-            raise self.refused(messages[0])
+        if (reason := _checker().error(self.source())) is not None:
+            raise self.refused(reason)
 
     @staticmethod
     def json_schema(schema: Mapping[str, Any] | str) -> Grammar:
@@ -116,7 +136,8 @@ class Grammar:
 
     def refused(self, reason: str) -> ConfigError:
         """The error of a grammar that cannot be used."""
-        reason = " ".join(re.split(r"\n\s*\d+ \|", reason)[0].split())  # without the lines of the grammar
+        reason = re.split(r"\n\s*\d+ \||<non-verbose/>", reason)[0]  # without the lines of the grammar
+        reason = " ".join(reason.split())
         reason = reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
         return ConfigError(f"{self.name} cannot be used: {reason}. Change it, or leave it out")
 

@@ -239,6 +239,7 @@ def _piece(row: Row, index: int, this_round: Round) -> Piece:
         tokens=tokens,
         drafted=min(count, len(this_round.paths[index])),
         text=text,
+        held=row.output.held,
         finish_reason=row.output.finish_reason,
         round=this_round,
         round_row=index,

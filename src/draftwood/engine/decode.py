@@ -67,7 +67,7 @@ class Decoder:
         self.stats: list[Stats] = []
         self._threads = threads_alongside(target)
         self._in_use = in_use or InUse()
-        self._grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
+        self.grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
 
     @property
     def max_length(self) -> int | None:
@@ -82,7 +82,7 @@ class Decoder:
             verifier=self.verifier,
             tokenizer=self.tokenizer,
             eos=self.eos,
-            grammars=self._grammars,
+            grammars=self.grammars,
             threads=self._threads,
         )
 

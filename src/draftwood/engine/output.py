@@ -16,7 +16,11 @@ _HALF_CHARACTER = "\ufffd"
 
 @final
 class Detokenizer:
-    """Text of a growing list of tokens; incomplete characters are held back."""
+    """Text of a growing list of tokens; incomplete characters are held back.
+
+    Attributes:
+        held: what is held back, as it would end the text.
+    """
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
@@ -24,14 +28,16 @@ class Detokenizer:
         self._done = len(before)  # tokens [0, done) are in the text
         self._context = 0  # decoding starts here, for correct joins between tokens
         self._before = self._decode(self._ids)  # text of the tokens [context, done)
+        self.held = ""
 
     def push(self, ids: Sequence[int], *, last: bool = False) -> str:
         """The new text; with ``last`` nothing is held back."""
         self._ids.extend(ids)
         now = self._decode(self._ids[self._context :])
+        new, self.held = now[len(self._before) :], ""
         if now.endswith(_HALF_CHARACTER) and not last:
+            self.held = new
             return ""
-        new = now[len(self._before) :]
         first, self._done, self._before = self._done, len(self._ids), now
         if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, are no context
             self._context, self._before = first, self._decode(self._ids[first:])
@@ -101,6 +107,11 @@ class RowOutput:
     def remaining(self) -> int:
         """The most tokens that may still be added."""
         return self._room - (len(self._tokens) - self.prompt_length)
+
+    @property
+    def held(self) -> str:
+        """Text of the tokens that :meth:`take` has not returned: it may begin a stop string, or be a part of a character."""
+        return "" if self._words is None or self.finish_reason is not None else self._held + self._words.held
 
     def take(self, tokens: Sequence[int]) -> tuple[int, str]:
         """Add one round's tokens; returns how many of them are kept, and the text that is now certain."""

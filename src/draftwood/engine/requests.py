@@ -50,6 +50,7 @@ class Piece:
         text: text that is now certain; it may lag behind the tokens.
         finish_reason: set in the row's last piece.
         round, round_row: the round, and the row's index in it.
+        held: the text by which ``text`` lags behind; it is the end of a text whose row is dropped now.
         logprobs: one entry for each new token, if the request wants them.
     """
 
@@ -60,6 +61,7 @@ class Piece:
     finish_reason: FinishReason | None
     round: Round
     round_row: int
+    held: str
     logprobs: list[TokenLogprob] | None = None
 
 

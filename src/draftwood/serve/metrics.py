@@ -62,11 +62,12 @@ class Metrics:
         self.whole = histogram("e2e_request_latency", "Seconds from a request to its last token.")
         self.drafts = DraftMetrics(registry)
 
-    def watch(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
-        """Add the numbers of texts that are written and that wait."""
+    def watch(self, running: Callable[[], float], waiting: Callable[[], float], memory: Callable[[], float]) -> None:
+        """Add the numbers of texts that are written and that wait, and the part of the memory that is taken."""
         for name, text, value in (
             ("num_requests_running", "Texts that are written now.", running),
             ("num_requests_waiting", "Texts that wait.", waiting),
+            ("kv_cache_usage_perc", "Part of the memory for keys and values that is taken, 1 for all.", memory),
         ):
             Gauge(f"{_PREFIX}{name}", text, registry=self._registry).set_function(value)
 

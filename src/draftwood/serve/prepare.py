@@ -11,6 +11,7 @@ from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
 from draftwood.core.checks import shown
+from draftwood.core.constraint import Grammars
 from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.processors import ByPrompt
@@ -55,13 +56,15 @@ class Preparation:
     Args:
         pair: the models.
         method: the server's drafting method, without ``auto``.
+        grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
     """
 
-    def __init__(self, pair: Pair, method: Method, *, most: int, max_length: int | None = None) -> None:
+    def __init__(self, pair: Pair, method: Method, grammars: Grammars, *, most: int, max_length: int | None = None) -> None:
         self._pair = pair
         self._method = method
+        self._grammars = grammars
         self._most = most
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
         self.max_length = min(bounds) if bounds else None
@@ -183,6 +186,7 @@ class Preparation:
         if "temperature" not in given and self._pair.sampling.greedy:
             given["temperature"] = 1.0
         if (grammar := _grammar_of(body)) is not None:
+            self._grammars.compile(grammar)
             given["grammar"] = grammar
         if body.logit_bias:
             given["logit_bias"] = self._bias(body.logit_bias)

@@ -12,6 +12,7 @@ from typing import final
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece
+from draftwood.serve.admission import Admission
 from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, Written
 from draftwood.serve.metrics import Metrics
@@ -24,11 +25,12 @@ _LOG = logging.getLogger(__name__)
 @final
 @dataclass(kw_only=True)
 class _Text:
-    """A job, its recorder while one works, and when its last piece came; None before the first one."""
+    """A job, its recorder while one works, when its last piece came (None before the first one), and text held back."""
 
     job: Job
     recorder: Recorder | None
     last: float | None = None
+    held: str = ""
 
 
 @final
@@ -44,11 +46,22 @@ class Rows:
         most: the most texts that are written at a time.
         metrics: count what happens.
         ended: is called with every job that has ended, however it did.
+        admission: texts that do not fit in memory beside others wait here, the first come first; None for no limit.
     """
 
-    def __init__(self, decoder: Decoder, *, most: int, metrics: Metrics, ended: Callable[[Job], None]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        most: int,
+        metrics: Metrics,
+        ended: Callable[[Job], None],
+        admission: Admission | None = None,
+    ) -> None:
         self._decoder = decoder
         self._most = most
+        self._admission = admission or Admission(rows=most)
+        self._waiting: list[Job] = []  # for memory
         self._metrics = metrics
         self._ended = ended
         self._texts: dict[int, _Text] = {}  # by row, the first come first
@@ -58,7 +71,12 @@ class Rows:
 
     def __len__(self) -> int:
         """Number of texts, those that wait for a row included."""
-        return len(self._texts)
+        return len(self._texts) + len(self._waiting)
+
+    @property
+    def memory(self) -> float:
+        """The part of the memory for keys and values that is taken, from 0 to 1."""
+        return self._admission.share([text.job.request for text in list(self._texts.values())])
 
     @property
     def running(self) -> int:
@@ -67,6 +85,18 @@ class Rows:
 
     def add(self, job: Job) -> None:
         """Take a text; it joins before the next round, or waits for a row to end."""
+        self._waiting.append(job)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Let those that wait for memory in, as far as they fit."""
+        while self._waiting:
+            requests = [text.job.request for text in self._texts.values()]
+            if requests and self._admission.share([*requests, self._waiting[0].request]) > 1:
+                return
+            self._open_row(self._waiting.pop(0))
+
+    def _open_row(self, job: Job) -> None:
         try:
             row = self._present().add(job.request, job.sampling, method=job.method)
         except Exception as error:
@@ -78,6 +108,10 @@ class Rows:
 
     def drop(self, job: Job) -> None:
         """End a text without a further event. One that has ended is ignored."""
+        if job in self._waiting:
+            self._metrics.cancelled.inc()
+            self._waiting.remove(job)
+            self._ended(job)
         for row, text in self._texts.items():
             if text.job is job:
                 self._metrics.cancelled.inc()
@@ -87,14 +121,22 @@ class Rows:
 
     def cut(self) -> None:
         """End all texts as they are, with finish reason ``length``."""
+        self._let_all_in()
         for row in list(self._texts):
             self._present().drop(row)
-            self._tell(row, Written(tokens=(), text="", finish_reason="length"))
+            self._tell(row, Written(tokens=(), text=self._texts[row].held, finish_reason="length"))
 
     def fail(self, error: ApiError) -> None:
         """End all texts with an error."""
+        self._let_all_in()
         for row in list(self._texts):
             self._tell(row, error)
+
+    def _let_all_in(self) -> None:
+        """Before all texts end: none waits for memory, which costs nothing before the next round."""
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            self._open_row(job)
 
     def close(self) -> None:
         """Give the models back."""
@@ -119,6 +161,7 @@ class Rows:
             self._draft_errors = batch.draft_errors
         if not self._texts:
             self.close()
+        self._admit()
 
     def _present(self) -> Batch:
         if self._batch is None:
@@ -138,13 +181,15 @@ class Rows:
         metrics.generation_tokens.inc(count)
         if event.draft is not None:
             metrics.drafts.add(event.draft)
-        text.last = now
+        text.last, text.held = now, piece.held
         self._tell(row, event)
 
     def _tell(self, row: int, event: Event) -> None:
-        """Deliver an event; the last one ends the text."""
-        job, metrics = self._texts[row].job, self._metrics
+        """Deliver an event; the last one ends the text. Before an error comes what was held back of the text."""
+        job, metrics, held = self._texts[row].job, self._metrics, self._texts[row].held
         if isinstance(event, ApiError):
+            if held:
+                job.deliver(Written(tokens=(), text=held, finish_reason=None))
             metrics.failed.inc()
             self._end(row)
         elif event.finish_reason is not None:
@@ -168,8 +213,8 @@ class Rows:
         for row in present:
             self._tell(row, failed(error))
         waiting, self._texts = [text.job for text in self._texts.values()], {}
-        for job in waiting:
-            self.add(job)
+        self._waiting[:0] = waiting
+        self._admit()
 
 
 def _recorded(text: _Text, piece: Piece) -> Trace | None:

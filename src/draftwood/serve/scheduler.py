@@ -11,6 +11,7 @@ from threading import Lock, Thread
 from typing import Literal, TypeAlias, TypeVar, final
 
 from draftwood.engine.decode import Decoder
+from draftwood.serve.admission import Admission
 from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
 from draftwood.serve.jobs import Job
 from draftwood.serve.metrics import Metrics
@@ -30,10 +31,14 @@ class Scheduler:
         rows: the most texts that are written at a time.
         queue: the most texts that wait.
         metrics: count what happens.
+        admission: to memory; None for no limit.
     """
 
-    def __init__(self, decoder: Decoder, *, rows: int, queue: int, metrics: Metrics) -> None:
-        self._rows = Rows(decoder, most=rows, metrics=metrics, ended=self._ended)
+    def __init__(
+        self, decoder: Decoder, *, rows: int, queue: int, metrics: Metrics, admission: Admission | None = None
+    ) -> None:
+        self._admission = admission or Admission(rows=rows)
+        self._rows = Rows(decoder, most=rows, metrics=metrics, ended=self._ended, admission=self._admission)
         self._room = rows + queue
         self._taken = 0  # texts that were submitted and have not ended
         self._lock = Lock()
@@ -41,7 +46,9 @@ class Scheduler:
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
         self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
-        metrics.watch(lambda: self._rows.running, lambda: max(0, self._taken - self._rows.running))
+        metrics.watch(
+            lambda: self._rows.running, lambda: max(0, self._taken - self._rows.running), lambda: self._rows.memory
+        )
 
     @property
     def state(self) -> State:
@@ -61,8 +68,10 @@ class Scheduler:
         """Take all of these jobs, or none.
 
         Raises:
-            ApiError: too many for this server (400), a full queue (429), or a server that takes none (503).
+            ApiError: too many or too long for this server (400), a full queue (429), or a server that takes none (503).
         """
+        for job in jobs:
+            self._admission.check(job.request)
         self._take(len(jobs), partial(_each, self._rows.add, jobs))
 
     def _take(self, count: int, command: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.token_texts import TokenTexts
+from draftwood.serve.admission import Admission
 from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
@@ -64,8 +65,11 @@ class Service:
                 f"verifier {decoder.verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
                 "use --verifier auto"
             )
-        scheduler = Scheduler(decoder, rows=options.max_rows, queue=options.max_queue, metrics=metrics)
-        preparation = Preparation(pair, chosen, most=options.max_rows + options.max_queue, max_length=options.max_length)
+        rows, queue = options.max_rows, options.max_queue
+        admission = Admission.of(pair, rows, options.max_memory)
+        scheduler = Scheduler(decoder, rows=rows, queue=queue, metrics=metrics, admission=admission)
+        most = rows + queue
+        preparation = Preparation(pair, chosen, decoder.grammars, most=most, max_length=options.max_length)
         traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         return Service(
             name=name,

@@ -41,6 +41,9 @@ class ServeOptions:
     max_length: int | None = field(
         default=None, metadata={"help": "the most tokens of prompt and text together; default: the target's context"}
     )
+    max_memory: float | None = field(
+        default=None, metadata={"help": "GiB for keys and values of all texts; default: half of what is free at the start"}
+    )
     max_traces: int = field(default=16, metadata={"help": "the most traces that are kept; 0 keeps none, and has no page"})
     drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
 
@@ -53,6 +56,8 @@ class ServeOptions:
             raise ConfigError(f"port is {self.port}: give at most 65535")
         if number("drain", self.drain) < 0:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
+        if self.max_memory is not None and number("max_memory", self.max_memory) <= 0:
+            raise ConfigError(f"max_memory is {self.max_memory}: give more than 0 GiB, or leave it out")
         if self.name is not None and not self.name.strip():
             raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")
         if self.api_key_file is not None and self.no_key:

@@ -1,0 +1,95 @@
+"""The check of a large grammar in a process of its own, which can be ended: llguidance has no limit of time or of depth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from threading import Lock, Timer
+from typing import Any, Final, final
+
+_SHORT: Final = 2000  # characters of a grammar's source; shorter ones are checked at once, and can be neither slow nor deep
+_SECONDS: Final = 1.0
+_SCRIPT: Final = """
+import json, sys, threading
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+def check():
+    tokens = LLTokenizer("byte")
+    for line in sys.stdin:
+        source, given = json.loads(line)
+        limits = LLParserLimits(**given)
+        found = LLMatcher.validate_grammar_with_warnings(source, limits=limits)
+        if not found[0]:
+            LLMatcher(tokens, source, log_level=0, limits=limits).compute_bitmask()  # for its time only
+        print(json.dumps(found), flush=True)
+
+threading.stack_size(1 << 21)  # what compiles it later has four times as much
+print("ready", flush=True)
+thread = threading.Thread(target=check)
+thread.start()
+thread.join()
+"""
+
+
+@final
+class Checker:
+    """Checks grammars, one at a time, in a process that is started for the first large one.
+
+    Args:
+        library: llguidance.
+        limits: arguments of ``LLParserLimits``.
+        seconds: a check that takes longer is ended.
+    """
+
+    def __init__(self, library: Any, limits: dict[str, Any], *, seconds: float = _SECONDS) -> None:
+        self._library = library
+        self._limits = limits
+        self._seconds = seconds
+        self._lock = Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def error(self, source: str) -> str | None:
+        """Why a grammar cannot be used; None if it can."""
+        if len(source) <= _SHORT:
+            limits = self._library.LLParserLimits(**self._limits)
+            failed, messages = self._library.LLMatcher.validate_grammar_with_warnings(source, limits=limits)
+        else:
+            with self._lock:
+                failed, messages = self._ask(source)
+        return str(messages[0]) if failed else None
+
+    def _ask(self, source: str) -> tuple[bool, list[str]]:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = Timer(self._seconds, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps([source, self._limits]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        timer.cancel()
+        if answer:
+            failed, messages = json.loads(answer)
+            return failed, messages
+        self._process = None
+        process.kill()
+        process.communicate()
+        return True, [f"it is nested too deeply, or its check takes longer than {self._seconds:g} seconds"]
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+            )
+            assert self._process.stdout is not None
+            self._process.stdout.readline()
+        return self._process
