@@ -17,7 +17,7 @@ from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import pieces_of, shown
 from tests.browser import Browser, serious
-from tests.serve.conftest import Live, live_server, loaded, make_service, until
+from tests.serve.conftest import METHOD, Live, live_server, loaded, make_service, until
 
 KEY = {"Authorization": "Bearer secret"}
 PAGE = "document.querySelector('dw-live')"
@@ -155,6 +155,35 @@ def test_plain_decoding_races_and_the_traces_are_saved(opened: Browser, live: Li
     until(lambda: any(path.suffix == ".json" for path in tmp_path.iterdir()))
     [path] = tmp_path.iterdir()
     assert read_traces(path) == [fast, plain]
+    assert not opened.problems()
+
+
+def test_the_method_can_be_chosen_as_far_as_rows_have_their_own(opened: Browser, live: Live) -> None:
+    assert opened.js(f"return [...{PAGE}.method.options].map((o) => o.value)") == [METHOD.method, "ar"]
+    for name in ("ar", METHOD.method):
+        opened.js(f"{PAGE}.method.value = arguments[0]", name)
+        write(opened, "a dog", tokens=4)
+        opened.wait(ENDED)
+        trace = trace_of(opened, live)
+        assert trace.method == name
+        assert any(len(made.nodes) > 1 for made in trace.rounds) == (name != "ar")
+    assert not opened.problems()
+
+
+def test_a_german_sentence_is_shown_round_by_round(opened: Browser, live: Live) -> None:
+    opened.js(f"return {PAGE}.german").click()
+    page = "document.querySelector('dw-page')"
+    opened.wait(f"{page}?.germanFigure?.querySelector('.verified')")
+    [trace] = from_json(json.loads(get(live, "/v1/traces/german")))
+    assert trace.source_text in opened.js("return document.querySelector('[lang=de]').textContent")
+    for index, made in enumerate(trace.rounds):
+        opened.js(f"{page}.germanRound.value = {index}; {page}.germanRound.onchange()")
+        opened.wait(f"{page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec{index}-\"]')")
+        words = opened.js(f"return [...{page}.germanFigure.querySelectorAll('.verified')].map((v) => v.dataset.output)")
+        assert [word for word in words if word is not None] == [str(token) for token in made.tokens]
+    write(opened, "a dog", tokens=4)
+    opened.wait(ENDED)
+    assert opened.js(TEXT).startswith("a dog")
     assert not opened.problems()
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+import draftwood
 from draftwood import Method, Pair, Trace
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.trace.figures import draw_race, draw_round
+from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.files import from_json
 from draftwood.trace.page.pieces import round_data, unstyled
 from draftwood.trace.record import Recorder
@@ -201,3 +202,25 @@ def test_the_empty_page_needs_no_key_and_traces_do(folders: tuple[Path, Path]) -
         assert "tiny" not in response.text
         assert client.get("/v1/traces/none").status_code == 401
         assert client.get("/v1/traces/none", headers={"Authorization": "Bearer secret"}).status_code == 404
+
+
+def test_every_server_has_a_recorded_german_sentence(client: TestClient) -> None:
+    [trace] = from_json(client.get("/v1/traces/german").json())
+    assert trace.source_text.startswith("Kannst du")
+    translator = draftwood.load_translator(options={"backend": "torch"})
+    method = Method(method="block", verifier="tolerance", beta=trace.beta, tau=trace.tau)
+    again = translator.translate(trace.source_text, method=method, trace=True).trace
+    assert [made.tokens for made in again.rounds] == [made.tokens for made in trace.rounds]
+    events = client.get("/v1/traces/german", headers={"Accept": "text/event-stream"}).text
+    assert '"translation":true' in events.replace(" ", "")
+    assert events.count('"round"') == len(trace.rounds)
+    found = client.get("/v1/traces/german/rounds/0?width=800").json()
+    assert found["svg"] == unstyled(draw_specdec(trace, 0, width=760))
+
+
+def test_the_methods_of_a_server_are_those_that_a_request_may_choose(client: TestClient) -> None:
+    [model] = client.get("/v1/models").json()["data"]
+    assert model["methods"] == [METHOD.method, "ar"]
+    for name in model["methods"]:
+        assert client.post(COMPLETIONS, json=completion(speculative={"method": name})).status_code == 200
+    assert client.post(COMPLETIONS, json=completion(speculative={"method": "ngram"})).status_code == 400

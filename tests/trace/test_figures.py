@@ -196,12 +196,20 @@ def test_the_translation_shows_what_was_kept_and_what_took_the_place_of_the_rest
         svg = draw_specdec(trace, place)
         outputs = [group.get("data-output") for group in groups(svg, "verified")]
         shown = [token for token in outputs if token is not None]
-        assert shown == [str(made.nodes[node].token) for node in made.path] + [str(made.next_token)]
+        assert shown == [str(token) for token in made.tokens]
         words = [text.text for text in texts(svg)]
         assert words.count("[BLANK]") == 2 * max(0, len(made.nodes) - 1 - len(shown))
         assert words.count("✓") == len(made.path)
         struck = [text.text for text in texts(svg) if text.get("class") == "strike"]
         assert len(struck) == (len(made.path) < len(made.nodes) - 1)
+
+
+def test_a_text_that_ends_within_a_round_shows_no_token_after_its_end():
+    trace = CASES["tolerance"]
+    made = next(made for made in trace.rounds if len(made.tokens) > 1)
+    ended = replace(trace, rounds=[replace(made, tokens=made.tokens[:1])])
+    outputs = [group.get("data-output") for group in groups(draw_specdec(ended, 0), "verified")]
+    assert [token for token in outputs if token is not None] == [str(made.tokens[0])]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

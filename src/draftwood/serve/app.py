@@ -99,6 +99,7 @@ class Routes:
             "owned_by": "draftwood",
             "max_model_len": service.preparation.max_length,
             "chat_template": service.preparation.chats,
+            "methods": service.preparation.methods,
         }
 
 

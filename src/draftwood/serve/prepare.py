@@ -74,6 +74,11 @@ class Preparation:
         """Whether the model has a chat template."""
         return bool(getattr(self._pair.tokenizer, "chat_template", None))
 
+    @property
+    def methods(self) -> list[str]:
+        """What ``speculative.method`` may be: the server's own, and plain decoding."""
+        return list(dict.fromkeys([self._method.method, PLAIN]))
+
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
         try:

@@ -16,12 +16,13 @@ from draftwood.serve.page import page
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.streams import Json, event
 from draftwood.serve.traces import LiveTrace, Traces
-from draftwood.trace.figures import draw_race, draw_round
+from draftwood.trace.figures import draw_race, draw_round, draw_specdec
+from draftwood.trace.figures.write import is_translation
 from draftwood.trace.files import to_json
 from draftwood.trace.page.pieces import first_of, round_data, shown, title_of, unstyled
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
-from draftwood.trace.text import describe_round
+from draftwood.trace.text import describe_round, describe_specdec
 
 _WIDEST: Final = 100_000
 
@@ -52,9 +53,8 @@ class TraceRoutes:
         number, width = _whole("round", request.path_params["round"]), _width(request, LAYOUTS)
         if number >= len(trace.rounds):
             raise ApiError(404, f"the trace has {len(trace.rounds)} rounds and no round {number}", param="round")
-        return await _drawn(
-            lambda: {"svg": unstyled(draw_round(trace, number, width=width)), "text": describe_round(trace, number)}
-        )
+        draw, describe = (draw_specdec, describe_specdec) if is_translation(trace) else (draw_round, describe_round)
+        return await _drawn(lambda: {"svg": unstyled(draw(trace, number, width=width)), "text": describe(trace, number)})
 
     async def race(self, request: Request) -> Response:
         fast = self._traces.of(request.path_params["id"]).latest
@@ -103,7 +103,10 @@ async def _events(live: LiveTrace) -> AsyncIterator[bytes]:
 
 def _text(trace: Trace) -> dict[str, Any]:
     plain = trace.draft is None and trace.method == "ar"
-    return {"title": "plain decoding" if plain else title_of(trace), "plain": plain, "prompt": shown(trace.prompt_text)}
+    return {
+        "title": "plain decoding" if plain else title_of(trace), "plain": plain, "translation": is_translation(trace),
+        "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
+    }  # fmt: skip
 
 
 def _end(trace: Trace, *, whole: bool) -> dict[str, Any]:

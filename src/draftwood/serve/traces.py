@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import OrderedDict
 from dataclasses import replace
+from functools import cache
 from typing import Final, final
 
 from draftwood.core.settings import Method, Sampling
@@ -15,29 +17,33 @@ from draftwood.engine.requests import Request
 from draftwood.runners.protocols import Runner
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.prepare import Prepared
+from draftwood.trace.files import from_json
+from draftwood.trace.page.shell import asset
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
 
 MAX_ROUNDS: Final = 200
 """Rounds of a trace that are kept, the first ones."""
+GERMAN: Final = "german"
+"""The id of the recorded translation that every server has."""
 _UNFINISHED: Final = "The text was stopped, or it failed: what came after the last round was not recorded."
 
 
 @final
 class LiveTrace:
-    """A trace that grows.
+    """A trace that grows, or one that was recorded before.
 
     Attributes:
+        recorder: makes it; None for one that grows no more.
         latest: the trace so far; it is replaced, never changed.
         ended: whether it grows no more.
         whole: whether it ended with its text.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        [self.latest] = recorder.traces()
-        self.ended = self.whole = False
+    def __init__(self, latest: Trace, recorder: Recorder | None = None) -> None:
+        self.latest, self.recorder = latest, recorder
+        self.ended = self.whole = recorder is None
         self._news = asyncio.Event()
 
     def update(self, trace: Trace, *, last: bool) -> None:
@@ -66,6 +72,13 @@ class LiveTrace:
         while not self.ended:
             await self.grown(self.latest)
         return self.latest
+
+
+@cache
+def german() -> Trace:
+    """A German sentence that the bundled pair translates, recorded."""
+    [trace] = from_json(json.loads(asset("draftwood.serve.page", "german.json")))
+    return trace
 
 
 @final
@@ -104,7 +117,9 @@ class Traces:
         if len(prepared.requests) > 1:
             count = len(prepared.requests)
             raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
-        return LiveTrace(self._recorder(prepared.requests[0], prepared.sampling, prepared.method))
+        recorder = self._recorder(prepared.requests[0], prepared.sampling, prepared.method)
+        [trace] = recorder.traces()
+        return LiveTrace(trace, recorder)
 
     def _recorder(self, request: Request, sampling: Sampling, method: str | None) -> Recorder:
         plain = method == PLAIN
@@ -126,6 +141,8 @@ class Traces:
         Raises:
             ApiError: it has none, or it is forgotten.
         """
+        if name == GERMAN:
+            return LiveTrace(german())
         if (found := self._kept.get(name)) is None:
             raise ApiError(
                 404,

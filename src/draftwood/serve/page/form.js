@@ -23,21 +23,22 @@ class LivePage extends HTMLElement {
       oninput: () => { this.shownTemperature.value = this.temperature.value; } });
     this.length = number({ min: 1, step: 1, value: 64 });
     this.seed = number({ min: 0, step: 1, value: 1 });
-    this.drafts = make("input", { type: "checkbox", checked: true });
+    this.method = make("select");
     this.chat = make("input", { type: "checkbox" });
     this.chatField = make("label", { hidden: true }, this.chat, " as a chat");
     this.write = make("button", { type: "submit", className: "main", title: "Ctrl+Enter" }, "Write");
     this.stop = make("button", { type: "button", disabled: true, onclick: () => this.run.stop() }, "Stop");
     this.race = make("button", { type: "button", disabled: true, onclick: () => this.second() }, "Race plain decoding");
     this.save = make("button", { type: "button", disabled: true, onclick: () => this.download() }, "Save the trace");
+    this.german = make("button", { type: "button", onclick: () => this.example() }, "A German sentence");
     this.about = make("p", { className: "quiet" });
     this.note = make("p", { className: "note", role: "status" });
     this.form = make("form", { onsubmit: (event) => { event.preventDefault(); this.first(); } },
       field("Prompt", this.prompt),
       make("div", { className: "fields" },
         field("Temperature ", this.temperature, this.shownTemperature), field("Most tokens", this.length), field("Seed", this.seed),
-        make("label", {}, this.drafts, " speculative decoding"), this.chatField),
-      make("div", { className: "controls" }, this.write, this.stop, this.race, this.save));
+        field("Method", this.method), this.chatField),
+      make("div", { className: "controls" }, this.write, this.stop, this.race, this.save, this.german));
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
     });
@@ -50,6 +51,7 @@ class LivePage extends HTMLElement {
       const [model] = (await this.server.json("v1/models")).data;
       this.model = model.id;
       this.about.textContent = `The model ${model.id} writes. Its text appears as it is written, with the tree of every round.`;
+      this.method.replaceChildren(...model.methods.map((name) => make("option", { value: name }, name === "ar" ? "ar: without drafts" : name)));
       this.chatField.hidden = !model.chat_template;
       this.chat.checked = model.chat_template;
       this.keyForm.hidden = true;
@@ -91,7 +93,7 @@ class LivePage extends HTMLElement {
   async first() {
     const [path, body] = this.body();
     this.run?.stop();
-    const run = new Run(this.server, path, this.drafts.checked ? body : { ...body, speculative: false });
+    const run = new Run(this.server, path, { ...body, speculative: { method: this.method.value } });
     this.source = new LiveSource(this.server, [run]);
     await this.read(run, () => this.show(run));
     if (run === this.run && run.facts) this.race.disabled = run.facts.plain || run.stopped || !run.rounds.length;
@@ -110,6 +112,17 @@ class LivePage extends HTMLElement {
     this.source = new LiveSource(this.server, [drafted, run]);
     this.replacePage();
     this.say("Both runs are below, on one clock: Play starts them.");
+  }
+
+  /** A recorded translation, which every server has. */
+  async example() {
+    this.run?.stop();
+    const run = new Run(this.server, "", {}, "german");
+    this.source = new LiveSource(this.server, [run]);
+    await this.read(run, () => {});
+    if (run !== this.run || !run.facts?.end) return;
+    this.replacePage();
+    this.say("Recorded: the bundled pair translates a German sentence, a block of drafted words at a time.");
   }
 
   async read(run, listener) {

@@ -39,10 +39,10 @@ class Server {
   }
 }
 
-/** One text that the server writes, with its rounds as they come. */
+/** One text that the server writes, with its rounds as they come; with an id, one that is there already. */
 class Run {
-  constructor(server, path, body) {
-    Object.assign(this, { server, path, body, id: null, rounds: [], facts: null, stopped: false });
+  constructor(server, path, body, id = null) {
+    Object.assign(this, { server, path, body, id, rounds: [], facts: null, stopped: false });
     this.control = new AbortController();
   }
 
@@ -54,6 +54,7 @@ class Run {
 
   /** Reads the text to its end; calls the listener when there is more to show. */
   async read(listener) {
+    if (this.id) return this.follow(listener);
     try {
       const answer = await this.server.ask(this.path, { body: { ...this.body, stream: true, trace: true }, signal: this.control.signal });
       const chunks = events(answer);
@@ -78,7 +79,7 @@ class Run {
   /** The trace tells how the text ended, also after a stop. */
   async follow(listener) {
     for await (const { text, round, end } of events(await this.server.ask(`v1/traces/${this.id}`, { accept: "text/event-stream" }))) {
-      if (text) this.facts = { ...text, translation: false, source: "", text: "", first: null };
+      if (text) this.facts = { ...text, text: "", first: null };
       if (round) this.rounds.push(round);
       if (end) Object.assign(this.facts, { first: end.first, end, text: this.rounds.flatMap((made) => made.pieces.map((piece) => piece[0])).join("") });
       listener();

@@ -55,7 +55,7 @@ def positions_of(made: TracedRound) -> list[Position]:
         given = made.nodes[parent].target if place <= count else None
         kept = choice.kept if choice is not None else []
         best = _candidates(given, kept)
-        output = made.nodes[made.path[place]].token if place < count else made.next_token if place == count else None
+        output = made.tokens[place] if place < len(made.tokens) else None  # fewer than were kept where the text ends
         out.append(Position(node, place < count, place <= count, best, frozenset(kept), output))
     return out
 

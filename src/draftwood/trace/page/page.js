@@ -107,7 +107,7 @@ class TracePage extends HTMLElement {
     const text = this.texts[this.translation];
     this.germanFigure = make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "figure of the translation" });
     this.germanRound = make("select", { onchange: () => this.showGerman(), "aria-label": "round of the translation" },
-      ...text.rounds.map((round, i) => make("option", { value: i }, `round ${round.number + 1}: ${round.pieces.map((p) => p[0]).join("")}`)));
+      ...this.source.rounds(this.translation).map((round, i) => make("option", { value: i }, `round ${round.number + 1}: ${round.pieces.map((p) => p[0]).join("")}`)));
     this.append(make("section", {}, make("h2", {}, "A German sentence"),
       make("p", { lang: "de" }, text.source), make("p", {}, text.text),
       make("div", { className: "controls" }, this.germanRound), this.germanFigure));
