@@ -46,7 +46,7 @@ class Rows:
         most: the most texts that are written at a time.
         metrics: count what happens.
         ended: is called with every job that has ended, however it did.
-        admission: texts that do not fit in memory beside others wait here, the first come first; None for no limit.
+        admission: texts that do not fit in memory with the others wait here, the first come first; None for no limit.
     """
 
     def __init__(
