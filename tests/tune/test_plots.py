@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from matplotlib.text import Text
@@ -160,6 +161,15 @@ def test_in_chromium_a_report_can_be_read_at_every_width(browser, tmp_path, widt
 def test_a_report_without_traces_and_costs_is_written(tmp_path):
     write_report(tmp_path / "report.svg", Measured(title="speeds", speeds=MEASURED.speeds, note="tokens per second"))
     assert (tmp_path / "report.svg").read_text(encoding="utf-8").count('class="chart"') == 1
+
+
+def test_a_method_whose_texts_accept_nothing_has_no_bars(tmp_path, recwarn):
+    nothing = [replace(Maker(4).trace(3), rounds=[replace(made, path=[]) for made in Maker(4).trace(3).rounds])]
+    found = charts(replace(MEASURED, traces={0.0: TRACES[0.0], 1.0: nothing}), 360)
+    assert len(found) == 4
+    assert all(any("temperature 0" in text for text in words(svg)) for svg in found[:3])
+    assert not any("temperature 1" in text for svg in found[1:3] for text in words(svg))
+    assert not recwarn
 
 
 def test_other_names_and_missing_folders_are_refused(tmp_path):

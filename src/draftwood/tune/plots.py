@@ -116,11 +116,10 @@ def charts(measured: Measured, width: int) -> list[str]:
     for key in ("depth", "rank"):
         panels = {
             f"temperature {temperature:g}: {traces[0].method}": [
-                Bar(label=f"{key} {value}", value=mean, shown=f"{mean:.2f}")
-                for value, mean in accepted_by(traces, key).items()
+                Bar(label=f"{key} {value}", value=mean, shown=f"{mean:.2f}") for value, mean in accepted.items()
             ]
             for temperature, traces in measured.traces.items()
-            if traces
+            if traces and (accepted := accepted_by(traces, key))
         }
         if panels:
             note = f"accepted tokens per round, by {_KEYS[key]}"
