@@ -1,1 +1,1 @@
-"""Starting: seconds from nothing to the first token, and memory, each in a process of its own."""
+"""What traces cost, off and on, in processor time."""

@@ -1,4 +1,4 @@
-"""Training computes in the format that is faster on the processor at hand."""
+"""Training computes in the format that is faster on the present processor."""
 
 from __future__ import annotations
 

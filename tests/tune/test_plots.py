@@ -169,7 +169,7 @@ def test_a_method_whose_texts_accept_nothing_has_no_bars(tmp_path, recwarn):
     assert len(found) == 4
     assert all(any("temperature 0" in text for text in words(svg)) for svg in found[:3])
     assert not any("temperature 1" in text for svg in found[1:3] for text in words(svg))
-    assert not recwarn
+    assert not [warning for warning in recwarn if "layout" in str(warning.message)]
 
 
 def test_other_names_and_missing_folders_are_refused(tmp_path):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """No garbage collection meanwhile: imports leave little garbage, and looking for it takes a seventh of their time."""
+    """Import without garbage collection: there is little garbage, and looking for it takes time."""
     collects = gc.isenabled()
     gc.disable()
     try:
