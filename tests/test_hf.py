@@ -429,6 +429,7 @@ def test_inputs_that_cannot_be_honoured_are_refused():
         ({"attention_mask": hole}, "hides tokens inside a row"),
         ({"attention_mask": torch.ones(8, 12)}, r"attention_mask has shape \(8, 12\)"),
         ({"past_key_values": filled}, "past_key_values was given"),
+        ({"cache": filled}, "cache was given"),
         ({"past_key_values": own}, "past_key_values was given"),
         ({"position_ids": torch.arange(9).expand(8, -1)}, "position_ids do not count"),
         ({"token_type_ids": mask, "pixel_values": mask}, "pixel_values, token_type_ids cannot be handed"),

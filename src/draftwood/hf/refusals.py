@@ -49,9 +49,10 @@ def padding_of(input_ids: Int[Tensor, "row length"], mask: Tensor | None) -> lis
 def refuse_inputs(model_kwargs: Mapping[str, Any], width: int, padding: Sequence[int]) -> None:
     """Refuse inputs that would not reach the model."""
     given = {name: value for name, value in model_kwargs.items() if value is not None and name not in _HARMLESS}
-    cache = given.pop("past_key_values", None)
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
-        raise ConfigError("past_key_values was given, but a tree needs a memory of its own: leave it out")
+    for name in ("cache", "past_key_values"):  # the latter before transformers 5.24
+        cache = given.pop(name, None)
+        if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
+            raise ConfigError(f"{name} was given, but a tree needs a memory of its own: leave it out")
     positions = given.pop("position_ids", None)
     if positions is not None:
         wanted = torch.arange(width).to(positions) - torch.tensor(padding).to(positions)[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, final
 
 import torch
@@ -14,6 +15,11 @@ from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.rows import remaining_rows
 
 _SMALLEST = 256
+
+
+def cache_argument(model: Any, cache: Any) -> dict[str, Any]:
+    """Keys and values as the argument of a model's forward: ``cache``, or ``past_key_values`` before transformers 5.24."""
+    return {"cache" if "cache" in signature(model.forward).parameters else "past_key_values": cache}
 
 
 @final

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.scores import Scores
-from draftwood.runners.cache import TreeCache
+from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.prefill import Forward, Prefill
@@ -120,8 +120,8 @@ class TorchRunner:
                 input_ids=self._limits.clamp(batch.tokens),
                 position_ids=batch.positions,
                 attention_mask=mask_argument(batch.mask, batch.sliding),
-                past_key_values=cache,
                 use_cache=True,
+                **cache_argument(self.model, cache),
                 **only,
                 **states,
             )

@@ -26,6 +26,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
 from draftwood.loading.names import locate
+from draftwood.runners.cache import cache_argument
 from draftwood.runners.context import context
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
@@ -166,8 +167,8 @@ class Writer:
             input_ids=torch.tensor(tokens)[:, None],
             position_ids=at[:, None],
             attention_mask=mask_argument(*(mask[:, None, None] for mask in masks)),
-            past_key_values=self._cache,
             use_cache=True,
+            **cache_argument(self._model, self._cache),
         )
         scores: Tensor = out.logits[:, -1].float()
         return scores

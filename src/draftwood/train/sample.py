@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replacing
+from draftwood.runners.cache import cache_argument
 
 _GROUP = 256  # tokens
 
@@ -24,10 +26,9 @@ def sample(target: Any, prompts: Tensor, length: int, generator: torch.Generator
 
     An end-of-text token does not end a row: the next document follows it, as in packed training text.
     """
-    rows, cache, fresh = prompts, None, prompts
+    rows, cache, fresh = prompts, DynamicCache(config=target.config), prompts
     while rows.shape[1] < length:
-        result = target(input_ids=fresh, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache = result.past_key_values
+        result = target(input_ids=fresh, use_cache=True, logits_to_keep=1, **cache_argument(target, cache))
         fresh = torch.multinomial(result.logits[:, -1].float().softmax(-1), 1, generator=generator)
         rows = torch.cat([rows, fresh], dim=1)
     return rows

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.settings import Weights
+from draftwood.runners.cache import cache_argument
 from draftwood.runners.context import layer_count
 from draftwood.runners.openvino.graph import (
     GraphMemory,
@@ -76,8 +77,8 @@ class _Burst(nn.Module):
                 input_ids=tokens.clamp(max=self._known - 1),
                 position_ids=positions if self._last is None else positions.clamp(max=self._last),
                 attention_mask=mask,
-                past_key_values=memory,
                 use_cache=True,
+                **cache_argument(self.model, memory),
                 **self._only,
             ).logits[:, -1]
             noisy = found * scale + noise[index]

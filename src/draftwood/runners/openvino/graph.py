@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.runners.cache import TreeCache
+from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import layer_count
 from draftwood.runners.windows import mask_argument, sliding_window
 
@@ -189,8 +189,8 @@ class _Traceable(nn.Module):
             input_ids=tokens,
             position_ids=positions,
             attention_mask=mask_argument(mask, sliding),
-            past_key_values=memory,
             use_cache=True,
+            **cache_argument(self.model, memory),
             **only,
             **states,
         )
@@ -251,8 +251,8 @@ def memory_sizes(model: Any, layers: int) -> list[tuple[int, int]]:
             input_ids=pair,
             position_ids=pair,
             attention_mask=torch.zeros(1, 1, 2, 2),
-            past_key_values=memory,
             use_cache=True,
+            **cache_argument(model, memory),
         )
     if memory.keys is None or memory.values is None:
         raise ValueError("it keeps no keys and values")

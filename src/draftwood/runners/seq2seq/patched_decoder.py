@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
-from draftwood.runners.cache import TreeCache
+from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
@@ -111,8 +111,8 @@ class PatchedDecoder:
             attention_mask=None if self._bias is None else self._bias.expand(-1, -1, batch.tokens.shape[1], -1),
             decoder_input_ids=batch.tokens,
             decoder_attention_mask=batch.mask,
-            past_key_values=self._memory,
             use_cache=True,
+            **cache_argument(self._model, self._memory),
         )
         return ForwardOutput(out.logits, self._head.states if hidden else None)
 
