@@ -45,6 +45,7 @@ class MadeUpDraft(ReadsAtOnce):
 
     max_length: int | None = None
     reads_source = False
+    pads = True
     forward_seconds = 0.0
 
     def __init__(self, vocab: int, seed: int) -> None:

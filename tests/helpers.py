@@ -171,6 +171,7 @@ class Bursts(ReadsAtOnce):
     """A :class:`draftwood.runners.protocols.BurstRunner` that makes a call of another runner for every token."""
 
     reads_source = False
+    pads = True
     burst = 3
 
     def __init__(self, runner: Runner) -> None:

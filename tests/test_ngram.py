@@ -55,6 +55,7 @@ class Copying(ReadsAtOnce):
     """A target that reads a source, and writes it down."""
 
     reads_source = True
+    pads = True
 
     def __init__(self):
         self.inner = TableRunner(torch.zeros(VOCAB))

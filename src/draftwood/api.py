@@ -45,6 +45,7 @@ from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.loading.published import load_published
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.hidden.model import HiddenBlockConfig
+from draftwood.runners.openvino.store import loading
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_exact
 from draftwood.trace.settings import TraceLike, trace_settings
@@ -81,15 +82,14 @@ def load(
         set_threads(options.threads)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    tokenizer = load_tokenizer(target, options)
-    if is_encoder_decoder(target, options):
-        raise ModelError(f"{str(target)!r} is an encoder-decoder model: use draftwood translate, or load_translator")
-    model = load_model(target, options, device, dtype)
-    draft_model = None
-    if draft is not None:
-        draft_model = _load_draft(draft, target, model, tokenizer, options)
-    place = openvino_place(options.device)
-    runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
+    with loading(f"{target} {draft} {options}"):
+        tokenizer = load_tokenizer(target, options)
+        if is_encoder_decoder(target, options):
+            raise ModelError(f"{str(target)!r} is an encoder-decoder model: use draftwood translate, or load_translator")
+        model = load_model(target, options, device, dtype)
+        draft_model = None if draft is None else _load_draft(draft, target, model, tokenizer, options)
+        place = openvino_place(options.device)
+        runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     pair = Pair(
         model,

@@ -34,6 +34,7 @@ from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
+from draftwood.runners.openvino.store import loading
 from draftwood.runners.seq2seq.layer_skip import with_layers
 
 _OWN = "target:"  # prefix of a draft that consists of layers of the target
@@ -71,17 +72,18 @@ def load_translator(
         set_threads(options.threads)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    tokenizer = load_tokenizer(target, options)
-    if not is_encoder_decoder(target, options):
-        raise ModelError(f"{str(target)!r} is no encoder-decoder model: use draftwood generate, or load")
-    model = load_model(target, options, device, dtype, _seq2seq())
-    draft_model = None
-    if draft is not None and own:
-        draft_model = with_layers(model, _layers(str(draft)))
-    elif draft is not None:
-        draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
-        check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-    runners = make_translation_runners(model, draft_model, backend=options.backend)
+    with loading(f"{target} {draft} {options}"):
+        tokenizer = load_tokenizer(target, options)
+        if not is_encoder_decoder(target, options):
+            raise ModelError(f"{str(target)!r} is no encoder-decoder model: use draftwood generate, or load")
+        model = load_model(target, options, device, dtype, _seq2seq())
+        draft_model = None
+        if draft is not None and own:
+            draft_model = with_layers(model, _layers(str(draft)))
+        elif draft is not None:
+            draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
+            check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
+        runners = make_translation_runners(model, draft_model, backend=options.backend)
     profile_key = profile_key_of(target, None if own else draft, dtype, device, runners.target.engine)
     memory = None if own else memory_of(options.profile, profile_key)  # the key does not name the target's own layers
     return Translator(model, draft_model, tokenizer, profile_key=profile_key, memory=memory, runners=runners)

@@ -206,6 +206,22 @@ def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
     assert shapes[1:] == [(1, 7), (4, 1)]
 
 
+def test_a_target_that_pads_no_rows_reads_prompts_of_any_length_with_the_round(plain, monkeypatch):
+    monkeypatch.setattr(plain.target.runner, "pads", False)
+    with forwards(plain.target.runner) as shapes, plain.batch(chunk=30) as batch:
+        for length, step in ((9, 7), (27, 3)):
+            batch.add(request(prompt_of(length, step)), Sampling())
+        batch.step()
+        assert shapes == [(2, 27)]
+        shapes.clear()
+        for step in (4, 5):  # 27 tokens and the root each; the chunk ends in the second
+            batch.add(request(prompt_of(28, step)), Sampling())
+        batch.step()
+        assert shapes == [(1, 3), (3, 28)]
+        batch.step()
+    assert shapes[2:] == [(1, 24), (4, 1)]
+
+
 def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
     given = request(prompt_of(20), 5)
     whole = plain.generate([given], Sampling())[0].token_ids

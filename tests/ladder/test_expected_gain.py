@@ -192,6 +192,7 @@ class Counted:
         self.inner, self.forwards = inner, 0
         self.vocab_size, self.max_length, self.device, self.forward_seconds = inner.vocab_size, None, inner.device, 0.0
         self.clear, self.add, self.commit, self.drop = inner.clear, inner.add, inner.commit, inner.drop
+        self.pads = True
         self.reads_source = False
 
     def extend(self, tokens, depths, ancestors):

@@ -270,6 +270,7 @@ class Misplaced(ReadsAtOnce):
     """A target runner that keeps the wrong nodes of an accepted path, as a cache without compaction would."""
 
     reads_source = False
+    pads = True
 
     def __init__(self, inner):
         self.inner = inner

@@ -214,7 +214,7 @@ def test_prompt_lookup_finds_what_the_source_holds():
     """A target that copies its source, as translation copies names and numbers."""
 
     class Copies(ReadsAtOnce):
-        reads_source, max_length, forward_seconds = True, None, 0.0
+        reads_source, pads, max_length, forward_seconds = True, True, None, 0.0
         vocab_size, device = VOCAB, torch.device("cpu")
 
         def clear(self, *, keep=False):

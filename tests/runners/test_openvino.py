@@ -410,7 +410,8 @@ def test_another_device_is_asked_for_by_its_name_and_without_the_settings_of_cpu
             settings_seen.append((device, settings.get("INFERENCE_PRECISION_HINT"), "INFERENCE_NUM_THREADS" in settings))
             return core().compile_model(graph, "CPU", settings)
 
-    monkeypatch.setattr("draftwood.runners.openvino.network.core", Core)
+    for module in ("network", "ahead"):  # the former asks for devices, the latter compiles
+        monkeypatch.setattr(f"draftwood.runners.openvino.{module}.core", Core)
     runner = OpenVinoRunner(small("gpt2"), place="GPU")
     assert runner.engine == "openvino GPU"
     assert settings_seen == [("GPU", "f32", False)]
@@ -461,7 +462,7 @@ def test_control_a_graph_that_ignores_what_a_tree_needs(ignored):
 
 def test_control_a_graph_of_another_model_is_seen(monkeypatch):
     other = graph_of(small("gpt2", seed=1))
-    monkeypatch.setattr("draftwood.runners.openvino.runner.stored_graph", lambda *_: other)
+    monkeypatch.setattr("draftwood.runners.openvino.runner.stored_graph", lambda *_, **__: other)
     with pytest.raises(ModelError, match="scores a text differently"):
         OpenVinoRunner(small("gpt2"))
 

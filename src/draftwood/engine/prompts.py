@@ -26,9 +26,9 @@ PADDING: Final = 16
 class Prompts:
     """Gives both models the prompts of new rows, first come, first served.
 
-    A prompt is read in the next round if that costs little padding, and otherwise in forwards of its own. With rows that
-    write, a step reads at most a chunk, padding included. A prompt that is longer is read in parts and joins when it is
-    read. What a prompt has in common with another row is copied.
+    A prompt is read in the next round if that costs little padding, and otherwise in forwards of its own. A target that pads
+    no rows reads it with the round at any length. With rows that write, a step reads at most a chunk, padding included. A
+    prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another row is copied.
 
     Args:
         parts: the models.
@@ -43,7 +43,9 @@ class Prompts:
         self._current: Row | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
         self._left: int | None = None  # tokens of this step; None for no limit
-        self._padding = PADDING if parts.target.runner.device.type == "cpu" else None  # of a round; None for no limit
+        target = parts.target.runner
+        self._pads = target.pads
+        self._padding = PADDING if target.pads and target.device.type == "cpu" else None  # of a round; None for no limit
 
     def join(self, coming: Sequence[Row], rows: Sequence[Row], clock: Clock) -> list[Row]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
@@ -54,8 +56,7 @@ class Prompts:
         self._left = self._chunk if rows else None
         now, whole, width = list(rows), list[Row](), 0
         for i, row in enumerate(coming):
-            wider = max(width, len(row.read))
-            padded = wider * (len(now) + 1) - width * len(now)
+            wider, padded = self._widened(width, len(row.read), len(now))
             if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
                 self._spend(padded)
                 width = wider
@@ -70,6 +71,13 @@ class Prompts:
             now.append(row)
         self._add(whole, clock)
         return now[len(rows) :]
+
+    def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
+        """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""
+        if not self._pads:
+            return 0, length
+        wider = max(width, length)
+        return wider, wider * (rows + 1) - width * rows
 
     def _joins_unread(self, row: Row, others: Sequence[Row], padded: int) -> bool:
         """Whether the next round reads a prompt: it shares nothing, and adds few tokens to that round, padding included."""

@@ -42,12 +42,17 @@ class ForwardBatch(NamedTuple):
     tokens: Int[Tensor, "row new"]
     positions: Int[Tensor, "row new"]
     mask: Float[Tensor, "row 1 new slot"] | None
-    """Additive, over all slots in use or only those of this round; None if every new token sees all of them."""
+    """Additive, over all slots in use or only those of this round; None if every new token sees all of them. For a slot
+    table that masks nodes: of nodes over nodes, None if there is at most one."""
     sliding: Float[Tensor, "row 1 new slot"] | None
     """The mask of layers with sliding attention, if others have full attention."""
     start: int
     keep: int
     """Number of last tokens to score."""
+    nodes: int = 0
+    """Number of last tokens that are nodes."""
+    padding: tuple[int, ...] = ()
+    """Per row, the number of first tokens that are padding; empty if no row has any."""
 
 
 class ForwardOutput(NamedTuple):

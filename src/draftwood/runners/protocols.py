@@ -33,11 +33,13 @@ class Runner(Protocol):
         vocab_size: number of scores per node.
         max_length: the longest text in tokens, None if unlimited.
         reads_source: the model has an encoder, and every row has a source.
+        pads: a forward pads its rows to one length, so a short row costs as much as a long one.
         device: device of input tokens and of scores.
         forward_seconds: wall time of all forwards of this runner.
     """
 
     reads_source: bool
+    pads: bool
     forward_seconds: float
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -30,8 +30,10 @@ class SlotTable:
         device: device of tokens, positions and masks.
         longest: number of positions; later nodes get the last position, and their scores are never used.
         bare: omit masks that hide nothing.
-        recent: make masks over this round's slots only, for a cache that masks the others itself.
-        window: the model's sliding attention; not with ``bare`` or ``recent``.
+        masked: the slots that masks are over: ``all`` in use; those of this ``round``, for a cache that masks the others
+            itself; or its ``nodes``, for a cache in which tokens see all of their row's text before them, and only nodes
+            have masks.
+        window: the model's sliding attention; only with masks over all slots, and not with ``bare``.
     """
 
     def __init__(
@@ -42,14 +44,14 @@ class SlotTable:
         longest: int | None,
         *,
         bare: bool = False,
-        recent: bool = False,
+        masked: Literal["all", "round", "nodes"] = "all",
         window: Window | None = None,
     ) -> None:
         self.cache = cache
         self.device = device
         self.longest = longest
         self._bare = bare
-        self._recent = recent
+        self._masked = masked
         self._window = window
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
@@ -146,7 +148,7 @@ class SlotTable:
     def pending_batch(self, count: int) -> ForwardBatch:
         """A forward of the next ``count`` columns of pending tokens."""
         columns = slice(self._round.loaded, self._round.loaded + count)
-        mask = self._mask(count, None)
+        mask = None if self._masked == "nodes" else self._mask(count, None)
         return self._batch(*self._pending_columns(columns), mask, count, 0)
 
     def _node_batch(
@@ -165,17 +167,23 @@ class SlotTable:
             positions = torch.cat([positions_before, positions], dim=1)
         if self.longest is not None and max(now.ends) + now.nodes + n > self.longest:
             positions = positions.clamp(max=self.longest - 1)
-        nothing_hidden = self._bare and now.even and not left and now.nodes + n == 1
+        nothing_hidden = self._bare and now.nodes + n == 1 and (self._masked == "nodes" or (now.even and not left))
         mask = None if nothing_hidden else self._mask(left, ancestors)
         return self._batch(tokens, positions, mask, left, n)
 
     def _batch(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, pending: int, nodes: int) -> ForwardBatch:
         """A forward of these numbers of pending columns and nodes."""
+        padding = self._padding(pending)
         start, slid = self._round.add(positions, pending, nodes), None
         if self._window is not None and mask is not None:
             slid = self._slid(mask, positions, self._window.size)
             mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
-        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes))
+        return ForwardBatch(tokens, positions, mask, slid, start, max(1, nodes), nodes, padding)
+
+    def _padding(self, pending: int) -> tuple[int, ...]:
+        """How many of the next ``pending`` columns are padding, row by row; empty if none are."""
+        missing = [self._round.pad - self._round.loaded - len(waiting) for waiting in self._pending]
+        return tuple(max(0, min(pending, columns)) for columns in missing) if pending and max(missing) > 0 else ()
 
     def _slid(self, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
         """The mask, which also hides slots whose text positions are ``size`` or more before a new token's."""
@@ -233,7 +241,9 @@ class SlotTable:
 
     def _mask(self, pending: int, ancestors: Bool[Tensor, "row node seen"] | None) -> Float[Tensor, "row 1 new slot"]:
         """Additive mask of ``pending`` pending tokens, then of the new nodes, over all slots in use."""
-        base = 0 if self._recent else self._round.base
+        if self._masked == "nodes" and ancestors is not None:
+            return torch.where(ancestors, self._seen_bias, self._hidden_bias).unsqueeze(1)
+        base = 0 if self._masked == "round" else self._round.base
         old = base + self._round.loaded
         if ancestors is not None and not pending and self._round.even:
             among = torch.where(ancestors, self._seen_bias, self._hidden_bias)

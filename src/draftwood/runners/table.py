@@ -24,6 +24,7 @@ class TableRunner(ReadsAtOnce):
     """
 
     reads_source = False
+    pads = True
 
     def __init__(self, table: Float[Tensor, "*context vocab"]) -> None:
         self.table = table
@@ -87,6 +88,7 @@ class BlockTableRunner(ReadsAtOnce):
     """
 
     reads_source = False
+    pads = True
 
     def __init__(self, table: Float[Tensor, "token depth vocab"]) -> None:
         self.table = table

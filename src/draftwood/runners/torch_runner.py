@@ -41,6 +41,7 @@ class TorchRunner:
     """
 
     reads_source = False
+    pads = True
     engine = "torch"
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:

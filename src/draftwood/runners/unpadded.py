@@ -26,6 +26,7 @@ class Unpadded(ReadsAtOnce):
     """The result of :func:`unpadded`. Its inner runner can be replaced by another one of the same kind."""
 
     reads_source = False
+    pads = True
 
     def __init__(self, runner: Runner, padding: Sequence[int]) -> None:
         self.hold(runner, padding)

@@ -36,6 +36,7 @@ class CausalBlockRunner:
     """
 
     reads_source = False
+    pads = True
 
     def __init__(self, runner: ModelRunner, mask_token: int, block: int) -> None:
         known = int(runner.model.get_input_embeddings().weight.shape[0])

@@ -42,6 +42,7 @@ class HeadsRunner(ReadsAtOnce):
             )
         self.heads = heads
         self.max_length: int | None = None
+        self.pads = True
         self.reads_source = bool(target.config.is_encoder_decoder)
         self.device = target.device
         self.forward_seconds = 0.0

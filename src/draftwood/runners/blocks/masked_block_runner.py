@@ -41,6 +41,7 @@ class MaskedBlockRunner(ReadsAtOnce):
     """
 
     reads_source = True
+    pads = True
 
     def __init__(self, model: MaskedBlockDrafter, *, engine: Backend = "torch", block: int | None = None) -> None:
         config = model.config

@@ -37,6 +37,7 @@ class Eagle3Runner:
     """
 
     reads_source = False
+    pads = True
     engine = "torch"
     max_length: int | None = None
 

@@ -47,6 +47,7 @@ class HiddenBlockRunner:
     """
 
     reads_source = False
+    pads = True
 
     def __init__(self, drafter: BlockDrafter, target: Any, *, engine: Backend = "torch") -> None:
         config = drafter.config

@@ -45,6 +45,7 @@ class OpenVinoBurstRunner:
     """
 
     reads_source = False
+    pads = True
 
     def __init__(self, runner: OpenVinoRunner, network: BurstNetwork) -> None:
         self.runner = runner

@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import layer_count
+from draftwood.runners.openvino.kv_precision import bfloat16_memory
 from draftwood.runners.windows import mask_argument, sliding_window
 
 
@@ -67,7 +68,7 @@ def shared(values: Tensor) -> Any:
 
 
 def graph_of(model: Any, hidden_layers: Sequence[int] = ()) -> Any:
-    """The model as an ``openvino.Model`` in float32.
+    """The model as an ``openvino.Model`` in float32; the keys and values of a model in bfloat16 are in bfloat16.
 
     Args:
         hidden_layers: layers whose hidden states are an output, concatenated; as for :class:`TorchRunner`.
@@ -76,14 +77,19 @@ def graph_of(model: Any, hidden_layers: Sequence[int] = ()) -> Any:
         ConfigError: OpenVINO is not installed.
         ModelError: the model cannot be traced; the message has the reason.
     """
-    kind = model.config.model_type
+    check_convertible(model)
+    with converting(model):
+        graph, layers = traced_model(model, hidden_layers), layer_count(model.config)
+        return stateful(bfloat16_memory(graph, *memory_names(layers)) if model.dtype == torch.bfloat16 else graph, layers)
+
+
+def check_convertible(model: Any) -> None:
+    """Raise a ModelError if no fixed graph can be the model."""
     if experts := _experts(model.config):
         raise ModelError(
-            f"model type {kind!r} cannot be converted for OpenVINO: it has experts ({experts}), and a fixed "
-            "graph cannot choose them by the text. Use --backend torch"
+            f"model type {model.config.model_type!r} cannot be converted for OpenVINO: it has experts ({experts}), and a "
+            "fixed graph cannot choose them by the text. Use --backend torch"
         )
-    with converting(model):
-        return stateful(_traced(model, hidden_layers), layer_count(model.config))
 
 
 def float32_copy(model: Any) -> Any:
@@ -166,10 +172,11 @@ def has_two_masks(model: Any) -> bool:
 class _Traceable(nn.Module):
     """The model as a function of tensors."""
 
-    def __init__(self, model: Any, hidden_layers: Sequence[int]) -> None:
+    def __init__(self, model: Any, hidden_layers: Sequence[int], scores_all: bool) -> None:
         super().__init__()
         self.model = model
         self._hidden_layers = hidden_layers
+        self._scores_all = scores_all
         self.train(model.training)
         self._can_keep = can_keep(model)
         self._masks = 1 + has_two_masks(model)
@@ -178,12 +185,12 @@ class _Traceable(nn.Module):
         self,
         tokens: Int[Tensor, "row new"],
         positions: Int[Tensor, "row new"],
-        keep: Int[Tensor, "kept"],
-        *masks_and_past: Tensor,
+        *rest: Tensor,
     ) -> tuple[Tensor, ...]:
+        keep, masks_and_past = (None, rest) if self._scores_all else (rest[0], rest[1:])
         mask, sliding = (*masks_and_past[: self._masks], None)[:2]
         memory = GraphMemory(masks_and_past[self._masks :])
-        only = {"logits_to_keep": keep} if self._can_keep else {}
+        only = {"logits_to_keep": keep} if self._can_keep and keep is not None else {}
         states = {"output_hidden_states": True} if self._hidden_layers else {}
         out = self.model(
             input_ids=tokens,
@@ -194,7 +201,7 @@ class _Traceable(nn.Module):
             **only,
             **states,
         )
-        scores = out.logits if self._can_keep else out.logits.index_select(1, keep)
+        scores = out.logits if self._can_keep or keep is None else out.logits.index_select(1, keep)
         hidden = [torch.cat([out.hidden_states[i] for i in self._hidden_layers], dim=-1)] if self._hidden_layers else []
         return (scores, *hidden, *memory.present)
 
@@ -204,8 +211,8 @@ def memory_names(layers: int) -> tuple[list[str], list[str]]:
     return [f"past.{i}" for i in range(2 * layers)], [f"present.{i}" for i in range(2 * layers)]
 
 
-def _traced(model: Any, hidden_layers: Sequence[int]) -> Any:
-    """The model as a graph without state, with names and dynamic sizes."""
+def traced_model(model: Any, hidden_layers: Sequence[int], *, scores_all: bool = False) -> Any:
+    """The model as a graph without state, with names and dynamic sizes; without ``keep`` if it scores all tokens."""
     model = in_float32(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
     sizes = memory_sizes(model, layers)
@@ -213,14 +220,15 @@ def _traced(model: Any, hidden_layers: Sequence[int]) -> Any:
     inputs = {
         "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
         "positions": (torch.tensor([[old, old + 1, old + 1]] * rows), [-1, -1]),
-        "keep": (torch.tensor([1, 2]), [-1]),
     }
+    if not scores_all:
+        inputs["keep"] = torch.tensor([1, 2]), [-1]
     for name in ("mask", "sliding") if has_two_masks(model) else ("mask",):
         inputs[name] = torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]
     for name, (heads, width) in zip(past, sizes, strict=True):
         inputs[name] = torch.zeros(rows, heads, old, width), [-1, heads, -1, width]
     outputs = ["scores", *(["hidden"] if hidden_layers else []), *present]
-    return traced(_Traceable(model, hidden_layers), inputs, outputs)
+    return traced(_Traceable(model, hidden_layers, scores_all), inputs, outputs)
 
 
 def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], outputs: Sequence[str]) -> Any:
@@ -286,6 +294,7 @@ def stateful(graph: Any, layers: int) -> Any:
         if node.get_type_name() == "ReadValue":
             _rows, heads, _slots, width = node.get_output_partial_shape(0)
             rest = [ops.constant([size], ov.Type.i64) for size in (heads.get_length(), 0, width.get_length())]
-            node.set_arguments([ops.broadcast(ops.constant(0.0, ov.Type.f32), ops.concat([batch, *rest], 0))])
+            zero = ops.constant(0.0, node.get_output_element_type(0))
+            node.set_arguments([ops.broadcast(zero, ops.concat([batch, *rest], 0))])
     graph.validate_nodes_and_infer_types()
     return graph

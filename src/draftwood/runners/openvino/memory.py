@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.openvino.graph import memory_names, shared
+from draftwood.runners.openvino.graph import memory_names
+from draftwood.runners.openvino.kv_precision import in_float32, typed
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.windows import Window
 
@@ -40,6 +41,8 @@ class Inputs(NamedTuple):
     mask: Float[Tensor, "row 1 new slot"]
     sliding: Float[Tensor, "row 1 new slot"] | None
     """As in :class:`draftwood.runners.slots.ForwardBatch`."""
+    rows: list[int]
+    """The rows of the state that the forward continues."""
 
 
 @final
@@ -106,8 +109,8 @@ class GrowingMemory:
         if length:
             slots, own, states = other._seen(row)[:length], other._rows[row], other._states()
             for part in self._request.query_state():
-                kept = states[part.name].data[own : own + 1].take(slots, axis=2)
-                part.state = shared(torch.from_numpy(kept))  # a copy
+                state = states[part.name]
+                part.state = typed(state.data[own : own + 1].take(slots, axis=2), state)  # a copy
             self._append_slots(length)
             self._positions[0, :length] = other._positions[row, slots]
             self._live = [length]
@@ -116,13 +119,13 @@ class GrowingMemory:
         """Append the only row of another memory, which is then empty, to these ``rows`` rows."""
         slots, old = other._seen(0), self._slots
         self._append_slots(max(0, len(slots) - old))
-        kept, buffer, its = np.empty((0, 0, 0, 0), np.float32), None, other._states()
+        kept, buffer, its = np.empty((0, 0, 0, 0)), None, other._states()
         for part in self._request.query_state():
             new = its[part.name].data[other._rows[0]]
             shape = (rows + 1, new.shape[0], self._slots, new.shape[2])
             if kept.shape != shape:  # most layers have the same shape and share one buffer
-                kept = np.zeros(shape, np.float32)
-                buffer = shared(torch.from_numpy(kept))
+                kept = np.zeros(shape, new.dtype)
+                buffer = typed(kept, its[part.name])
             if old:
                 state = part.state.data
                 for row, own in enumerate(self._rows):
@@ -148,13 +151,11 @@ class GrowingMemory:
     def _states(self) -> dict[str, Any]:
         return {part.name: part.state for part in self._request.query_state()}
 
-    def next_rows(self) -> list[int]:
-        """The rows of the state that the next forward continues; assumes that it is then made."""
-        rows, self._rows = self._rows, list(range(len(self._rows)))
-        return rows
-
     def inputs(self, batch: ForwardBatch) -> Inputs:
-        """The input of the graph, with padding tokens first if they save time, and masks over all slots of the state."""
+        """The input of the graph, with padding tokens first if they save time, and masks over all slots of the state.
+
+        Assumes that the forward is then made.
+        """
         padding = self._padding_for(*batch.tokens.shape)
         mask, slid = self._mask(batch, padding), None
         tokens, positions = batch.tokens, batch.positions
@@ -163,7 +164,8 @@ class GrowingMemory:
         if self._window is not None:
             slid = self._slid(mask, positions.numpy(), self._window.size)
             mask, slid = (slid, None) if self._window.everywhere else (mask, slid)
-        return Inputs(tokens, positions, mask, slid)
+        rows, self._rows = self._rows, list(range(len(self._rows)))
+        return Inputs(tokens, positions, mask, slid, rows)
 
     def _mask(self, batch: ForwardBatch, padding: int) -> Float[Tensor, "row 1 new slot"]:
         """The mask over all slots of the state, to which the slots of the batch are added.
@@ -209,7 +211,7 @@ class GrowingMemory:
 
     def contents(self) -> list[Float[np.ndarray, "row head token width"]]:
         """Copies of the keys and values of this round's tokens, layer by layer."""
-        parts = {part.name: part.state.data for part in self._request.query_state()}
+        parts = {name: in_float32(state) for name, state in self._states().items()}
         names = memory_names(len(parts) // 2)
         return [parts[old + new].take(self._token_slots, axis=2) for old, new in zip(*names, strict=True)]
 
@@ -264,13 +266,13 @@ class GrowingMemory:
         bias[:, :most] = np.take_along_axis(bias, order, axis=1)
         self._positions[:, :most] = np.take_along_axis(self._positions, order, axis=1)
         self._bias[:, most:], self._slots = 0.0, most
-        kept, buffer = np.empty((0, 0, 0, 0), np.float32), None
+        kept, buffer = np.empty((0, 0, 0, 0)), None
         for part in self._request.query_state():
-            state = part.state.data
+            state = (held := part.state).data
             shape = (len(order), state.shape[1], most, state.shape[3])
             if kept.shape != shape:  # most layers have the same shape and share one buffer
-                kept = np.empty(shape, np.float32)
-                buffer = shared(torch.from_numpy(kept))
+                kept = np.empty(shape, state.dtype)
+                buffer = typed(kept, held)
             for row, slots in enumerate(order):
                 np.take(state[row], slots, axis=1, out=kept[row], mode="clip")  # "raise" would write twice
             part.state = buffer  # a copy

@@ -8,12 +8,14 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.forward import ForwardOutput
+from draftwood.runners.openvino.ahead import THREADS, compiled
 from draftwood.runners.openvino.graph import core, shared
+from draftwood.runners.openvino.memory import Inputs
 
 CPU = "CPU"
 _STEP = 8  # tokens
@@ -37,6 +39,7 @@ class CompiledGraph:
         device: OpenVINO's name of the device.
 
     Attributes:
+        compiled: the ``openvino.CompiledModel``.
         request: the ``openvino.InferRequest``, whose state holds keys and values.
 
     Raises:
@@ -54,11 +57,11 @@ class CompiledGraph:
         }
         if device == CPU:
             settings |= {
-                "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+                THREADS: torch.get_num_threads(),
                 "ENABLE_CPU_PINNING": False,  # PyTorch's threads and other processes use the same cores
             }
         try:
-            self._compiled = core().compile_model(graph, device, settings)
+            self.compiled = compiled(graph, device, settings)
         except RuntimeError as error:
             raise ModelError(
                 f"OpenVINO cannot compile model type {model.config.model_type!r} for {device} ({error}). Use --backend torch"
@@ -66,7 +69,7 @@ class CompiledGraph:
         self._begin()
 
     def _begin(self) -> None:
-        self.request = self._compiled.create_infer_request()
+        self.request = self.compiled.create_infer_request()
         self._lists: dict[str, Sequence[int]] = {}  # small inputs as last set
         self._held: dict[str, Tensor] = {}  # tensors of the request, which does not keep them alive
         self._small: dict[tuple[str, torch.Size], tuple[Tensor, Any]] = {}  # buffers by shape, also as OpenVINO tensors
@@ -125,6 +128,11 @@ class OpenVinoNetwork(nn.Module):
         self._hidden_width = hidden_width
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
 
+    @property
+    def storage(self) -> Any:
+        """Where keys and values lie: the request whose state they are."""
+        return self.request
+
     def another(self) -> OpenVinoNetwork:
         """The same graph with another request; hooks observe both."""
         found = copy.copy(self)
@@ -132,25 +140,17 @@ class OpenVinoNetwork(nn.Module):
         found.request = found._compiled.request
         return found
 
-    def forward(
-        self,
-        input_ids: Int[Tensor, "row new"],
-        positions: Int[Tensor, "row new"],
-        mask: Float[Tensor, "row 1 new slot"],
-        sliding: Float[Tensor, "row 1 new slot"] | None,
-        keep: int,
-        rows: list[int],
-    ) -> ForwardOutput:
-        """Scores of the last ``keep`` tokens, which continue the rows ``rows`` of the state."""
+    def forward(self, input_ids: Int[Tensor, "row new"], inputs: Inputs, keep: int) -> ForwardOutput:
+        """Scores of the last ``keep`` tokens."""
         new = input_ids.shape[1]
         scores = torch.empty(len(input_ids), keep, self.vocab_size)  # a new tensor, which later calls do not overwrite
-        self._compiled.fill(tokens=input_ids, positions=positions)
+        self._compiled.fill(tokens=input_ids, positions=inputs.positions)
         hidden = torch.empty(*input_ids.shape, self._hidden_width) if self._hidden_width else None
-        self._compiled.put(mask=mask, scores=scores, **({} if hidden is None else {"hidden": hidden}))
-        if sliding is not None:
-            self._compiled.put(sliding=sliding)
+        self._compiled.put(mask=inputs.mask, scores=scores, **({} if hidden is None else {"hidden": hidden}))
+        if inputs.sliding is not None:
+            self._compiled.put(sliding=inputs.sliding)
         self._compiled.put_list("keep", range(new - keep, new), np.int64)
-        self._compiled.put_list("rows", rows, np.int32)
+        self._compiled.put_list("rows", inputs.rows, np.int32)
         self._compiled.run()
         return ForwardOutput(scores, hidden)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
 from draftwood.runners.context import context, layer_count
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
+from draftwood.runners.openvino.paged_memory import PagedMemory
+from draftwood.runners.openvino.paged_network import PagedNetwork
 from draftwood.runners.openvino.store import stored_graph
 from draftwood.runners.prefill import Forward, Prefill
 from draftwood.runners.protocols import Prefix
@@ -32,6 +36,16 @@ from draftwood.runners.support import (
     text_limits,
 )
 from draftwood.runners.window_check import used_window
+from draftwood.runners.windows import sliding_window
+
+_LOG = logging.getLogger(__name__)
+_Network: TypeAlias = OpenVinoNetwork | PagedNetwork
+_Memory: TypeAlias = GrowingMemory | PagedMemory
+
+
+def prefers_paged(model: Any, place: str) -> bool:
+    """Whether paged attention reads this target, without sliding attention."""
+    return model.dtype == torch.bfloat16 and place == CPU and sliding_window(model.config) is None
 
 
 @final
@@ -49,6 +63,8 @@ class OpenVinoRunner:
         drafts: the model is a draft model, as for :class:`TorchRunner`.
         place: OpenVINO's name of the device, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
         hidden_layers: layers whose hidden states are returned, as for :class:`TorchRunner`.
+        paged: use paged attention (:mod:`draftwood.runners.openvino.paged`), on the CPU and for models without sliding
+            attention; by default where it is faster (:func:`prefers_paged`).
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not support this number format or device; a layer is missing.
@@ -56,6 +72,7 @@ class OpenVinoRunner:
     """
 
     reads_source = False
+    pads: bool
 
     def __init__(
         self,
@@ -66,6 +83,7 @@ class OpenVinoRunner:
         drafts: bool = False,
         place: str = CPU,
         hidden_layers: tuple[int, ...] = (),
+        paged: bool | None = None,
     ) -> None:
         check_architecture(model)
         check_evaluates(model)
@@ -77,27 +95,51 @@ class OpenVinoRunner:
         self.max_length = longest.length if longest is not None else None
         self.device = model.device
         self.forward_seconds = 0.0
-        width = len(hidden_layers) * int(model.config.get_text_config().hidden_size)
         self._limits = text_limits(model, drafts=drafts)
-        # A target needs none: its tree sizes are chosen by the measured time of each size.
-        spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
-        self._use(OpenVinoNetwork(stored_graph(model, weights, hidden_layers), model, place, width), spare)
+        make = partial(self._make, hidden_layers, drafts=drafts, check=check)
+        if paged is None and not drafts and prefers_paged(model, place):
+            try:
+                make(paged=True)
+                return
+            except ModelError as error:
+                _LOG.info("attention is not paged, because: %s", error)
+        make(paged=bool(paged))
+
+    def _make(self, hidden_layers: tuple[int, ...], *, drafts: bool, check: bool, paged: bool) -> None:
+        """Compile the graph, and check what it computes."""
+        model, graph = self.model, stored_graph(self.model, self.weights, hidden_layers, paged=paged)
+        width = len(hidden_layers) * int(model.config.get_text_config().hidden_size)
+        self.pads = not paged
+        network: _Network
+        memory: _Memory
+        if paged:
+            network = PagedNetwork(graph, model, width)
+            memory = PagedMemory(network.storage)
+        else:
+            network = OpenVinoNetwork(graph, model, self.place, width)
+            # A target needs no spare tokens: its tree sizes are chosen by the measured time of each size.
+            spare = spare_tokens(model, layer_count(model.config)) if drafts else 0
+            memory = GrowingMemory(network.storage, spare, used_window(model))
+        rows = SlotTable(
+            memory, torch.float32, self.device, self.max_length, bare=True, masked="nodes" if paged else "round"
+        )
+        self._use(network, memory, rows)
         if check:
-            if weights == "same":
+            if self.weights == "same":
                 check_scores(self)
             check_tree_forward(self)
 
-    def _use(self, network: OpenVinoNetwork, spare: int) -> None:
-        """Take a network whose memory is empty."""
-        self.network = network
-        self._memory = GrowingMemory(network.request, spare, used_window(self.model))
-        self._rows = SlotTable(self._memory, torch.float32, self.device, self.max_length, bare=True, recent=True)
+    def _use(self, network: _Network, memory: _Memory, rows: SlotTable) -> None:
+        """Take a network, its empty memory, and the table of its slots."""
+        self.network, self._memory, self._rows = network, memory, rows
         self._prefill = Prefill(self._rows, self._reader)
 
     def another(self) -> OpenVinoRunner:
         found = copy.copy(self)
         found.forward_seconds = 0.0
-        found._use(self.network.another(), 0)
+        network = self.network.another()
+        memory = self._memory.another(network.storage)
+        found._use(network, memory, self._rows.another(memory))
         return found
 
     @property
@@ -128,7 +170,7 @@ class OpenVinoRunner:
 
     def _reader(self) -> tuple[SlotTable, Forward]:
         network = self.network.another()
-        memory = self._memory.another(network.request)
+        memory = self._memory.another(network.storage)
         return self._rows.another(memory), partial(self._forward, memory=memory, network=network)
 
     def drop(self, rows: Sequence[int]) -> None:
@@ -162,17 +204,9 @@ class OpenVinoRunner:
             self._forward(batch, self._memory, self.network)
         return self._memory.contents()
 
-    def _forward(self, batch: ForwardBatch, memory: GrowingMemory, network: OpenVinoNetwork) -> ForwardOutput:
-        tokens, positions, mask, sliding = memory.inputs(batch)
-        rows = memory.next_rows()
+    def _forward(self, batch: ForwardBatch, memory: _Memory, network: _Network) -> ForwardOutput:
+        inputs = memory.inputs(batch)
         start = perf_counter()
-        output: ForwardOutput = network(
-            input_ids=self._limits.clamp(tokens),
-            positions=positions,
-            mask=mask,
-            sliding=sliding,
-            keep=batch.keep,
-            rows=rows,
-        )
+        output: ForwardOutput = network(input_ids=self._limits.clamp(inputs.tokens), inputs=inputs, keep=batch.keep)
         self.forward_seconds += perf_counter() - start
         return output

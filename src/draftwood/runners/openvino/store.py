@@ -10,19 +10,22 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.settings import Weights
+from draftwood.runners.openvino.ahead import compiling_ahead, from_folder, reading
 from draftwood.runners.openvino.graph import converting, core, graph_of, openvino
 from draftwood.runners.openvino.merge import merge_layers
+from draftwood.runners.openvino.paged import paged_graph, read_sizes
 from draftwood.runners.openvino.quantize import SCHEMES, quantized
 from draftwood.runners.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 4  # version of the graphs
+_FORMAT = 6  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
 _OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that do not affect scores
@@ -39,6 +42,11 @@ def store_size() -> int:
     return sum(path.stat().st_size for path in store_folder().rglob("*") if path.is_file())
 
 
+def loading(label: str) -> AbstractContextManager[None]:
+    """A context in which models are loaded; see :func:`draftwood.runners.openvino.ahead.compiling_ahead`."""
+    return compiling_ahead(label, store_folder(), _read)
+
+
 def is_stored(model: Any, weights: Weights = "same") -> bool:
     """Whether graphs of exactly this model are stored; reads all its weights."""
     return _has(_key(model, weights))
@@ -48,18 +56,20 @@ def _has(key: str) -> bool:
     return any(not path.suffix for path in store_folder().glob(f"{key}*"))  # a folder with a suffix is being written
 
 
-def stored_graph(model: Any, weights: Weights = "same", hidden_layers: Sequence[int] = ()) -> Any:
+def stored_graph(model: Any, weights: Weights = "same", hidden_layers: Sequence[int] = (), *, paged: bool = False) -> Any:
     """The graph of a model from the cache; a new one is stored there, or warns that it cannot be.
 
     Args:
         hidden_layers: as for :func:`draftwood.runners.openvino.graph.graph_of`.
+        paged: the graph with paged attention, :func:`draftwood.runners.openvino.paged.paged_graph`.
 
     Raises:
         ConfigError: a package is missing.
         ModelError: the model cannot be converted.
     """
-    part = "-".join(["hidden", *map(str, hidden_layers)]) if hidden_layers else ""
-    [found] = stored_graphs(model, {part: partial(graph_of, hidden_layers=hidden_layers)}, weights)
+    part = "-".join([*(["paged"] if paged else []), *(["hidden", *map(str, hidden_layers)] if hidden_layers else [])])
+    make = paged_graph if paged else graph_of
+    [found] = stored_graphs(model, {part: partial(make, hidden_layers=hidden_layers)}, weights)
     return found
 
 
@@ -85,14 +95,14 @@ def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
 
 
 def _stored(folder: Path, make: Callable[[], Any]) -> Any:
-    if (found := _read(folder)) is not None:
-        return found
+    if (found := reading(folder, _read)) is not None:
+        return from_folder(found, folder)
     graph = make()
     try:
         _write(folder, graph)
     except OSError as error:
         warnings.warn(f"the converted model cannot be kept in {folder} ({error}); it is made again every time", stacklevel=4)
-    return _read(folder) or graph  # from the file, as later: the same graph computes the same bits
+    return from_folder(_read(folder) or graph, folder)  # from the file, as later: the same graph computes the same bits
 
 
 def _key(model: Any, weights: Weights) -> str:
@@ -119,7 +129,7 @@ def _read(folder: Path) -> Any | None:
         wanted = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         if wanted != {name: _checksum(folder / name) for name in _FILES}:
             return None
-        return core().read_model(folder / _FILES[0], folder / _FILES[1])
+        return read_sizes(core().read_model(folder / _FILES[0], folder / _FILES[1]))
     except (OSError, ValueError, RuntimeError):
         return None
 

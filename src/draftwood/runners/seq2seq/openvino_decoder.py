@@ -90,7 +90,7 @@ class OpenVinoDecoder:
         self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
         self._decoder.put(mask=inputs.mask, states=states, scores=scores)
         self._decoder.put_list("keep", range(new - keep, new), np.int64)
-        self._decoder.put_list("rows", self.cache.next_rows(), np.int32)
+        self._decoder.put_list("rows", inputs.rows, np.int32)
         self._decoder.run()
         return ForwardOutput(scores[:, -batch.keep :], states.to(self._model_dtype) if hidden else None)
 

@@ -57,6 +57,7 @@ class PathRunner(ReadsAtOnce):
     """
 
     reads_source = True
+    pads = True
     engine = "torch"
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False) -> None:

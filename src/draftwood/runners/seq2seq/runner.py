@@ -41,6 +41,7 @@ class Seq2SeqRunner(ReadsAtOnce):
     """
 
     reads_source = True
+    pads = True
 
     def __init__(
         self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False, hidden: bool = False
@@ -89,7 +90,12 @@ class Seq2SeqRunner(ReadsAtOnce):
     def _set_decoder(self, decoder: SourceDecoder) -> None:
         self._decoder = decoder
         self._rows = SlotTable(
-            decoder.cache, decoder.dtype, self.device, self.max_length, bare=decoder.bare, recent=decoder.recent
+            decoder.cache,
+            decoder.dtype,
+            self.device,
+            self.max_length,
+            bare=decoder.bare,
+            masked="round" if decoder.recent else "all",
         )
 
     @property
