@@ -190,6 +190,17 @@ def test_noise_depends_on_seed_position_stream_and_slot_and_on_nothing_else():
     assert not torch.equal(earlier.ordered(log_q[:1], 11, 0, 2), later.ordered(log_q[:1], 11, 0, 2))
 
 
+def test_a_row_at_temperature_0_gets_no_noise_and_costs_none(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "draftwood.core.counter_rng.exponential", lambda keys, *rest: made.append(len(keys)) or exponential(keys, *rest)
+    )
+    mixed = CounterRng([5, 6, 7], greedy=[True, False, True]).at([3, 4, 5]).shared(0, 2, 11)
+    assert made == [1]
+    assert torch.equal(mixed[1:2], CounterRng([6]).at([4]).shared(0, 2, 11))
+    assert not mixed[[0, 2]].any()
+
+
 def test_shared_noise_that_is_kept_is_the_noise_that_would_be_made(monkeypatch):
     monkeypatch.setattr("draftwood.core.counter_rng._AHEAD", 60)
     kept = CounterRng([5, 6, 7])

@@ -88,7 +88,7 @@ class CounterRng:
     def shared(
         self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
     ) -> Float[Tensor, "row count _"]:
-        """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``.
+        """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``; zero in greedy rows.
 
         Noise belongs to the position, not to the round, so noise of earlier rounds is used again. Noise made for ``tokens``
         only is not kept, and may differ in the rounding of its logarithms.
@@ -110,11 +110,17 @@ class CounterRng:
     def _gumbel(
         self, starts: Sequence[int], offset: int, count: int, bases: Int[Tensor, "n"]
     ) -> Float[Tensor, "row count n"]:
+        noisy = [row for row, one in enumerate(self.greedy) if not one]
         steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
-        positions: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + steps) * STEP
-        stream: Counters = self.streams[:, Stream.SHARED, None]
+        positions: Counters = (np.asarray(starts, dtype=np.uint64)[noisy, None] + steps) * STEP
+        stream: Counters = self.streams[noisy, Stream.SHARED, None]
         keys = keys_tensor(mix(stream + positions), self.device)
-        return exponential(keys, bases, torch.float32).log_().neg_()
+        made = exponential(keys, bases, torch.float32).log_().neg_()
+        if len(noisy) == len(starts):
+            return made
+        found = made.new_zeros(len(starts), *made.shape[1:])
+        found[noisy] = made
+        return found
 
 
 def _slid(window: Float[Tensor, "row position vocab"], first: list[int], count: int) -> Float[Tensor, "row count vocab"]:
@@ -156,14 +162,9 @@ class CounterRoundRng:
     def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
         keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
         times = exponential(keys, bases, log_q.dtype)
-        return self._without(times, 1.0)
-
-    def _without(self, noise: Tensor, value: float) -> Tensor:
-        """The noise, with this value in rows without noise."""
         if self._certain:
-            noise = noise.clone()  # it may be kept for other rounds
-            noise[self._certain] = value
-        return noise
+            times[self._certain] = 1.0
+        return times
 
     def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
         """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` in greedy rows."""
@@ -236,7 +237,7 @@ class CounterRoundRng:
             return None
         starts = [position + 1 for position in self._positions]
         noise: Tensor = self._rng.shared(starts, offset, count, vocab, tokens)
-        return self._without(noise, 0.0)
+        return noise
 
 
 def _race(

@@ -8,7 +8,7 @@ from typing import TypeAlias, cast, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from draftwood.core.errors import NumericsError
@@ -41,6 +41,14 @@ def best_tokens(scores: Float[Tensor, "*batch vocab"]) -> Int[Tensor, "*batch"]:
     if _by_numpy(scores):
         return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
     return scores.argmax(dim=-1)
+
+
+def lines_at(values: Shaped[Tensor, "row node n"], rows: Sequence[int], nodes: Sequence[int]) -> Shaped[Tensor, "line n"]:
+    """The values at some nodes, one line each; they may share memory with ``values``."""
+    if len(rows) == 1:
+        return values[rows[0], nodes[0]].unsqueeze(0)
+    index = torch.tensor([row * values.shape[1] + node for row, node in zip(rows, nodes, strict=True)], device=values.device)
+    return values.flatten(0, 1).index_select(0, index)
 
 
 @final
@@ -120,6 +128,16 @@ class LogProbs:
         if self.tokens is None:
             return self.logp
         return self.logp.new_full((*self.logp.shape[:2], self.vocab), -torch.inf).scatter_(-1, self.tokens, self.logp)
+
+    def probs(self, rows: Sequence[int], nodes: Sequence[int]) -> Float[Tensor, "line vocab"]:
+        """The probabilities at some nodes over the whole vocabulary, one line each, in memory of their own."""
+        probs = lines_at(self.logp, rows, nodes).exp()
+        if self.tokens is None:
+            return probs
+        out = probs.new_zeros(len(probs), self.vocab)
+        if self.common is not None:
+            return out.index_copy_(1, self.common, probs)
+        return out.scatter_add_(1, lines_at(self.tokens, rows, nodes), probs)
 
     def at(self, nodes: Sequence[int]) -> LogProbs:
         """The distributions of some nodes."""

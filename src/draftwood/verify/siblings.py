@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
+from draftwood.core.log_probs import lines_at
 from draftwood.core.tree import DraftTree
 
 
@@ -17,10 +18,7 @@ def probs_at(
     logp: Float[Tensor, "row node vocab"], rows: Sequence[int], nodes: Sequence[int]
 ) -> Float[Tensor, "parent vocab"]:
     """The probabilities at some nodes, one line each, in memory of their own."""
-    if len(rows) == 1:
-        return logp[rows[0], nodes[0]].unsqueeze(0).exp()
-    index = torch.tensor([row * logp.shape[1] + node for row, node in zip(rows, nodes, strict=True)], device=logp.device)
-    return logp.flatten(0, 1).index_select(0, index).exp_()
+    return lines_at(logp, rows, nodes).exp()
 
 
 @final
@@ -41,13 +39,14 @@ class SiblingProbs:
         self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int], like: Float[Tensor, "parent vocab"]
     ) -> None:
         self._draw = tree.draw
-        self._certain = tree.draw is Draw.POINT_MASS or tree.draft_logp is None
+        draft = tree.draft_log_probs
+        self._certain = tree.draw is Draw.POINT_MASS or draft is None
         self.total = like.new_ones(len(like), 1)
-        if self._certain or tree.draft_logp is None:
+        if self._certain or draft is None:
             self.probs = torch.zeros_like(like)
         else:
-            inner = tree.draft_logp.shape[1] - 1
-            self.probs = probs_at(tree.draft_logp, rows, [min(node, inner) for node in nodes])
+            inner = draft.logp.shape[1] - 1
+            self.probs = draft.probs(rows, [min(node, inner) for node in nodes])
             if len(rows) > 1:
                 self.probs.nan_to_num_(nan=0.0)  # of a row for which nothing could be drafted
             if tree.draw is Draw.HYBRID:
