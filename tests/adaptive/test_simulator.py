@@ -86,7 +86,9 @@ def test_control_a_draft_that_is_never_tried_again_is_seen(monkeypatch):
 
 def test_control_a_machine_that_was_slow_at_first_is_seen_by_probes_of_plain_decoding(monkeypatch):
     world = replace(WORLDS["usual"], tree=8.0, slow=lambda place: 3.0 if place < 0.002 else 1.0)
-    base = [Controller(), Controller()]
+    earlier = Controller()
+    steer(earlier, WORLDS["usual"], written("good"), seed=3)
+    base = [Controller(learnt=earlier.learnt), Controller(learnt=earlier.learnt)]
     steer(base[0], world, written("good"), seed=3)
     monkeypatch.setattr(Probe, "due", lambda probe, plain: probe.left > 0)
     steer(base[1], world, written("good"), seed=3)

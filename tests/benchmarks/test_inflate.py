@@ -145,6 +145,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("always_drafts")
 def test_the_bundled_pair_writes_the_same_texts_from_inflated_folders(written):
     config = json.loads((written / "target" / "config.json").read_text())
     assert "for benchmarks only" in config["cost_inflated"]

@@ -26,6 +26,7 @@ def sample_of(setting: Setting, pair: Pair, temperature: float, new: int = 12):
         return measure(make(setting, pair, temperature, new), [[1, 2, 3]], [11], meters, CPU)
 
 
+@pytest.mark.usefixtures("always_drafts")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_one_setting_of_every_method_runs(pair: Pair, temperature: float) -> None:
     for setting in {setting.method: setting for setting in plan("peers", None, has_draft=True)}.values():
@@ -57,6 +58,7 @@ def test_passes_of_drafters_of_hidden_states_are_seen(kind: str, backend: str) -
     assert 0 < sample.draft_seconds < sample.seconds
     if kind == "hidden":
         assert sample.draft_tokens == sample.draft_forwards  # one root a round
+    assert sample_of(Setting(method="generate"), pair, 0.0).tokens == sample.tokens
 
 
 def test_reading_a_long_prompt_in_parts_is_no_further_round() -> None:

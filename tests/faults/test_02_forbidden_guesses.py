@@ -17,6 +17,8 @@ from draftwood.hf import recipe
 from tests.helpers import decoder, tiny_runner
 from tests.runners.zoo import tiny
 
+pytestmark = pytest.mark.usefixtures("always_drafts")
+
 VOCAB = 16
 PROMPT = [4, 5, 6, 7, 4, 5, 6, 7, 4]
 

@@ -12,6 +12,8 @@ from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
+pytestmark = pytest.mark.usefixtures("always_drafts")
+
 VOCAB = 20
 
 

@@ -14,6 +14,8 @@ from draftwood.hf import recipe
 from draftwood.runners.factory import make_runners
 from tests.runners.zoo import EOS, WINDOW, WINDOWED, tiny, windowed
 
+pytestmark = pytest.mark.usefixtures("always_drafts")
+
 PROMPT = [5, 6, 7, 8, 9, 10]
 TEXT = "5 6 7 8 9 10"
 LONG = " ".join(str(4 + 7 * i % 90) for i in range(30))

@@ -17,6 +17,8 @@ from tests.cli.conftest import pair as pair
 from tests.cli.conftest import run as run
 from tests.helpers import decoder, tiny_runner
 
+pytestmark = pytest.mark.usefixtures("always_drafts")
+
 WAYS = [("ngram", "traversal"), ("ngram", "auto"), ("rsd-s", "recursive"), ("rsd-s", "traversal"), ("adaptive", "auto")]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.learnt import NOTHING, Costs, Knowledge
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
@@ -32,6 +35,12 @@ def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | Block
     return target, TableRunner(near)
 
 
+def timed() -> Knowledge:
+    """The knowledge of an adaptive tree that was timed, and that drafts after its first plain rounds."""
+    costs = Costs(base=1.0, tree=0.1, node=0.01, change=0.0, level=0.1, frontier_node=0.0)
+    return replace(Controllers().knowledge, by_rows={rows: replace(NOTHING, costs=costs) for rows in (1, 2, 4, 8)})
+
+
 def run(
     method: str, verifier: str = "auto", *, rows: int = 1, length: int = 24, temperature: float = 1.0, tokens: int = VOCAB,
     rounds: int = 10_000, first: int = 0, top_p: float = 1.0, shape: str | None = None, beta: int | None = None,
@@ -43,7 +52,7 @@ def run(
     nodes = nodes if method in ("dynamic", "shared-noise") else None
     wanted = Method(method=method, verifier=verifier, shape=shape or SHAPES.get(method), nodes=nodes, beta=beta)
     chosen = resolve(wanted, has_draft=draft is not None, greedy=sampling.greedy)
-    drafter, made = build(chosen, draft, greedy=sampling.greedy, controllers=Controllers())
+    drafter, made = build(chosen, draft, greedy=sampling.greedy, controllers=Controllers(known=timed()))
     decoder = Decoder(target, drafter, made)
     requests = [
         Request(prompt=[row % VOCAB, (2 * row) % VOCAB], seed=first + row, limits=Limits(max_new_tokens=length))

@@ -79,6 +79,7 @@ class Controller:
         self.acceptance = acceptance or AcceptanceModel(s)
         self.speed = 0.0
         self._recent = Ratio(s.forget)
+        self._worth = Ratio(s.forget_calibration, known.worth, s.calibration_prior)
         self._probes = _Probes(s, known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
         self._round = _RoundState()
@@ -94,6 +95,7 @@ class Controller:
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
+            worth=self._worth.value,
             waits=Waits(*(max(0.0, probe.wait) for probe in self._probes.all)),
         )
 
@@ -104,7 +106,7 @@ class Controller:
     def begin_round(self) -> bool:
         """Whether the round has no tree, to time plain decoding."""
         base, probe = self.costs.base, self._probes.plain
-        plain = not base or probe.left > 0 or (self._drafted > 0 and probe.due(base))
+        plain = not base or probe.left > 0 or (self._drafted > 0 and not self._probes.draft.left and probe.due(base))
         if plain:
             probe.start()
         self._round = _RoundState(plain)
@@ -138,9 +140,10 @@ class Controller:
         return False
 
     def _drafts(self, above: float) -> bool:
-        """Whether to draft. A draft that does not pay is tried again after pauses: the text may have become easier."""
+        """Whether to draft. A draft whose trees were never timed, or whose rounds have brought less than plain ones, is only
+        tried. One that does not pay is tried again after pauses: the text may have become easier."""
         guess = self._round.guess
-        if self._draft_pays(above, guess):
+        if self.costs.timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
             self._probes.draft.cancel()
             return True
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
@@ -167,6 +170,8 @@ class Controller:
             keep = self.settings.forget**self._plain
             self.costs.age(keep)
             self.gains.age(keep)
+            if self._worth.value < 1.0:
+                self._worth.age(keep)
         if above > 0.0:
             self.gains.add_level(depth, above, gain)
         if seconds is None:
@@ -181,14 +186,19 @@ class Controller:
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
-        node = self.speed * self.costs.node
+        probe, node = self._probes.draft, self.speed * self.costs.node
         if drawn:
             nets = _net(past, calibration, node, 0.0)
             return nets.index(max(nets)) if past else len(values)
+        if probe.left and probe.size:
+            return min(probe.size, len(values))
         tree = 0.0 if self._probes.show_a_tree else self.speed * self.costs.tree  # a probe must show its tree
         nets, means = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
         best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
-        return usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
+        size = usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
+        if probe.left:
+            probe.size = size
+        return size
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
@@ -198,6 +208,8 @@ class Controller:
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
         if state.above and seen_size and not state.reads:
             self.gains.add_verified(tokens - 1.0, expected)
+            if base and not state.guess:
+                self._worth.add(tokens, seconds / base)
         drafted = state.above > 0.0 or nodes > 1
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1

@@ -11,6 +11,21 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 
 @final
+class _Sizes:
+    """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward."""
+
+    def __init__(self) -> None:
+        self._seen, self._last = {0}, 0
+
+    def add(self, nodes: int) -> tuple[bool, bool]:
+        """Whether the number is another one than the last, and whether it comes up first."""
+        changed, first = nodes != self._last, nodes not in self._seen
+        self._seen.add(nodes)
+        self._last = nodes
+        return changed, first
+
+
+@final
 class CostModel:
     """Seconds of a round::
 
@@ -33,18 +48,19 @@ class CostModel:
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
+        timed: trees were timed, by this model or the other one.
     """
 
     def __init__(self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1) -> None:
         self._settings = settings
         shares = _shares(settings, rows), settings.first_weight
         self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
+        self.timed = known is not None
         self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
         self._plain = RunningMean(settings.forget, settings.outlier)
         self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
         self._levels = Plane(settings.forget, settings.outlier, settings.prior_weight)
-        self._sizes = {0}  # seen so far: engines prepare themselves for a new size of a forward
-        self._last = 0
+        self._sizes = _Sizes()
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
@@ -96,12 +112,12 @@ class CostModel:
 
         Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
-        changed, self._last = float(nodes != self._last), nodes
-        if nodes not in self._sizes:
-            self._sizes.add(nodes)
+        changed, first = self._sizes.add(nodes)
+        if first:
             return False
         if nodes:
-            self._trees.add(float(nodes), changed, seconds)
+            self.timed = True
+            self._trees.add(float(nodes), float(changed), seconds)
             self._split()
         return True
 

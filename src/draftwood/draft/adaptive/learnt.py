@@ -52,6 +52,7 @@ class Learnt:
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         calibration: accepted over expected tokens.
+        worth: tokens of rounds with a draft over those that plain rounds would have written in the same seconds.
         waits: seconds until the next probes.
     """
 
@@ -59,6 +60,7 @@ class Learnt:
     gains: tuple[float, ...]
     reach: tuple[float, ...]
     calibration: float
+    worth: float
     waits: Waits
 
     def to_json(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class Learnt:
             gains=gains,
             reach=_numbers("reach", found["reach"], minimum=0.0),
             calibration=_number("calibration", found["calibration"], minimum=0.0),
+            worth=_number("worth", found["worth"], minimum=0.0),
             waits=Waits(*waits),
         )
 
@@ -92,9 +95,13 @@ NOTHING: Final = Learnt(
     gains=(1.0,),
     reach=(),
     calibration=1.0,
+    worth=1.1,
     waits=Waits(0.0, 0.0, 0.0),
 )
-"""The knowledge of a controller that has seen nothing."""
+"""The knowledge of a controller that has seen nothing.
+
+Its drafts may lose a tenth of ``calibration_prior`` plain rounds before they are given up.
+"""
 
 
 @final

@@ -20,11 +20,12 @@ class Probe:
 
     Attributes:
         left: remaining rounds of this probe; 0 outside of one.
+        size: nodes of this probe's trees, 0 before the first. All have one size: the first tree of a size is not timed.
         wait: seconds of the pause that are left.
     """
 
     def __init__(self, settings: AdaptiveSettings, wait: float = 0.0) -> None:
-        self.left = 0
+        self.left = self.size = 0
         self.wait = wait
         self._settings = settings
         self._loss = self._lost = 0.0  # of the last probe, and of this one
@@ -42,7 +43,7 @@ class Probe:
     def start(self) -> None:
         """Make this round part of a probe."""
         if not self.left:
-            self.left, self._lost = self._settings.probe_rounds, 0.0
+            self.left, self.size, self._lost = self._settings.probe_rounds, 0, 0.0
 
     def cancel(self) -> None:
         """End the probe: the choice is now the preferred one."""
