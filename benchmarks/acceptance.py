@@ -143,8 +143,13 @@ def compare(
     """A Markdown report: per temperature and budget every setting against the best RSD-S under recursive rejection.
 
     Raises:
-        ConfigError: a text and a tree below its end do not fit the models' context.
+        ConfigError: a text and a tree below its end do not fit the models' context, or the draft reads hidden states.
     """
+    if pair.draft is not None and not pair.draft.model.can_generate():
+        raise ConfigError(
+            "the draft reads the target's hidden states, which it gets from the rounds of a real text: measure it with "
+            "python -m benchmarks generate"
+        )
     _check_room(pair, settings, prompts, max_new_tokens)
     blocks = ["# Expected block efficiency"]
     for temperature in temperatures:

@@ -19,9 +19,9 @@ from draftwood.tune.compare import configured, generation_config
 
 def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
     """``model.generate`` under the same distribution and limits as Draftwood."""
-    model, draft = pair.target.model, pair.draft.model if pair.draft else None
+    model, draft = pair.target.model, pair.draft.model if pair.draft and setting.method == "assisted" else None
     config = generation_config(pair, temperature, max_new_tokens)
-    extra = {"assistant_model": draft} if setting.method == "assisted" else {}
+    extra = {} if draft is None else {"assistant_model": draft}
     if setting.method == "prompt-lookup":
         config.prompt_lookup_num_tokens = setting.nodes
     assistant = assistant_config(setting.nodes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.pages.tables import first_table, sections, tables
+from scripts.pages.tables import first_table, in_float32, sections, tables
 
 STORED = "benchmarks/results"
 MADE = "<!-- Written by `python -m scripts.pages` from the stored reports; change it there. -->\n\n"
@@ -19,7 +20,7 @@ def pages(root: Path) -> dict[str, str]:
 
     made = {
         "methods.md": _methods(stored("peers-cpu.md")),
-        "programs.md": _programs(stored("all-peers-cpu.md")),
+        "programs.md": _programs({name: stored(name) for name in ("smollm2-cpu.md", "all-peers-cpu.md")}),
         "trees.md": _trees(stored("trees-cpu.md")),
         "verifiers.md": _verifiers(stored("verify-cpu.md")),
         "translation.md": _translation(stored("translate-cpu.md")),
@@ -41,21 +42,25 @@ def _methods(report: str) -> str:
     return "\n".join(parts)
 
 
-def _programs(report: str) -> str:
+def _programs(reports: Mapping[str, str]) -> str:
     parts = [
         "# Other programs\n",
         "transformers, OpenVINO GenAI and llama.cpp ran in one interleaved run with Draftwood. All used the same weights, "
-        "number format and threads. An inflated pair has the distribution of the bundled pair at the cost of a larger "
-        "target. It shows what drafting saves on a larger model, if the draft is as good.\n",
+        "number format and threads. SmolLM2 is a published chat model, and its drafter comes with this package. An inflated "
+        "pair has the distribution of the bundled pair at the cost of a larger target. It shows what drafting saves on a "
+        "larger model, if the draft is as good.\n",
         "Above temperature 0 OpenVINO GenAI with a draft model samples from another distribution than the target's. "
         "The stored report holds the test that shows it.\n",
     ]
-    for section in sections(report):
-        title = section.split("\n", 1)[0].rstrip(":")
-        parts += [f"## {title}\n", _made_by(_quoted(section), "all-peers-cpu.md"), _machine(section)]
-        for temperature, table in tables(section, "### Against"):
-            columns = ["fastest setting", "block efficiency", "tokens/s", "÷ generate"]
-            parts.append(f"Temperature {temperature}:\n\n{table.markdown(columns)}\n")
+    for name, report in reports.items():
+        for section in sections(report):
+            if name == "all-peers-cpu.md" and not in_float32(section):
+                continue
+            title = section.split("\n", 1)[0].rstrip(":")
+            parts += [f"## {title}\n", _made_by(_quoted(section), name), _machine(section)]
+            for temperature, table in tables(section, "### Against"):
+                columns = ["fastest setting", "block efficiency", "tokens/s", "÷ generate"]
+                parts.append(f"Temperature {temperature}:\n\n{table.markdown(columns)}\n")
     return "\n".join(parts)
 
 

@@ -1,55 +1,82 @@
-"""The chart and the small table of the README, from one stored run against other programs."""
+"""The chart and the small table of the README, from stored runs against other programs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from draftwood.tune.charts import Bar, draw_bars
 from scripts.pages.tables import Table, sections, tables
 
-STORED = "benchmarks/results/all-peers-cpu.md"
-RUNS = {"The bundled pair": "bundled pair", "Inflated to 110 M": "inflated to 110 M"}
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A stored run.
+
+    Attributes:
+        stored: its file.
+        begins: how its title begins.
+        title: a short one.
+    """
+
+    stored: str
+    begins: str
+    title: str
+
+
+CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2")
+INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M")
+RUNS = (CHAT, INFLATED)
 NAMES = {
     "adaptive (openvino)": "Draftwood `adaptive`, OpenVINO",
-    "adaptive (torch)": "Draftwood `adaptive`, PyTorch",
+    "rsd-s (openvino)": "Draftwood RSD-S, OpenVINO",
     "ar (openvino)": "Draftwood, plain decoding, OpenVINO",
     "assisted": "transformers, assisted generation",
     "genai": "OpenVINO GenAI, plain",
+    "genai-lookup": "OpenVINO GenAI, prompt lookup",
     "genai-draft": "OpenVINO GenAI, draft model",
     "llama.cpp": "llama.cpp, plain",
 }
+ON_ONE_BACKEND = {name.removesuffix(" (openvino)"): name for name in NAMES}
+"""Systems as a run on OpenVINO alone calls them."""
 INEXACT = ("genai-draft",)  # above temperature 0 it samples from another distribution, says the same stored run
-CHARTED = "Inflated to 110 M"
 
 
-def ratios(root: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """``(run, temperature) -> system -> speed over transformers' generate``; all in float32."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for section in sections((root / STORED).read_text(encoding="utf-8")):
-        for size in filter(section.startswith, RUNS):
-            for temperature, table in tables(section, "### Against"):
-                found[size, temperature] = _over_generate(table)
+def ratios(root: Path) -> dict[tuple[Run, str], dict[str, str]]:
+    """``(run, temperature) -> system -> speed over transformers' generate``, each in one number format."""
+    found: dict[tuple[Run, str], dict[str, str]] = {}
+    for run in RUNS:
+        for section in sections((root / run.stored).read_text(encoding="utf-8")):
+            if section.startswith(run.begins):
+                for temperature, table in tables(section, "### Against"):
+                    found[run, temperature] = _over_generate(table)
     return found
 
 
 def _over_generate(table: Table) -> dict[str, str]:
     column = table.columns.index("÷ generate")
-    return {re.sub(r" \d+$", "", row[0]): row[column].split()[0] for row in table.rows}
+    speeds = {re.sub(r" \d+(x\d+)?$", "", row[0]): row[column].split()[0] for row in table.rows}
+    return {ON_ONE_BACKEND.get(name, name): speed for name, speed in speeds.items()}
 
 
 def readme_table(root: Path) -> str:
     """Speed over ``generate``, a line for each system."""
     found = ratios(root)
-    cases = [(size, temperature) for size in RUNS for temperature in ("0", "1")]
+    cases = [(run, temperature) for run in RUNS for temperature in ("0", "1")]
     lines = [
-        "| | " + " | ".join(f"{RUNS[size]}, T = {temperature}" for size, temperature in cases) + " |",
+        "| | " + " | ".join(f"{run.title}, T = {temperature}" for run, temperature in cases) + " |",
         "|---|" + "---:|" * len(cases),
     ]
     for system, name in NAMES.items():
-        cells = [found[case].get(system, "") + ("*" if _inexact(system, case[1]) else "") for case in cases]
+        cells = [_cell(found[case], system, case[1]) for case in cases]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cell(speeds: Mapping[str, str], system: str, temperature: str) -> str:
+    return speeds[system] + "*" * _inexact(system, temperature) if system in speeds else ""
 
 
 def _inexact(system: str, temperature: str) -> bool:
@@ -59,9 +86,9 @@ def _inexact(system: str, temperature: str) -> bool:
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for one size of the target, at temperatures 0 and 1."""
     found = ratios(root)
-    panels = {f"temperature {t}": _bars(found[CHARTED, t], t) for t in ("0", "1")}
+    panels = {f"temperature {t}": _bars(found[INFLATED, t], t) for t in ("0", "1")}
     title = "Speed over transformers' generate (1.0), target inflated to 110 M parameters, 2 CPU cores"
-    note = f"Green: adaptive trees. * samples from another distribution than the target's. Source: {STORED}"
+    note = f"Green: adaptive trees. * samples from another distribution than the target's. Source: {INFLATED.stored}"
     return draw_bars(title, panels, note=note, width=1056, one=1.0)
 
 

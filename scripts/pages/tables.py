@@ -23,9 +23,13 @@ class Table:
 
 def sections(report: str) -> list[str]:
     """The runs of a file that holds several: each begins with what it is and its command."""
-    starts = [found.start() for found in re.finditer(r"^(?:The bundled pair|Inflated to).*:$", report, re.MULTILINE)]
-    float32 = [report[start:stop] for start, stop in zip(starts, [*starts[1:], len(report)], strict=True)]
-    return [section for section in float32 if "bfloat16" not in section.split("\n", 1)[0]]
+    starts = [found.start() for found in re.finditer(r"^(?:SmolLM2|The bundled pair|Inflated to).*:$", report, re.MULTILINE)]
+    return [report[start:stop] for start, stop in zip(starts, [*starts[1:], len(report)], strict=True)]
+
+
+def in_float32(section: str) -> bool:
+    """Whether the title of a run says nothing of another number format."""
+    return "bfloat16" not in section.split("\n", 1)[0]
 
 
 def tables(report: str, heading: str) -> Iterator[tuple[str, Table]]:

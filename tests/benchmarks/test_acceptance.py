@@ -23,6 +23,9 @@ from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.runners.factory import make_runners
+from tests.benchmarks.tiny import Letters
+from tests.helpers import tiny_gpt, tiny_hidden
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
 SHARED = Setting(method="shared-noise", nodes=6, comparisons=(("budget", 6),))
@@ -81,6 +84,15 @@ def test_at_temperature_0_what_is_accepted_is_what_the_text_goes_on_with(pair: P
         real = zip(drafted[at:], ids[at:], strict=False)
         accepted.append(next((i for i, (a, b) in enumerate(real) if a != b), 3))
     assert measure(pair, [text], setting, sampling) == [1 + fmean(accepted)]
+
+
+def test_a_drafter_of_hidden_states_is_refused() -> None:
+    model = tiny_gpt(23, 1, dtype=torch.float32)
+    drafter = tiny_hidden(model)
+    pair = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend="torch"))
+    settings = plan("acceptance", ("chain",), has_draft=True, budgets=(6,))
+    with pytest.raises(ConfigError, match="measure it with python -m benchmarks generate"):
+        compare(pair, settings, PROMPTS, [1.0], 9, 0, lambda: None)
 
 
 def rows_of(report: str) -> dict[str, dict[str, list[str]]]:
