@@ -24,6 +24,7 @@ from draftwood.runners.openvino.blocks import BLOCK
 from draftwood.runners.openvino.memory import GrowingMemory
 from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.openvino.sizes import ForwardSizes
 from tests.runners.test_openvino import CLOSE, HAS_BF16, WRONG, small
 
 
@@ -133,7 +134,82 @@ def test_blocks_of_rows_that_leave_are_used_again():
         rows.round(nodes=3, check=False)
         begin(rows.runner, rows.texts)
     rows.runner.clear()
-    assert sorted(storage._free) == list(range(blocks._FIRST))
+    assert sorted([*storage._free, rows.runner._memory._spare_block]) == list(range(blocks._FIRST))
+
+
+# ---- padding that keeps the size of forwards ----
+
+
+def spares(rows: Walk, monkeypatch, least: int = 0) -> list[int]:
+    """Padding tokens of every forward from now on, each up to 8; at least ``least``."""
+    found: list[int] = []
+    memory, inner = rows.runner._memory, rows.runner._memory.inputs
+    monkeypatch.setattr(ForwardSizes, "_waste", lambda *_: 0.0)
+
+    def inputs(batch):
+        given = inner(batch)
+        given = given._replace(spare=max(least, given.spare))
+        found.append(given.spare)
+        return given
+
+    monkeypatch.setattr(memory, "inputs", inputs)
+    return found
+
+
+@pytest.mark.parametrize("lengths", [[5], [5, 1, 9, 0]])
+def test_padding_changes_no_scores(lengths, monkeypatch):
+    rows = walk("llama", lengths)
+    found = spares(rows, monkeypatch)
+    assert rows.round(nodes=3) < CLOSE
+    assert max(rows.round(nodes=nodes) for nodes in (6, 5, 2, 1, 4)) < CLOSE
+    assert any(found)
+
+
+def test_hidden_states_of_padding_are_left_out(monkeypatch):
+    rows = HiddenWalk(OpenVinoRunner(small("llama"), hidden_layers=LAYERS, paged=True), None, [5, 1, 9])
+    spares(rows, monkeypatch, least=3)
+    assert max(rows.round(), rows.round(unscored=2), rows.round()) < CLOSE
+
+
+def test_control_padding_that_reads_in_the_block_of_a_text(monkeypatch):
+    rows = walk("llama", [5])
+    spares(rows, monkeypatch, least=3)
+    rows.round()
+    rows.runner._memory._spare_block = rows.runner._memory._rows[0].blocks[0]
+    rows.round(check=False)
+    assert rows.round() > WRONG
+
+
+def decoded(sizes: ForwardSizes, forwards: list[int], seconds) -> tuple[float, list[int]]:
+    """Seconds of forwards of so many tokens, and the number of tokens that each read, padding included."""
+    total, read, last = 0.0, [], 0
+    for new in forwards:
+        read.append(new + sizes.padding(new))
+        took = seconds(read[-1]) + 4.0 * (read[-1] != last)
+        sizes.took(took)
+        total, last = total + took, read[-1]
+    return total, read
+
+
+def test_sizes_that_come_and_go_are_kept_where_a_change_costs_more():
+    total, read = decoded(ForwardSizes(), [1, 5, 3, 4] * 50, lambda tokens: 14.0 + 0.1 * tokens)
+    assert set(read[20:]) == {5}
+    assert total < 1.02 * 200 * 14.5
+    _, read = decoded(ForwardSizes(), [1, 5] * 100, lambda tokens: 14.0 * tokens)
+    assert read[20:] == [1, 5] * 90
+    _, read = decoded(ForwardSizes(), [5] * 4 + [1] * 40, lambda tokens: 14.0 + 0.5 * tokens)
+    assert read[-30:] == [1] * 30  # padding has cost a change by then
+    _, read = decoded(ForwardSizes(), [40, 1, 1], lambda tokens: 14.0)
+    assert read == [40, 1, 1]  # a prompt is no size to keep
+
+
+def test_padding_costs_at_most_as_much_as_changes_do():
+    rng = random.Random(1)
+    for slope in (0.0, 0.3, 1.0, 5.0):
+        forwards = [rng.choice([1, 1, 1, 2, 5, 6, 9, 16]) for _ in range(600)]
+        total, _ = decoded(ForwardSizes(), forwards, lambda tokens, slope=slope: 14.0 + slope * tokens)
+        plain = sum(14.0 + slope * n + 4.0 * (n != old) for n, old in zip(forwards, [0, *forwards], strict=False))
+        assert total < 1.02 * plain
 
 
 # ---- where it is used ----

@@ -13,9 +13,9 @@ from itertools import accumulate, zip_longest
 from operator import mul
 from typing import final
 
+from draftwood.core.estimates import Ratio
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
 from draftwood.draft.adaptive.cost import CostModel
-from draftwood.draft.adaptive.estimates import Ratio
 from draftwood.draft.adaptive.gains import GainModel
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import final
 
-from draftwood.draft.adaptive.estimates import Plane, RunningMean
+from draftwood.core.estimates import Plane, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from draftwood.draft.adaptive.estimates import Ratio
+from draftwood.core.estimates import Ratio
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.openvino.blocks import BLOCK, BlockStorage
+from draftwood.runners.openvino.sizes import ForwardSizes
 from draftwood.runners.rows import remaining_rows
 
 
@@ -29,6 +30,9 @@ class PagedInputs(NamedTuple):
     blocks: list[list[int]]
     seen: list[Bool[np.ndarray, "new new"]]
     """Per row, which of its tokens that are read each of them sees; empty if each sees those before it."""
+    spare: int
+    """Padding tokens that keep the size of the forward. They are a row of their own, in the block ``spare_block``."""
+    spare_block: int
 
 
 @final
@@ -63,6 +67,8 @@ class PagedMemory:
 
     def __init__(self, storage: BlockStorage) -> None:
         self._storage = storage
+        self._sizes = ForwardSizes()
+        [self._spare_block] = storage.take(1)
         self._rows: list[_Row] = []
         self._end_round()
 
@@ -149,7 +155,21 @@ class PagedMemory:
         read = [batch.tokens.shape[1] - unread for unread in padding]
         past = [row.length + len(row.slots) - count for row, count in zip(self._rows, read, strict=True)]
         blocks = [row.blocks[: -(-(row.length + len(row.slots)) // BLOCK)] for row in self._rows]
-        return PagedInputs(batch.tokens, batch.positions, padding, repeated, past, blocks, _seen(batch, padding))
+        return PagedInputs(
+            tokens=batch.tokens,
+            positions=batch.positions,
+            padding=padding,
+            repeated=repeated,
+            past=past,
+            blocks=blocks,
+            seen=_seen(batch, padding),
+            spare=self._sizes.padding(sum(read)),
+            spare_block=self._spare_block,
+        )
+
+    def took(self, seconds: float) -> None:
+        """Record the seconds of the forward of these inputs."""
+        self._sizes.took(seconds)
 
     def _reserve(self, row: _Row, slots: int) -> None:
         """Take blocks for this many slots of a row."""

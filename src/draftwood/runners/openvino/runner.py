@@ -208,5 +208,7 @@ class OpenVinoRunner:
         inputs = memory.inputs(batch)
         start = perf_counter()
         output: ForwardOutput = network(input_ids=self._limits.clamp(inputs.tokens), inputs=inputs, keep=batch.keep)
-        self.forward_seconds += perf_counter() - start
+        seconds = perf_counter() - start
+        memory.took(seconds)
+        self.forward_seconds += seconds
         return output
