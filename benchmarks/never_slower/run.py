@@ -1,7 +1,7 @@
 """Plain decoding and ``auto`` continue the same prompts in turn, in pairs next to each other in time.
 
 At temperature 0, and above it with shared noise, both write the same tokens. A new process is a new :class:`Decoders`: its
-controllers know nothing, or what those of an earlier one have learnt. The engines have run before.
+controllers know nothing, or what those of an earlier one have learnt from longer texts. The engines have run before.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
@@ -36,6 +36,7 @@ TEXTS: Final = {
 RANDOM: Final = "random"
 _RANDOM_TOKENS: Final = 24
 _TAUGHT: Final = 2  # times that the earlier process writes every text
+_TAUGHT_TOKENS: Final = 200  # new tokens of these; a draft is first tried where a try is a small share of a text
 
 
 class Case(NamedTuple):
@@ -118,7 +119,7 @@ class _Bench:
         for repeat in range(_TAUGHT):
             for prompt in self.prompts.values():
                 self._timed(self._process({}), Method(method="ar"), prompt, repeat)
-                self._timed(earlier, Method(), prompt, repeat)
+                self._timed(earlier, Method(), prompt, repeat, max(_TAUGHT_TOKENS, self.config.max_new_tokens))
                 advance()
         return earlier.learnt
 
@@ -143,10 +144,14 @@ class _Bench:
     def _process(self, known: Mapping[str, Knowledge]) -> Decoders:
         return Decoders(self.pair.target, self.pair.draft, tokenizer=None, eos=self.pair.eos, known=known)
 
-    def _timed(self, process: Decoders, method: Method, prompt: Sequence[int], seed: int) -> Timed:
+    def _timed(
+        self, process: Decoders, method: Method, prompt: Sequence[int], seed: int, tokens: int | None = None
+    ) -> Timed:
+        """A call that writes ``tokens`` new tokens, by default as many as the settings say."""
+        limits = self.limits if tokens is None else replace(self.limits, max_new_tokens=tokens)
         greedy = self.sampling.greedy
         decoder = process.of(process.resolve(method, greedy=greedy), greedy=greedy)
-        requests = [Request(prompt=prompt, seed=seed + 100 * row, limits=self.limits) for row in range(self.batch)]
+        requests = [Request(prompt=prompt, seed=seed + 100 * row, limits=limits) for row in range(self.batch)]
         sleep(PAUSE)
         began = perf_counter()
         results = decoder.generate(requests, self.sampling)

@@ -168,11 +168,11 @@ def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
         assert controller.another_level(0, 1.0, 1)
         controller.end_level(0, 1.0, 0.9, 1, LEVEL)
         sizes.append(controller.tree_size(values))
-        assert not controller.costs.timed
+        assert not controller.learnt.timed
         controller.end_round(1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
         controller.begin_round()
     assert sizes == [3, 3]
-    assert controller.costs.timed
+    assert controller.learnt.timed
     assert controller.costs.tree > 0.5 * TARGET
 
 

@@ -25,6 +25,17 @@ def test_a_value_survives_json():
     assert Learnt.from_json(json.loads(json.dumps(value.to_json()))) == value
 
 
+def test_a_draft_that_was_never_timed_is_not_taken_for_timed_by_the_next_process():
+    """A process that wrote short texts knows plain rounds, and nothing of its draft."""
+    controller, drafted = lived(0.9, 20, 4)
+    assert not any(drafted)
+    assert controller.learnt.costs.base > 0
+    again, drafted = lived(0.9, 20, 4, controller=Controller(learnt=controller.learnt))
+    assert not any(drafted)
+    assert not again.learnt.timed
+    assert lived(0.9, 100, 4, controller=again)[0].learnt.timed
+
+
 def test_a_controller_that_starts_from_a_value_gives_the_same_out_at_the_present_speed_of_the_machine():
     value = learnt()
     controller = Controller(learnt=value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.expand import GumbelExpander
-from draftwood.draft.adaptive.learnt import Costs, Learnt, Waits
+from draftwood.draft.adaptive.learnt import NOTHING, Costs
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram import ngram
@@ -154,7 +155,7 @@ def rounds_of(prompt, favourite, tokens=24):
     now = [0.0]
     draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
     costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, level=0.002, frontier_node=0.0)
-    learnt = Learnt(costs=costs, gains=(1.0,), reach=(1.0,), calibration=1.0, worth=1.1, waits=Waits(0.0, 0.0, 0.0))
+    learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
         draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),
         lookup=PromptLookup(AdaptiveSettings(), 9), clock=lambda: now[0],

@@ -38,7 +38,8 @@ def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | Block
 def timed() -> Knowledge:
     """The knowledge of an adaptive tree that was timed, and that drafts after its first plain rounds."""
     costs = Costs(base=1.0, tree=0.1, node=0.01, change=0.0, level=0.1, frontier_node=0.0)
-    return replace(Controllers().knowledge, by_rows={rows: replace(NOTHING, costs=costs) for rows in (1, 2, 4, 8)})
+    learnt = replace(NOTHING, costs=costs, timed=True)
+    return replace(Controllers().knowledge, by_rows=dict.fromkeys((1, 2, 4, 8), learnt))
 
 
 def run(

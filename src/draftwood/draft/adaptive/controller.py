@@ -79,6 +79,7 @@ class Controller:
         self.acceptance = acceptance or AcceptanceModel(s)
         self.speed = 0.0
         self._recent = Ratio(s.forget)
+        self._timed = known.timed
         self._worth = Ratio(s.forget_calibration, known.worth, s.calibration_prior)
         self._probes = _Probes(s, known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
@@ -92,6 +93,7 @@ class Controller:
         """The current knowledge."""
         return Learnt(
             costs=self.costs.value(),
+            timed=self._timed,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
@@ -140,10 +142,10 @@ class Controller:
         return False
 
     def _drafts(self, above: float) -> bool:
-        """Whether to draft. A draft whose trees were never timed, or whose rounds have brought less than plain ones, is only
+        """Whether to draft. A draft that was never timed, or whose rounds have brought less than plain ones, is only
         tried. One that does not pay is tried again after pauses: the text may have become easier."""
         guess = self._round.guess
-        if self.costs.timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
+        if self._timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
             self._probes.draft.cancel()
             return True
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
@@ -206,10 +208,12 @@ class Controller:
         for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
-        if state.above and seen_size and not state.reads:
-            self.gains.add_verified(tokens - 1.0, expected)
-            if base and not state.guess:
-                self._worth.add(tokens, seconds / base)
+        if state.above and seen_size:
+            self._timed |= nodes > 1
+            if not state.reads:
+                self.gains.add_verified(tokens - 1.0, expected)
+                if base and not state.guess:
+                    self._worth.add(tokens, seconds / base)
         drafted = state.above > 0.0 or nodes > 1
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1

@@ -48,14 +48,12 @@ class CostModel:
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
-        timed: trees were timed, by this model or the other one.
     """
 
     def __init__(self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1) -> None:
         self._settings = settings
         shares = _shares(settings, rows), settings.first_weight
         self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
-        self.timed = known is not None
         self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
         self._plain = RunningMean(settings.forget, settings.outlier)
         self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
@@ -116,7 +114,6 @@ class CostModel:
         if first:
             return False
         if nodes:
-            self.timed = True
             self._trees.add(float(nodes), float(changed), seconds)
             self._split()
         return True

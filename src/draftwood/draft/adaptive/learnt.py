@@ -49,6 +49,7 @@ class Learnt:
 
     Attributes:
         costs: seconds of each term.
+        timed: levels of the draft and a tree with them were timed.
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         calibration: accepted over expected tokens.
@@ -57,6 +58,7 @@ class Learnt:
     """
 
     costs: Costs
+    timed: bool
     gains: tuple[float, ...]
     reach: tuple[float, ...]
     calibration: float
@@ -72,7 +74,7 @@ class Learnt:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            ConfigError: a field is missing, unknown or not a finite number, or a number of seconds is negative.
+            ConfigError: a field is missing, unknown or of another type, or a number is not finite, or seconds are negative.
         """
         found = _fields(data, cls)
         costs, waits = _fields(found["costs"], Costs), _numbers("waits", found["waits"], minimum=0.0)
@@ -82,6 +84,7 @@ class Learnt:
             raise ConfigError("gains is empty, but must have a number for the first level: write it with to_json")
         return cls(
             costs=Costs(**{name: _number(f"costs.{name}", value, minimum=0.0) for name, value in costs.items()}),
+            timed=_flag("timed", found["timed"]),
             gains=gains,
             reach=_numbers("reach", found["reach"], minimum=0.0),
             calibration=_number("calibration", found["calibration"], minimum=0.0),
@@ -92,6 +95,7 @@ class Learnt:
 
 NOTHING: Final = Learnt(
     costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, level=0.0, frontier_node=0.0),
+    timed=False,
     gains=(1.0,),
     reach=(),
     calibration=1.0,
@@ -153,6 +157,12 @@ def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:
         came = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}: use to_json")
     return data
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}, but must be true or false: write it with to_json")
+    return value
 
 
 def _number(name: str, value: object, minimum: float = -math.inf) -> float:
