@@ -72,7 +72,8 @@ class Round:
         nodes, read = self.scores.hidden, self.scores.read
         if nodes is None or read is None:
             return None
-        return [torch.cat([read[row], nodes[row, [0, *path]]]) for row, path in enumerate(self.paths)]
+        kept = [states[[0, *path]] if path else states[:1] for states, path in zip(nodes, self.paths, strict=True)]
+        return [torch.cat([before, own]) if len(before) else own for before, own in zip(read, kept, strict=True)]
 
 
 STAGES = ("draft", "target", "verify", "other")

@@ -74,12 +74,11 @@ class Controller:
     ) -> None:
         self.settings = s = settings or AdaptiveSettings()
         known = learnt or NOTHING
-        self.costs = CostModel(s, known.costs if known.costs.base else None, rows=rows)
+        self.costs = CostModel(s, known.costs if known.costs.base else None, rows=rows, timed=known.timed)
         self.gains = GainModel(s, known.gains, known.reach, known.calibration)
         self.acceptance = acceptance or AcceptanceModel(s)
         self.speed = 0.0
         self._recent = Ratio(s.forget)
-        self._timed = known.timed
         self._worth = Ratio(s.forget_calibration, known.worth, s.calibration_prior)
         self._probes = _Probes(s, known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
@@ -93,7 +92,7 @@ class Controller:
         """The current knowledge."""
         return Learnt(
             costs=self.costs.value(),
-            timed=self._timed,
+            timed=self.costs.timed,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
@@ -145,7 +144,7 @@ class Controller:
         """Whether to draft. A draft that was never timed, or whose rounds have brought less than plain ones, is only
         tried. One that does not pay is tried again after pauses: the text may have become easier."""
         guess = self._round.guess
-        if self._timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
+        if self.costs.timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
             self._probes.draft.cancel()
             return True
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
@@ -207,13 +206,11 @@ class Controller:
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds)
-        seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting))
-        if state.above and seen_size:
-            self._timed |= nodes > 1
-            if not state.reads:
-                self.gains.add_verified(tokens - 1.0, expected)
-                if base and not state.guess:
-                    self._worth.add(tokens, seconds / base)
+        seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
+        if state.above and seen_size and not state.reads:
+            self.gains.add_verified(tokens - 1.0, expected)
+            if base and not state.guess:
+                self._worth.add(tokens, seconds / base)
         drafted = state.above > 0.0 or nodes > 1
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1

@@ -45,14 +45,19 @@ class CostModel:
         settings: how fast the past is forgotten, and the first shares.
         known: the terms of another model.
         rows: texts of a forward.
+        timed: the other model has timed trees with levels.
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
+        timed: trees with levels were timed, by this model or the other one.
     """
 
-    def __init__(self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1) -> None:
+    def __init__(
+        self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1, timed: bool = False
+    ) -> None:
         self._settings = settings
         shares = _shares(settings, rows), settings.first_weight
+        self.timed = timed
         self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
         self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
         self._plain = RunningMean(settings.forget, settings.outlier)
@@ -105,8 +110,8 @@ class CostModel:
             self._start()
         self._split()
 
-    def add_tree(self, nodes: int, seconds: float) -> bool:
-        """Record a round without its levels; ``nodes`` without the root.
+    def add_tree(self, nodes: int, seconds: float, *, drafted: bool = False) -> bool:
+        """Record a round without its levels; ``nodes`` without the root. It had levels if it was ``drafted``.
 
         Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
@@ -114,6 +119,7 @@ class CostModel:
         if first:
             return False
         if nodes:
+            self.timed |= drafted
             self._trees.add(float(nodes), float(changed), seconds)
             self._split()
         return True

@@ -38,7 +38,7 @@ class ForwardSizes:
         return padding
 
     def took(self, seconds: float) -> None:
-        """Record the seconds of the forward that :meth:`padding` was asked about."""
+        """Record the seconds of the forward that the last :meth:`padding` was for."""
         known = self._seconds.get(self._last)
         if known is not None and self._changed:
             self._change.add(max(0.0, seconds - known.value))
