@@ -8,6 +8,7 @@ import pytest
 
 import draftwood
 from draftwood import LoadOptions
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.engine.memory import Memory, memory_of
 
 KEY = {
@@ -78,3 +79,18 @@ def test_another_number_of_threads_has_its_own_file():
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
     (cache / "learnt").write_text("a file where the folder should be")
     Memory(KEY).write({})
+
+
+def test_the_costs_of_a_draft_are_measured_when_a_pair_is_loaded_and_then_known(cache, monkeypatch):
+    def timed(pair) -> dict[str, bool]:
+        return {name: knowledge.by_rows[1].timed for name, knowledge in pair.learnt.items()}
+
+    assert timed(loaded("none")) == {"adaptive, temperature 0": True, "adaptive, sampling": True}
+    pair = loaded()
+    assert timed(pair) == {"adaptive, temperature 0": True, "adaptive, sampling": True}
+    del pair
+    gc.collect()
+    monkeypatch.setattr(Controllers, "trial", lambda self: pytest.fail("costs that are known are measured again"))
+    assert timed(loaded())
+    target = draftwood.load("src/draftwood/pairs/language/target", options=LoadOptions(backend="torch"))
+    assert not target.learnt  # nothing to measure

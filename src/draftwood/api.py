@@ -61,14 +61,13 @@ def load(
 ) -> Pair:
     """Load a target and, optionally, a draft model: folders or hub names with safetensors, GGUF files, or short names.
 
-    A GGUF file, or a folder that holds just one, is dequantised once, and the model is kept in the user's cache. Short
-    names, such as ``smollm2``, are in :data:`draftwood.loading.names.SHORT_NAMES`. The draft may be a published drafter: an
-    EAGLE-3, DFlash or DSpark checkpoint (:mod:`draftwood.loading.published`).
+    A GGUF file, or a folder with just one, is dequantised once and kept in the user's cache. Short names, such as
+    ``smollm2``, are in :data:`draftwood.loading.names.SHORT_NAMES`. A draft may be an EAGLE-3, DFlash or DSpark checkpoint.
 
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
-    machine is used, unless ``options.profile`` says otherwise. What adaptive methods learn is kept for the next process,
-    unless it is ``none``. OpenVINO runs compiled copies of models (:func:`draftwood.runners.factory.make_runners` says
-    when): take ``options.backend`` ``torch`` to train ``pair.target.model`` further.
+    machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
+    methods learn are kept for the next process, unless it is ``none``. OpenVINO runs compiled copies of models
+    (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.target.model`` further.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
@@ -100,6 +99,7 @@ def load(
         memory=memory_of(options.profile, profile_key),
         runners=runners,
     )
+    pair.measure_costs()
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
     return pair

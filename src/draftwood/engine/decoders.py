@@ -15,6 +15,7 @@ from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
+from draftwood.engine.memory import Memory
 from draftwood.engine.methods import build, resolve
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.unpadded import Unpadded, unpadded
@@ -65,15 +66,25 @@ class Decoders:
         has_block = isinstance(self._draft, BlockRunner)
         return resolve(method, has_draft=self._draft is not None, greedy=greedy, has_block=has_block)
 
+    def controllers(self, method: Method, *, greedy: bool) -> Controllers:
+        """What a method knows and learns."""
+        name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
+        if name not in self._controllers:
+            self._controllers[name] = Controllers(known=self._known.get(name))
+        return self._controllers[name]
+
+    def remember(self, memory: Memory) -> None:
+        """Write what was learnt since the start, if anything."""
+        if (learnt := self.learnt) != self._known:
+            memory.write(learnt)
+
     def of(self, method: Method, *, greedy: bool) -> Decoder:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""
         key = method, greedy
         with self._building:
             if key not in self._built:
-                name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
-                if name not in self._controllers:
-                    self._controllers[name] = Controllers(known=self._known.get(name))
-                self._built[key] = build(method, self._draft, greedy=greedy, controllers=self._controllers[name])
+                controllers = self.controllers(method, greedy=greedy)
+                self._built[key] = build(method, self._draft, greedy=greedy, controllers=controllers)
             drafter, verifier = self._built[key]
         return Decoder(
             self._target,

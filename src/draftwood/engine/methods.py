@@ -204,7 +204,7 @@ def _growing_shape(args: BuildArgs) -> TreeShape:
 
 
 def _adaptive_drawn(args: BuildArgs) -> BestFirstDrafter:
-    return BestFirstDrafter(_drawn(args, _growing_shape(args)), budgets=args.controllers.at)
+    return BestFirstDrafter(_drawn(args, _growing_shape(args)), budgets=args.controllers.budget)
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
@@ -215,7 +215,7 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     if isinstance(runner, BurstRunner):
         grower = BurstGrower(runner, expander, shape, grower)
     lookup = controllers.lookup if args.method.method == "adaptive" else None
-    return BestFirstDrafter(grower, budgets=controllers.at, lookup=lookup)
+    return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
 
 
 def _gumbel(runner: Runner, expander: GumbelExpander, shape: TreeShape) -> Grower:

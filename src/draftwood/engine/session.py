@@ -28,6 +28,7 @@ from draftwood.core.settings import Method, Sampling
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
+from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.in_use import InUse
@@ -88,7 +89,7 @@ class Session(ABC):
         self._draft_runner = draft
         self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos, known=known)
         if memory is not None:  # written once, when the process ends or the session is gone
-            finalize(self, _remember, memory, self._decoders, known)
+            finalize(self, self._decoders.remember, memory)
 
     @abstractmethod
     def encode(self, prompt: Prompt | Array, /) -> list[int]:
@@ -134,6 +135,11 @@ class Session(ABC):
         """
         temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
+
+    def measure_costs(self) -> None:
+        """Measure what drafting costs where method ``auto`` needs it, by two texts of 24 rounds that are thrown away."""
+        for temperature in (0.0, 1.0):
+            measure_costs(self._decoders, self.method(temperature=temperature), temperature)
 
     @property
     def learnt(self) -> dict[str, Knowledge]:
@@ -285,11 +291,6 @@ class Session(ABC):
         decoder, resolved = self._with_method(method, own)
         results = tracing.generate(decoder, requests, own, method=resolved, draft=self._draft_runner, trace=trace)
         return results[0] if alone else results
-
-
-def _remember(memory: Memory, decoders: Decoders, known: Mapping[str, Knowledge]) -> None:
-    if (learnt := decoders.learnt) != known:
-        memory.write(learnt)
 
 
 def _check(name: str, given: object, kind: Any, wanted: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import final
 
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.draft.adaptive.trial import CostTrial
 
 
 @final
@@ -32,6 +36,28 @@ class Controllers:
         self.lookup = PromptLookup(s, hits=known.hits, guesses=known.guesses) if known else PromptLookup(s)
         self._known = dict(known.by_rows) if known else {}
         self._made: dict[int, Controller] = {}
+        self._trial: CostTrial | None = None
+
+    def budget(self, rows: int) -> Budget:
+        """The budget of rounds with so many rows: their controller, or the trial that is under way."""
+        return self._trial or self.at(rows)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the costs of trees of a single row are known."""
+        return self.at(1).costs.timed
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """A context in which rounds of one row measure costs (:class:`CostTrial`). A new controller starts from them."""
+        self._trial = trial = CostTrial()
+        try:
+            yield
+        finally:
+            self._trial = None
+        if (costs := trial.costs) is not None:
+            self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True)
+            del self._made[1]
 
     def at(self, rows: int) -> Controller:
         """The controller of rounds with so many rows. A new one knows what the draft brings in other batches."""

@@ -14,7 +14,7 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.budget import Budget
-from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.expand import Expander, GumbelExpander
 from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
 from draftwood.runners.protocols import BlockRunner, BurstRunner, Runner
@@ -163,12 +163,19 @@ class LevelGrower:
         # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
         grown = self.expander.expand(logp, rng, depth, first)
-        ids = None if columns is None else columns.tolist()
+        if columns is not None:
+            grown = _named(grown, columns)
         for tree, frontier, children in zip(trees, frontiers, grown, strict=True):
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
-                    named = its if ids is None else its._replace(tokens=[ids[column] for column in its.tokens])
-                    tree.add_children(candidate, named)
+                    tree.add_children(candidate, its)
+
+
+def _named(grown: list[list[Children]], columns: Int[Tensor, "n"]) -> list[list[Children]]:
+    """The children with the tokens of their columns (host sync)."""
+    chosen = [column for row in grown for its in row for column in its.tokens]
+    tokens = iter(columns[torch.tensor(chosen, dtype=torch.long, device=columns.device)].tolist())
+    return [[its._replace(tokens=[next(tokens) for _ in its.tokens]) for its in row] for row in grown]
 
 
 @final

@@ -1,0 +1,40 @@
+"""A short text that only measures what drafting costs on this machine."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+from typing import Final
+
+from draftwood.core.errors import CacheError
+from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
+from draftwood.core.settings import Method, Sampling
+from draftwood.draft.adaptive.trial import TRIAL
+from draftwood.engine.decoders import Decoders
+from draftwood.engine.requests import Request
+
+_PROMPT: Final = range(1, 33)  # any tokens
+_LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  # more than the rounds can write
+
+
+def measure_costs(decoders: Decoders, method: Method, temperature: float) -> None:
+    """Decode the rounds of a trial, unless a method grows no trees of a draft, or knows their costs.
+
+    Args:
+        method: a method without ``auto``.
+    """
+    sampling, spec = Sampling(temperature=temperature), METHODS[method.method]
+    if not (spec.grows and spec.needs == "draft") or method.shape or method.nodes:
+        return
+    controllers = decoders.controllers(method, greedy=sampling.greedy)
+    if controllers.timed:
+        return
+    decoder = decoders.of(method, greedy=sampling.greedy)
+    requests = [Request(prompt=_PROMPT, limits=_LIMITS)]
+    try:
+        with controllers.trial(), closing(decoder.stream(requests, sampling)) as rounds:
+            for _ in islice(rounds, len(TRIAL)):
+                pass
+    except CacheError:
+        return  # a context shorter than the prompt: costs are learnt from texts

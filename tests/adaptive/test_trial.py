@@ -1,0 +1,69 @@
+"""A trial of some 25 rounds measures what trees cost, so that the first text can be drafted for."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.trial import TRIAL
+from tests.adaptive.simulator import World
+from tests.adaptive.test_controller import lived
+
+LEVELS = 2
+
+
+def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = frozenset()) -> Controllers:
+    """What is known after some rounds of a trial; ``slow`` rounds take eight times as long."""
+    controllers, last = Controllers(), 0
+    with controllers.trial():
+        budget = controllers.budget(1)
+        for number in range(rounds):
+            factor = 8.0 if number in slow else 1.0
+            nodes, drafting = 0, 0.0
+            if not budget.begin_round():
+                for depth in range(LEVELS):
+                    budget.end_level(depth, 1.0, 0.5, 1, factor * world.draft(1))
+                    drafting += factor * world.draft(1)
+                nodes = budget.tree_size([0.5] * 24)
+            seconds = drafting + factor * (world.target(nodes, nodes != last) + 0.05 * (nodes != last))
+            budget.end_round(nodes + 1, 0.0, 1.0, drafting, seconds)
+            last = nodes
+    return controllers
+
+
+def worst(controllers: Controllers, world: World) -> float:
+    """The largest relative error of the seconds that a round is expected to take, after the first plain ones."""
+    controller = controllers.at(1)
+    while controller.begin_round():
+        controller.end_round(1, 0.0, 1.0, 0.0, World().target(0, False))
+    costs = controller.costs
+    found = [(costs.base, world.target(0, False)), (costs.level, world.draft(1))]
+    found += [(costs.base + costs.tree + costs.node * n, world.target(n, False)) for n in (2, 4, 8, 14)]
+    return max(abs(got / wanted - 1.0) for got, wanted in found)
+
+
+@pytest.mark.parametrize("world", [World(), World(tree=6.0), World(node=1.5), World(level=8.0)])
+def test_a_trial_finds_the_costs_whatever_a_change_of_size_takes(world):
+    assert worst(tried(world), world) < 0.05
+    assert worst(tried(world), World(base=20.0)) > 0.2  # control: the costs of another machine
+
+
+def test_one_slow_round_of_each_size_changes_nothing():
+    assert worst(tried(World(), slow=frozenset({2, 6, 11, 16, 21})), World()) < 0.05
+
+
+def test_a_text_that_ends_within_the_trial_leaves_the_costs_unknown():
+    assert not tried(World(), rounds=4).timed
+    assert tried(World()).timed
+
+
+def test_after_a_trial_the_first_short_text_is_drafted_for():
+    _, drafted = lived(0.9, 40, 4, controller=tried(World()).at(1))
+    assert sum(drafted) > 10
+    _, drafted = lived(0.9, 40, 4)  # control
+    assert not any(drafted)
+
+
+def test_other_rounds_go_to_the_controllers_again():
+    controllers = tried(World())
+    assert controllers.budget(1) is controllers.at(1)
