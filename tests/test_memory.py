@@ -57,7 +57,7 @@ def test_without_a_profile_nothing_is_read_or_written(cache):
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "{", "[]", '{"format": 0, "learnt": {}}', '{"format": 1, "learnt": {"adaptive": {}}}']
+    "damaged", ["", "{", "[]", '{"format": 0, "learnt": {}}', '{"format": 2, "learnt": {"adaptive": {}}}']
 )
 def test_a_damaged_file_gives_a_warning_and_is_replaced(damaged):
     memory = Memory(KEY)

@@ -21,7 +21,7 @@ from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.loading.profile import ProfileKey, default_path
 
 _LOG = logging.getLogger(__name__)
-FORMAT = 1
+FORMAT = 2
 
 
 @final

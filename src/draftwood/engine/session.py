@@ -137,7 +137,7 @@ class Session(ABC):
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
 
     def measure_costs(self) -> None:
-        """Measure what drafting costs where method ``auto`` needs it, by two texts of 24 rounds that are thrown away."""
+        """Measure what drafting costs where method ``auto`` needs it, by two texts of 36 rounds that are thrown away."""
         for temperature in (0.0, 1.0):
             measure_costs(self._decoders, self.method(temperature=temperature), temperature)
 

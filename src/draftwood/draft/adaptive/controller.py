@@ -8,7 +8,7 @@ whether to draft another level, and how many nodes the target scores. Only the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from operator import mul
 from typing import final
@@ -74,7 +74,8 @@ class Controller:
     ) -> None:
         self.settings = s = settings or AdaptiveSettings()
         known = learnt or NOTHING
-        self.costs = CostModel(s, known.costs if known.costs.base else None, rows=rows, timed=known.timed)
+        costs = known.costs if known.costs.base else None
+        self.costs = CostModel(s, costs, rows=rows, timed=known.timed, factors=known.factors)
         self.gains = GainModel(s, known.gains, known.reach, known.calibration)
         self.acceptance = acceptance or AcceptanceModel(s)
         self.speed = 0.0
@@ -93,6 +94,7 @@ class Controller:
         return Learnt(
             costs=self.costs.value(),
             timed=self.costs.timed,
+            factors=self.costs.factors,
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             calibration=self.gains.calibration,
@@ -187,19 +189,23 @@ class Controller:
         self._curve = [
             forget * old + (1.0 - forget) * new for old, new in zip_longest(self._curve or values, values, fillvalue=0.0)
         ]
-        probe, node = self._probes.draft, self.speed * self.costs.node
+        probe = self._probes.draft
         if drawn:
-            nets = _net(past, calibration, node, 0.0)
+            nets = _net(past, calibration, self._prices(len(past), free=self.costs.tree))
             return nets.index(max(nets)) if past else len(values)
         if probe.left and probe.size:
             return min(probe.size, len(values))
-        tree = 0.0 if self._probes.show_a_tree else self.speed * self.costs.tree  # a probe must show its tree
-        nets, means = _net(values, calibration, node, tree), _net(self._curve, calibration, node, tree)
+        prices = self._prices(len(self._curve), free=self.costs.tree if self._probes.show_a_tree else 0.0)
+        nets, means = _net(values, calibration, prices), _net(self._curve, calibration, prices)
         best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
         size = usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
         if probe.left:
             probe.size = size
         return size
+
+    def _prices(self, most: int, *, free: float) -> list[float]:
+        """The tokens that plain decoding writes in the seconds of trees of one node to ``most``, less ``free`` seconds."""
+        return [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(most)[1:]]
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
@@ -223,8 +229,7 @@ class Controller:
         self.speed = max(self._recent.value, 1.0 / base if base else 0.0)
 
 
-def _net(values: Iterable[float], calibration: float, node: float, tree: float) -> list[float]:
-    """Expected tokens less costs of no node, the best node, the best two and so on."""
-    nets = list(accumulate((calibration * value - node for value in values), initial=-tree))
-    nets[0] = 0.0
-    return nets
+def _net(values: Sequence[float], calibration: float, prices: Sequence[float]) -> list[float]:
+    """Expected tokens less the price of no node, the best node, the best two and so on."""
+    totals = accumulate(calibration * value for value in values)
+    return [0.0, *(total - price for total, price in zip(totals, prices, strict=False))]

@@ -56,7 +56,7 @@ class Controllers:
         finally:
             self._trial = None
         if (costs := trial.costs) is not None:
-            self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True)
+            self._known[1] = replace(self.at(1).learnt, costs=costs, timed=True, factors=trial.factors(costs))
             del self._made[1]
 
     def at(self, rows: int) -> Controller:

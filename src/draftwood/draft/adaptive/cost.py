@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate, chain, islice, repeat
 from typing import final
 
 from draftwood.core.estimates import Plane, RunningMean
@@ -12,10 +14,31 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 
 @final
 class _Sizes:
-    """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward."""
+    """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward.
 
-    def __init__(self) -> None:
+    A factor of a size is the ratio of its trees' seconds to those of the line through all sizes. On a CPU a few nodes cost
+    nothing, until arithmetic takes longer than reading the weights, and no line describes this. A trial measures factors.
+    Rounds change them slowly: a size that looks slow by chance would not be tried again.
+
+    Args:
+        settings: how fast the past is forgotten.
+        factors: those of a trial, from one node on; without them all are 1.
+    """
+
+    def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
         self._seen, self._last = {0}, 0
+        rounds = 1.0 / (1.0 - settings.forget)
+        self._factors = [RunningMean(settings.forget, settings.outlier, factor, rounds) for factor in factors]
+
+    def add_factor(self, nodes: int, factor: float) -> None:
+        """Record a tree."""
+        if nodes <= len(self._factors):
+            self._factors[nodes - 1].add(factor)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """From one node on; larger trees have the last one."""
+        return tuple(mean.value for mean in self._factors)
 
     def add(self, nodes: int) -> tuple[bool, bool]:
         """Whether the number is another one than the last, and whether it comes up first."""
@@ -30,12 +53,12 @@ class CostModel:
     """Seconds of a round::
 
         base                                              without a tree
-        base + tree + node * nodes + change [new size]    with one, apart from its levels
+        (base + tree + node * nodes) * factor[nodes] + change [new size]    with one, apart from its levels
         level + frontier_node * (frontier - 1)            each level, or burst
 
     ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
-    the plane's height above ``base``. ``level`` and ``frontier_node`` are a line through recent levels. The past counts less
-    and less, and outliers count as ``outlier`` means.
+    the plane's height above ``base``. ``factor`` belongs to a size (:class:`_Sizes`). ``level`` and ``frontier_node`` are a
+    line through recent levels. The past counts less and less, and outliers count as ``outlier`` means.
 
     The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node`` and
     ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost ``first_node`` of a
@@ -46,6 +69,7 @@ class CostModel:
         known: the terms of another model.
         rows: texts of a forward.
         timed: the other model has timed trees with levels.
+        factors: its factors of sizes, from one node on.
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
@@ -53,7 +77,13 @@ class CostModel:
     """
 
     def __init__(
-        self, settings: AdaptiveSettings, known: Costs | None = None, *, rows: int = 1, timed: bool = False
+        self,
+        settings: AdaptiveSettings,
+        known: Costs | None = None,
+        *,
+        rows: int = 1,
+        timed: bool = False,
+        factors: Sequence[float] = (),
     ) -> None:
         self._settings = settings
         shares = _shares(settings, rows), settings.first_weight
@@ -63,7 +93,7 @@ class CostModel:
         self._plain = RunningMean(settings.forget, settings.outlier)
         self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
         self._levels = Plane(settings.forget, settings.outlier, settings.prior_weight)
-        self._sizes = _Sizes()
+        self._sizes = _Sizes(settings, factors)
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
@@ -122,7 +152,21 @@ class CostModel:
             self.timed |= drafted
             self._trees.add(float(nodes), float(changed), seconds)
             self._split()
+            if self.base and not changed:
+                self._sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
         return True
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """The factors of sizes, from one node on."""
+        return self._sizes.factors
+
+    def beyond(self, most: int) -> list[float]:
+        """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes."""
+        factors = self.factors or (1.0,)
+        sized = enumerate(islice(chain(factors, repeat(factors[-1])), most), 1)
+        seconds = ((self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized)
+        return list(accumulate(seconds, max, initial=0.0))
 
     def _split(self) -> None:
         """Divide the trees' seconds among the terms. None is negative, and nodes take at most what exceeds plain rounds."""

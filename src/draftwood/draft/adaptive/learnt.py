@@ -50,6 +50,7 @@ class Learnt:
     Attributes:
         costs: seconds of each term.
         timed: levels of the draft and a tree with them were timed.
+        factors: by nodes of a tree, from one on, its seconds over those of the costs.
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         calibration: accepted over expected tokens.
@@ -59,6 +60,7 @@ class Learnt:
 
     costs: Costs
     timed: bool
+    factors: tuple[float, ...]
     gains: tuple[float, ...]
     reach: tuple[float, ...]
     calibration: float
@@ -85,6 +87,7 @@ class Learnt:
         return cls(
             costs=Costs(**{name: _number(f"costs.{name}", value, minimum=0.0) for name, value in costs.items()}),
             timed=_flag("timed", found["timed"]),
+            factors=_numbers("factors", found["factors"], minimum=0.0),
             gains=gains,
             reach=_numbers("reach", found["reach"], minimum=0.0),
             calibration=_number("calibration", found["calibration"], minimum=0.0),
@@ -96,6 +99,7 @@ class Learnt:
 NOTHING: Final = Learnt(
     costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, level=0.0, frontier_node=0.0),
     timed=False,
+    factors=(),
     gains=(1.0,),
     reach=(),
     calibration=1.0,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, linear_regression
-from typing import Final, final
+from typing import Final, TypeVar, final
+
+import numpy as np
 
 from draftwood.draft.adaptive.learnt import Costs
 
+_Key = TypeVar("_Key")
 PLAIN: Final = 0
 _GROUP: Final = 3  # rounds of one size; the first is not counted
-_SIZES: Final = (2, 4, 8, 14)  # nodes without the root
+_SIZES: Final = ((2, 3), (4, 5), (6, 8), (11, 16))  # nodes without the root
 TRIAL: Final[Sequence[int]] = (
     *(PLAIN,) * 4,  # the first reads the prompt
-    *(size for nodes in _SIZES for size in (*(nodes,) * _GROUP, PLAIN, PLAIN)),
+    *(size for sizes in _SIZES for size in (*(nodes for nodes in sizes for _ in range(_GROUP)), PLAIN, PLAIN)),
 )
-"""The sizes of a trial's trees, round by round. Forwards of SmolLM2 on two cores have a knee between 4 and 8 tokens."""
+"""The sizes of a trial's trees, round by round. Forwards of SmolLM2 on two cores take longer from 7 tokens on."""
 
 
 @final
@@ -34,7 +37,7 @@ class CostTrial:
         self._sizes = iter(sizes)
         self._size = self._last = PLAIN
         self._rounds: dict[int, float] = {}  # size of a tree -> seconds of a round without its levels
-        self._levels: dict[int, float] = {}  # nodes of a forward -> seconds
+        self._levels: dict[tuple[int, int], float] = {}  # depth and nodes of a forward -> seconds
 
     def begin_text(self) -> None:
         """Nothing to begin."""
@@ -57,7 +60,7 @@ class CostTrial:
 
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
         if seconds is not None:
-            _keep_least(self._levels, nodes, seconds)
+            _keep_least(self._levels, (depth, nodes), seconds)
 
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         return min(self._size, len(values))
@@ -73,9 +76,9 @@ class CostTrial:
         base = trees.pop(PLAIN, 0.0)
         if not (base and trees and levels):
             return None
-        node, mean_nodes, mean = _line(trees)
+        node, mean_nodes, mean = _line([*trees], [*trees.values()])
         node = min(node, max(0.0, mean - base) / mean_nodes)  # nodes take at most what exceeds a plain round
-        frontier_node, mean_frontier, mean_level = _line(levels)
+        frontier_node, mean_frontier, mean_level = _line([nodes for _, nodes in levels], [*levels.values()])
         return Costs(
             base=base,
             tree=max(0.0, mean - base - node * mean_nodes),
@@ -85,12 +88,18 @@ class CostTrial:
             frontier_node=frontier_node,
         )
 
+    def factors(self, costs: Costs) -> tuple[float, ...]:
+        """By nodes of a tree, from one on, its seconds over those of these costs."""
+        sizes = sorted(self._rounds.keys() - {PLAIN})
+        found = [self._rounds[n] / (costs.base + costs.tree + costs.node * n) for n in sizes]
+        return tuple(np.interp(range(1, sizes[-1] + 1), sizes, found).tolist())
 
-def _keep_least(seconds: dict[int, float], key: int, new: float) -> None:
+
+def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:
     seconds[key] = min(new, seconds.get(key, new))
 
 
-def _line(seconds: Mapping[int, float]) -> tuple[float, float, float]:
-    """The slope of seconds by numbers, 0 at least, and the means of both."""
-    slope = linear_regression([*seconds], [*seconds.values()]).slope if len(seconds) > 1 else 0.0
-    return max(0.0, slope), fmean(seconds), fmean(seconds.values())
+def _line(x: Sequence[int], y: Sequence[float]) -> tuple[float, float, float]:
+    """The slope of a line through points, 0 at least, and the means of both coordinates."""
+    slope = linear_regression(x, y).slope if len(set(x)) > 1 else 0.0
+    return max(0.0, slope), fmean(x), fmean(y)
