@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain, islice, repeat
-from typing import final
+from typing import Final, final
 
 from draftwood.core.estimates import Plane, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
 from draftwood.draft.adaptive.settings import AdaptiveSettings
+
+_TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
 
 
 @final
@@ -27,8 +29,7 @@ class _Sizes:
 
     def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
         self._seen, self._last = {0}, 0
-        rounds = 1.0 / (1.0 - settings.forget)
-        self._factors = [RunningMean(settings.forget, settings.outlier, factor, rounds) for factor in factors]
+        self._factors = [RunningMean(settings.forget, settings.outlier, factor, _TRIAL_WEIGHT) for factor in factors]
 
     def add_factor(self, nodes: int, factor: float) -> None:
         """Record a tree."""
