@@ -38,7 +38,7 @@ class ExactChatsConfig:
     max_new_tokens: int = field(default=512, metadata={"help": "the most tokens of an answer"})
     generated: int = field(default=4, metadata={"help": "chats whose last answer generate writes too; 0 for none"})
     tokens: int = field(default=20_000, metadata={"help": "tokens of the sampled part, at temperature 1"})
-    control_tokens: int = field(default=4_000, metadata={"help": "tokens of the control at another temperature"})
+    control_tokens: int = field(default=2_000, metadata={"help": "tokens of the control at another temperature"})
     control: float = field(default=0.9, metadata={"help": "temperature of the control, tested as if it were 1"})
     seed: int = field(default=0, metadata={"help": "seed of the sampled texts"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for exact-chats.json and .md"})
