@@ -16,6 +16,7 @@ from draftwood.cli.group import Commands
         "acceptance": ("benchmarks.commands:acceptance", "Compute the expected block efficiency of trees."),
         "sweep": ("benchmarks.commands:sweep", "Compare auto with a grid of fixed settings."),
         "never-slower": ("benchmarks.never_slower.commands:command", "Compare auto with plain decoding, text by text."),
+        "exact-chats": ("benchmarks.exact_chats.commands:command", "Test chats against transformers, greedy and sampled."),
         "verify": ("benchmarks.commands:verify", "Time the verifiers alone, at real vocabularies."),
         "cost": ("benchmarks.commands:cost", "Time forwards of the target."),
         "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),

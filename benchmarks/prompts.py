@@ -120,23 +120,32 @@ def pieces(found: Sequence[str], count: int) -> list[str]:
 
 
 def _from_file(path: Path) -> dict[str, list[str]]:
-    """The texts of a file, by source. It may also have the fields of Spec-Bench or GSM8K."""
+    """The first messages of a file, by source."""
+    return {source: [turns[0] for turns in some] for source, some in conversations(path).items()}
+
+
+def conversations(path: Path) -> dict[str, list[list[str]]]:
+    """The messages of every entry of a file, by source. It may also have the fields of Spec-Bench or GSM8K.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
     if not path.is_file():
         raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
-    texts: dict[str, list[str]] = {}
+    found: dict[str, list[list[str]]] = {}
     for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
         try:
             entry = json.loads(line)
-            prompt = entry["turns"][0] if "turns" in entry else entry.get("question", entry.get("prompt"))
+            turns = [*entry["turns"]] if "turns" in entry else [entry.get("question", entry.get("prompt"))]
             source = str(entry.get("source", entry.get("category", path.stem)))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            prompt, source = None, ""
-        if not isinstance(prompt, str) or not prompt:
+            turns, source = [], ""
+        if not turns or not all(isinstance(turn, str) and turn for turn in turns):
             raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')
-        texts.setdefault(source, []).append(prompt)
-    if not texts:
+        found.setdefault(source, []).append(turns)
+    if not found:
         raise ConfigError(f"prompts file {path} holds no prompt")
-    return texts
+    return found
 
 
 def _lines(lines: Iterable[str]) -> Iterable[tuple[int, str]]:

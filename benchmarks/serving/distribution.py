@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from math import sqrt
-from typing import Any, Final, NamedTuple, final
-
-import torch
-from torch import Tensor
+from typing import Any, Final
 
 from benchmarks.opening import quiet
 from benchmarks.report import table
@@ -17,65 +13,13 @@ from benchmarks.serving.client import answer, client_of, closed_loop
 from benchmarks.serving.config import DistributionConfig, Served
 from benchmarks.serving.outcome import Check, document, load, report
 from benchmarks.serving.servers import Server, serving
+from benchmarks.surprise import LARGEST, Text, tested
 from draftwood.api import Pair
-from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.exactness.goodness import goodness_of_fit, pit_values_under, target_distribution
+from draftwood.core.settings import LoadOptions
 from draftwood.tune.prompts import built_in
 
 CONTROL: Final = "control"
 WAYS: Final = ("with drafts", "without drafts", CONTROL)
-LARGEST: Final = 4.0  # standard errors: two in thirty thousand by chance
-
-
-class Text(NamedTuple):
-    """Token ids of a prompt and of what follows it."""
-
-    prompt: list[int]
-    new: list[int]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Surprise:
-    """Mean -log p per token under the target, in nats.
-
-    Attributes:
-        mean, error: of the texts' tokens, and its standard error over texts.
-        excess, excess_error: above the entropy of the target at the same prefixes; 0 on average for exact texts.
-    """
-
-    mean: float
-    error: float
-    excess: float
-    excess_error: float
-
-
-def ratio_of(sums: Sequence[float], tokens: Sequence[int]) -> tuple[float, float]:
-    """Sum over all tokens by number of tokens, and its standard error over texts."""
-    n, mean = len(sums), sum(sums) / sum(tokens)
-    squares = sum((part - mean * length) ** 2 for part, length in zip(sums, tokens, strict=True))
-    return mean, sqrt(squares * n / (n - 1)) / sum(tokens)
-
-
-def tested(pair: Pair, texts: Sequence[Text], temperature: float, seed: int) -> dict[str, Any]:
-    """What the target alone says about texts that claim to be sampled at a temperature."""
-    sampling, generator = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
-    pit, surprises, excesses = [], list[float](), list[float]()
-    for text in texts:
-        logp = target_distribution(pair.target, text.prompt, text.new, sampling)
-        pit.append(pit_values_under(logp, pair.target, pair.draft, text.prompt, text.new, sampling, generator))
-        surprise = -logp.double().gather(1, torch.tensor(text.new).unsqueeze(1)).sum()
-        surprises.append(float(surprise))
-        excesses.append(float(surprise - _entropy(logp.double()).sum()))
-    lengths = [len(text.new) for text in texts]
-    (mean, error), (excess, excess_error) = ratio_of(surprises, lengths), ratio_of(excesses, lengths)
-    found = Surprise(mean=mean, error=error, excess=excess, excess_error=excess_error)
-    return {"texts": len(texts), **asdict(found), "fit": goodness_of_fit(torch.cat(pit)).to_json()}
-
-
-def _entropy(logp: Tensor) -> Tensor:
-    found: Tensor = torch.special.entr(logp.exp()).sum(-1)
-    return found
 
 
 def fields(way: str, config: DistributionConfig) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from benchmarks.serving.metrics import Counts, parsed
 from benchmarks.serving.mutations import mutated, valid
 from benchmarks.serving.outcome import holds
 from benchmarks.serving.servers import Server, launched, running
+from benchmarks.surprise import ratio_of
 from draftwood import Pair
 from draftwood.core.errors import ConfigError
 from tests.serve.conftest import Live, folders, live_server, loaded, make_service  # noqa: F401  # folders is a fixture
@@ -182,7 +183,7 @@ def test_texts_follow_the_target_and_the_control_does_not(
 
 
 def test_the_standard_error_is_that_of_the_ratio_over_texts() -> None:
-    mean, error = distribution.ratio_of([2.0, 4.0, 3.0], [1, 1, 1])
+    mean, error = ratio_of([2.0, 4.0, 3.0], [1, 1, 1])
     assert (mean, error) == (3.0, pytest.approx((1 / 3) ** 0.5))
 
 

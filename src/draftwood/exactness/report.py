@@ -107,8 +107,8 @@ class SampledTests:
         self._texts, self.rounds = Texts(), Rounds(decoder.verifier.name, others)
         self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.reads == "argmax" else None
 
-    def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> None:
-        """Test a batch."""
+    def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> list[Text]:
+        """Test a batch; returns its texts with the target's distributions."""
         batch = []
         for request, ids in zip(requests, texts, strict=True):
             text = self._text(list(request.prompt), ids)
@@ -116,6 +116,7 @@ class SampledTests:
             if self._choice is not None:
                 self._choice.add(text, request.seed)
         self._texts.add(batch)
+        return batch
 
     def _text(self, prompt: list[int], ids: list[int]) -> Text:
         target, tokens = self._pair.target, torch.tensor(ids)
