@@ -66,7 +66,8 @@ def serving(served: Served, *more: str, method: str | None = None) -> Iterator[S
         return
     command = [sys.executable, "-m", "draftwood", "serve", "--profile", "none", "--dtype", served.dtype]
     command += ["--backend", served.backend, "--method", method or served.method, *more]
-    for name, value in (("--target", served.target), ("--draft", served.draft)):
+    shape = served.shape if method is None else None
+    for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", shape)):
         command += [] if value is None else [name, value]
     with launched(command, {}) as found:
         yield found
