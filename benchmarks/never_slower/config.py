@@ -9,6 +9,7 @@ from typing import Final, Literal, final
 from benchmarks.config import BackendName, DTypeName, backends
 from benchmarks.lists import chosen, listed, whole_numbers
 from draftwood.core.errors import ConfigError
+from draftwood.core.grammar import Grammar
 
 DRAFTS: Final = ("own", "none", "random")
 STATES: Final = ("new", "known")
@@ -41,6 +42,9 @@ class NeverSlowerConfig:
     batch: str = field(default="1,4,8", metadata={"help": "texts that are continued together, comma-separated"})
     temperatures: str = field(default="0,1", metadata={"help": "comma-separated"})
     max_new_tokens: int = field(default=48, metadata={"help": "new tokens of every text"})
+    json_schema: Path | None = field(
+        default=None, metadata={"help": "all texts are JSON that follows the schema in this file, and end with it"}
+    )
     repeats: int = field(default=3, metadata={"help": "times that both write every text"})
     seed: int = field(default=0, metadata={"help": "seed of the texts and of the order"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for never-slower.json and .md"})
@@ -53,6 +57,7 @@ class NeverSlowerConfig:
         self.state_names()
         self.batch_sizes()
         self.temperature_values()
+        self.grammar()
 
     def backends(self) -> tuple[Literal["torch", "openvino"], ...]:
         """The backends, in order."""
@@ -69,6 +74,18 @@ class NeverSlowerConfig:
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch."""
         return whole_numbers("batch", self.batch, minimum=1, example="1,4,8")
+
+    def grammar(self) -> Grammar | None:
+        """What all texts follow, if anything."""
+        if self.json_schema is None:
+            return None
+        try:
+            text = self.json_schema.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"json_schema is {str(self.json_schema)!r} ({error}): give a file with a JSON schema"
+            ) from None
+        return Grammar.json_schema(text)
 
     def temperature_values(self) -> tuple[float, ...]:
         """Temperatures, 0 or more."""

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
@@ -50,8 +51,8 @@ class Case(NamedTuple):
     text: str
 
 
-Timed = tuple[float, float]
-"""Seconds of a call, and new tokens per forward of the target."""
+Timed = tuple[float, float, int]
+"""Seconds of a call, new tokens per forward of the target, and new tokens."""
 
 
 def count(config: NeverSlowerConfig, drafts: int) -> int:
@@ -78,7 +79,7 @@ def measure(config: NeverSlowerConfig, pair: Pair, backend: str, advance: Callab
                 for text, (plains, autos) in bench.compare(known, advance).items():
                     for state, runs in autos.items():
                         case = Case(backend, draft, state, batch, temperature, text)
-                        out.append(_result(case, plains, runs, batch * config.max_new_tokens))
+                        out.append(_result(case, plains, runs))
     return out
 
 
@@ -107,8 +108,8 @@ class _Bench:
 
     def __init__(self, config: NeverSlowerConfig, pair: Pair, batch: int, temperature: float) -> None:
         self.config, self.pair, self.batch = config, pair, batch
-        self.sampling = Sampling(temperature=temperature)
-        self.limits = Limits(max_new_tokens=config.max_new_tokens, ignore_eos=True)
+        self.sampling = Sampling(temperature=temperature, grammar=config.grammar())
+        self.limits = Limits(max_new_tokens=config.max_new_tokens, ignore_eos=self.sampling.grammar is None)
         draws = random.Random(config.seed)
         tokens = [draws.randrange(pair.target.vocab_size) for _ in range(_RANDOM_TOKENS)]
         self.prompts = {name: pair.encode(text) for name, text in TEXTS.items()} | {RANDOM: tokens}
@@ -142,7 +143,8 @@ class _Bench:
         return out
 
     def _process(self, known: Mapping[str, Knowledge]) -> Decoders:
-        return Decoders(self.pair.target, self.pair.draft, tokenizer=None, eos=self.pair.eos, known=known)
+        tokenizer = None if self.sampling.grammar is None else self.pair.tokenizer
+        return Decoders(self.pair.target, self.pair.draft, tokenizer=tokenizer, eos=self.pair.eos, known=known)
 
     def _timed(
         self, process: Decoders, method: Method, prompt: Sequence[int], seed: int, tokens: int | None = None
@@ -156,18 +158,18 @@ class _Bench:
         began = perf_counter()
         results = decoder.generate(requests, self.sampling)
         seconds = perf_counter() - began
-        return seconds, results[0].stats.block_efficiency
+        return seconds, results[0].stats.block_efficiency, sum(len(result.token_ids) for result in results)
 
 
-def _result(case: Case, plains: list[Timed], autos: list[Timed], tokens: int) -> dict[str, Any]:
-    ratios = [before / seconds for (before, _), (seconds, _) in zip(plains, autos, strict=True)]
+def _result(case: Case, plains: list[Timed], autos: list[Timed]) -> dict[str, Any]:
+    ratios = [before / seconds for (before, *_), (seconds, *_) in zip(plains, autos, strict=True)]
     return case._asdict() | {
         "ratio": median(ratios),
         "ratios": ratios,
-        "plain_seconds": [seconds for seconds, _ in plains],
-        "auto_seconds": [seconds for seconds, _ in autos],
-        "tokens_per_second": tokens / median(seconds for seconds, _ in autos),
-        "tokens_per_pass": median(passes for _, passes in autos),
+        "plain_seconds": [seconds for seconds, *_ in plains],
+        "auto_seconds": [seconds for seconds, *_ in autos],
+        "tokens_per_second": median(tokens / seconds for seconds, _, tokens in autos),
+        "tokens_per_pass": median(passes for _, passes, _ in autos),
     }
 
 
@@ -189,7 +191,9 @@ def markdown(document: dict[str, Any]) -> str:
     """The report of a run."""
     results = document["results"]
     low = [found for found in results if found["ratio"] < 0.97]
-    lines = ["# auto over plain decoding", "", *machine_lines(document), ""]
+    schema = document["config"]["json_schema"]
+    remarks = [] if schema is None else [f"all texts follow the JSON schema {Path(schema).name}, and end with it"]
+    lines = ["# auto over plain decoding", "", *machine_lines(document, *remarks), ""]
     lines += [f"{len(results) - len(low)} of {len(results)} lines at 0.97 or above.", ""]
     lines += ["| backend | draft | process | batch | T | text | ÷ plain | tokens/s | tokens per pass |"]
     lines += ["|---|---|---|---:|---:|---|---|---:|---:|"]

@@ -27,6 +27,9 @@ class Served:
     dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
     backend: BackendName = field(default="auto", metadata={"help": "what runs the models of the server"})
     method: MethodName = field(default="auto", metadata={"help": "drafting method of the server"})
+    shape: str | None = field(
+        default=None, metadata={"help": "shape of the method's tree; without it a method that measures may draft nothing"}
+    )
     url: str | None = field(
         default=None, metadata={"help": "a running server such as http://127.0.0.1:8000; without it one is started"}
     )

@@ -1,4 +1,4 @@
-"""Sampled texts of the server, tested by the target alone: with drafts, without, and a control at another temperature."""
+"""Sampled texts of a server, tested by the target alone: with drafts, without, and a control at another temperature."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from draftwood.tune.prompts import built_in
 
 CONTROL: Final = "control"
 WAYS: Final = ("with drafts", "without drafts", CONTROL)
+OTHERS_WAYS: Final = ("of this server", CONTROL)
+"""Of another program than Draftwood, where the command that starts it says whether drafts are made."""
 
 
-def fields(way: str, config: DistributionConfig) -> dict[str, Any]:
+def fields(way: str, config: DistributionConfig, server: Server) -> dict[str, Any]:
     """What a way of writing adds to a request."""
-    return {
+    return ({"speculative": way != "without drafts"} if server.drafts_by_request else {}) | {
         "temperature": config.control if way == CONTROL else config.temperature,
-        "speculative": way != "without drafts",
         "max_tokens": config.max_new_tokens,
         "return_token_ids": True,
         "top_p": 1.0,
@@ -54,8 +55,8 @@ async def written(
             return Text(prompt, got.token_ids)
 
         for level in config.levels():
-            for way in WAYS:
-                settings = fields(way, config)
+            for way in WAYS if server.drafts_by_request else OTHERS_WAYS:
+                settings = fields(way, config, server)
                 first = 10_000_000 * seed + 100_000 * (1 + len(found))
                 numbers = range(first, first + config.texts)
                 found[level, way] = await closed_loop(one, numbers, level)
@@ -75,7 +76,7 @@ def checks(results: Sequence[dict[str, Any]]) -> list[Check]:
             "the control is found out" if way == CONTROL else f"texts {way} follow the target"
         )
         found.append(Check(what=what, found=words, holds=fits != (way == CONTROL)))
-    for level in {level: None for level, _ in by_way}:
+    for level in {level: None for level, way in by_way if way == "with drafts"}:
         drafted, plain = by_way[level, "with drafts"], by_way[level, "without drafts"]
         difference = drafted["mean"] - plain["mean"]
         error = sqrt(drafted["error"] ** 2 + plain["error"] ** 2)

@@ -25,7 +25,7 @@ class Counts:
         ended, cancelled, failed: since its start: with a finish reason, without a client, with an error.
         running, waiting: now.
         failed_rounds: rounds that raised an error, since its start.
-        generated: written tokens, since its start.
+        generated, drafts: written tokens, and drafts of one text and round, since its start.
     """
 
     ended: int = 0
@@ -35,6 +35,7 @@ class Counts:
     waiting: int = 0
     failed_rounds: int = 0
     generated: int = 0
+    drafts: int = 0
 
     @property
     def taken(self) -> int:
@@ -51,6 +52,7 @@ class Counts:
             waiting=self.waiting,
             failed_rounds=self.failed_rounds - before.failed_rounds,
             generated=self.generated - before.generated,
+            drafts=self.drafts - before.drafts,
         )
 
 
@@ -62,6 +64,7 @@ _NAMES: Final = {
     "num_requests_waiting": "waiting",
     "round_failure_total": "failed_rounds",
     "generation_tokens_total": "generated",
+    "spec_decode_num_drafts_total": "drafts",
 }
 
 

@@ -52,8 +52,11 @@ def holds(found: Mapping[str, Any]) -> bool:
 def report(title: str, found: Mapping[str, Any], *parts: str) -> str:
     """A report: head, checks, and further parts."""
     config = found["config"]
-    model = config["url"] or config["target"] or "the bundled pair"
-    lines = machine_lines(dict(found), f"{model}, method {config['method']}, backend {config['backend']}, {config['dtype']}")
+    model = config["target"] or "the bundled pair"
+    shape = f" {config['shape']}" if config["shape"] else ""
+    settings = f"method {config['method']}{shape}, backend {config['backend']}, {config['dtype']}"
+    served = f"a running server at {config['url']}" if config["url"] else settings
+    lines = machine_lines(dict(found), f"{model}, {served}")
     rows = [[check["what"], check["found"], "yes" if check["holds"] else "**NO**"] for check in found["checks"]]
     blocks = [f"# {title}", "\n".join(lines)]
     blocks += [table(["what has to hold", "found", "holds"], rows)] if rows else []

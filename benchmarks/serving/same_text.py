@@ -13,6 +13,7 @@ from benchmarks.report import table
 from benchmarks.serving.bodies import mixed
 from benchmarks.serving.client import answer, client_of
 from benchmarks.serving.config import SameTextConfig, Served
+from benchmarks.serving.metrics import counts
 from benchmarks.serving.outcome import Check, document, load, report
 from benchmarks.serving.servers import Server, serving
 from benchmarks.serving.soak import fate
@@ -62,10 +63,11 @@ async def compare(server: Server, config: SameTextConfig, seed: int, on_step: Ca
     """Write all texts alone, then in company; ``on_step`` is called after each one.
 
     Returns:
-        Per way the number of texts and of those that differ, with a few of them; the number of different texts, and of
-        requests of the company.
+        Per way the number of texts and of those that differ, with a few of them; the numbers of different texts, of drafts,
+        and of requests of the company.
     """
     async with client_of(server) as client:
+        before = await counts(client)
         texts = await texts_of(server, client, config, seed, on_step, company=False)
         numbers, done = count(), asyncio.Event()
 
@@ -79,13 +81,15 @@ async def compare(server: Server, config: SameTextConfig, seed: int, on_step: Ca
         finally:
             done.set()
             await asyncio.gather(*others)
+        drafts = (await counts(client) - before).drafts
     wanted = texts.pop(REFERENCE)
     results = []
     for way, some in texts.items():
         differ = [number for number, text in some.items() if text != wanted[number]]
         samples = [{"number": n, "wanted": wanted[n], "found": some[n]} for n in differ[:3]]
         results.append({"way": way, "texts": len(some), "differ": len(differ), "samples": samples})
-    return {"results": results, "different_texts": len(set(wanted.values())), "company_requests": next(numbers)}
+    made = {"different_texts": len(set(wanted.values())), "drafts": drafts, "company_requests": next(numbers)}
+    return {"results": results, **made}
 
 
 def checks(found: dict[str, Any], config: SameTextConfig) -> list[Check]:
@@ -97,6 +101,7 @@ def checks(found: dict[str, Any], config: SameTextConfig) -> list[Check]:
               holds=not differ),
         Check(what="control: the requests have different texts", found=f"{control} of {config.texts}",
               holds=control >= min(config.texts, 2)),
+        Check(what="control: drafts were made", found=str(found["drafts"]), holds=found["drafts"] > 0),
     ]  # fmt: skip
 
 

@@ -35,11 +35,13 @@ class Server:
     Attributes:
         url: its address, without ``/v1``.
         model: the model's name in requests.
+        drafts_by_request: whether requests say with ``speculative`` if their text is drafted, as those to Draftwood do.
         process: the number of its process; None if it was not started here.
     """
 
     url: str
     model: str
+    drafts_by_request: bool = True
     process: int | None = None
 
     def memory(self) -> int | None:
@@ -64,7 +66,8 @@ def serving(served: Served, *more: str, method: str | None = None) -> Iterator[S
         return
     command = [sys.executable, "-m", "draftwood", "serve", "--profile", "none", "--dtype", served.dtype]
     command += ["--backend", served.backend, "--method", method or served.method, *more]
-    for name, value in (("--target", served.target), ("--draft", served.draft)):
+    shape = served.shape if method is None else None
+    for name, value in (("--target", served.target), ("--draft", served.draft), ("--shape", shape)):
         command += [] if value is None else [name, value]
     with launched(command, {}) as found:
         yield found
@@ -92,10 +95,11 @@ def running(url: str, model: str | None = None, process: int | None = None) -> S
     """
     url = url.rstrip("/").removesuffix("/v1")
     try:
-        found = model or httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]["id"]
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError) as error:
+        served = {"id": model} if model else httpx2.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]
+        found = Server(url=url, model=served["id"], drafts_by_request="methods" in served, process=process)
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"url is {url!r}, but no server with a model answers there ({error}): give its address") from None
-    return Server(url=url, model=found, process=process)
+    return found
 
 
 @contextmanager

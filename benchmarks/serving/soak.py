@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -29,6 +29,7 @@ LONGEST: Final = 8  # tokens
 LEFT_LONGEST: Final = 48  # tokens of a text that the client leaves
 _DELAY: Final = 0.15  # seconds, the longest before a client leaves a whole response
 _CHUNK: Final = 4096  # bytes
+_SETTLE: Final = 2.0  # seconds without a text before memory is read; a server gives freed memory back after one
 
 Fate: TypeAlias = Literal["complete", "left_stream", "left_whole", "cut", "refused", "failed"]
 """What became of a request: its text came, the client left it during the stream, before the response, or inside the body;
@@ -123,11 +124,15 @@ async def soak(server: Server, config: SoakConfig, seed: int, on_step: Callable[
         for part in range(TENTHS):
             numbers = range(part * config.requests // TENTHS, (part + 1) * config.requests // TENTHS)
             fates.update(await closed_loop(lambda number: fate(server, client, number, seed), numbers, config.clients))
+            await answer(client, mixed(0, seed, server.model, LONGEST))  # a server keeps what it read of its last text
             now = await idle(client)
+            if server.process is not None:
+                await asyncio.sleep(_SETTLE)
             left.append(now.running + now.waiting)
             memory.append(server.memory())
             on_step()
         added = await counts(client) - before
+        added = replace(added, ended=added.ended - TENTHS)  # without the last text of each part
     return {"fates": dict(fates), "server": asdict(added), "memory": memory, "left": left}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -116,7 +117,8 @@ def test_texts_are_the_same_in_all_ways_and_a_text_that_is_not_is_counted(
     monkeypatch.setattr(same_text, "mixed", lambda n, *more: mixed(n, *more) | {"seed": next(seeds), "temperature": 1.0})
     seeds = iter(range(100))
     wrong = same_text.run(served, config, nothing)
-    assert list(by_what(wrong).values()) == [False, True]
+    assert list(by_what(wrong).values()) == [False, True, True]
+    assert not same_text.checks(found | {"drafts": 0}, config)[-1].holds
     assert wrong["results"][0]["samples"]
 
 
@@ -180,6 +182,25 @@ def test_texts_follow_the_target_and_the_control_does_not(
     swapped = [drafted | {"way": "control"}, plain | {"mean": plain["mean"] + 1}, control | {"way": "with drafts"}]
     assert [check.holds for check in distribution.checks(swapped)] == [False, True, False, False]
     assert "| 4, control | " in distribution.markdown(found)
+
+
+def test_another_program_is_tested_as_it_was_started(pair: Pair, live: Live) -> None:
+    other = Server(url=live.url, model=running(live.url).model, drafts_by_request=False)
+    config = DistributionConfig(texts=4, max_new_tokens=8, concurrency="2")
+    texts = asyncio.run(distribution.written(other, pair, config, 0, nothing))
+    assert [way for _, way in texts] == list(distribution.OTHERS_WAYS)
+    assert "speculative" not in distribution.fields(distribution.OTHERS_WAYS[0], config, other)
+    results = [{"concurrency": 2, "way": way, **distribution.tested(pair, some, 1.0, 0)} for (_, way), some in texts.items()]
+    assert len(distribution.checks(results)) == 2
+
+
+@pytest.mark.parametrize(("model", "drafts"), [({"methods": ["ar"]}, True), ({"owned_by": "vllm"}, False)])
+def test_the_list_of_models_says_whether_requests_may_choose_drafts(
+    monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], drafts: bool
+) -> None:
+    response = httpx2.Response(200, json={"data": [{"id": "m", **model}]}, request=httpx2.Request("GET", "http://m"))
+    monkeypatch.setattr(httpx2, "get", lambda *_, **__: response)
+    assert running("http://m").drafts_by_request == drafts
 
 
 def test_the_standard_error_is_that_of_the_ratio_over_texts() -> None:

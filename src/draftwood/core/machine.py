@@ -1,12 +1,13 @@
-"""The machine and the versions that measurements belong to, and the threads of PyTorch."""
+"""The machine and the versions that measurements belong to, its memory, and the threads of PyTorch."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,16 @@ def _room_of_group(limit: str, used: str, reclaimable: str) -> int | None:
         return max(0, most - taken + int(stat[stat.index(reclaimable) + 1]))
     except (OSError, ValueError):  # no such file, or its text is "max"
         return None
+
+
+def release_free_memory() -> None:
+    """Give freed memory back to the system, where the C library is glibc; elsewhere nothing is done.
+
+    glibc keeps the memory that a thread has freed, unless it is the end of the thread's heap.
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def threads_alongside(runner: object) -> int | None:

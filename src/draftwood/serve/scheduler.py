@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Literal, TypeAlias, TypeVar, final
+from typing import Final, Literal, TypeAlias, TypeVar, final
 
+from draftwood.core.machine import release_free_memory
 from draftwood.engine.decode import Decoder
 from draftwood.serve.admission import Admission
 from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
@@ -19,6 +20,9 @@ from draftwood.serve.rows import Rows
 
 T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]
+IDLE_SECONDS: Final = 1.0
+"""After so long without a text, freed memory is given back. That takes 20 to 90 ms for the bundled pair, and its first text
+after it takes memory anew, so a pause between two texts of one client does not pay for it."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -166,8 +170,17 @@ class Scheduler:
 
     def _obey(self, *, wait: bool) -> None:
         """Do what was submitted so far; with ``wait`` there will be at least one command."""
-        for _ in range(max(self._commands.qsize(), int(wait))):
+        if wait:
+            self._next_command()()
+        for _ in range(self._commands.qsize()):
             self._commands.get()()
+
+    def _next_command(self) -> Callable[[], None]:
+        try:
+            return self._commands.get(timeout=IDLE_SECONDS)
+        except Empty:
+            release_free_memory()
+            return self._commands.get()
 
 
 def _each(act: Callable[[Job], None], jobs: Sequence[Job]) -> None:

@@ -1,0 +1,70 @@
+"""A server without texts gives the memory that they took back."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+import pytest
+
+from draftwood import Pair
+from draftwood.core.machine import release_free_memory
+from draftwood.serve import scheduler
+from tests.serve.conftest import completion, loaded, make_service, serving, until
+
+BLOCKS, SIZE = 1000, 1 << 16  # 64 KiB: smaller than what glibc maps on its own
+
+
+@pytest.fixture(scope="module")
+def own(folders: tuple[Path, Path]) -> Pair:
+    return loaded(folders)
+
+
+def test_memory_is_released_once_after_the_last_text(own: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = list[int]()
+    service = make_service(own)
+    monkeypatch.setattr(scheduler, "release_free_memory", lambda: releases.append(service.scheduler.texts))
+    monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.05)
+    with serving(service) as client:
+        until(lambda: len(releases) == 1)
+        assert client.post("/v1/completions", json=completion(max_tokens=64)).status_code == 200
+        until(lambda: len(releases) == 2)
+        sleep(0.2)
+        assert releases == [0, 0]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory, and has a call to release it")
+def test_freed_memory_before_a_block_in_use_is_released() -> None:
+    last = list[int]()
+    thread = Thread(target=lambda: last.append(with_free_memory()))  # in the heap of a thread
+    before = resident()
+    thread.start()
+    thread.join()
+    kept = resident() - before
+    release_free_memory()
+    released = kept - (resident() - before)
+    ctypes.CDLL(None).free(ctypes.c_void_p(*last))
+    assert kept > 0.9 * BLOCKS * SIZE
+    assert released > 0.9 * BLOCKS * SIZE
+
+
+def with_free_memory() -> int:
+    """Allocate blocks, and free all but the last one, whose address is returned."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    *blocks, last = [libc.malloc(SIZE) for _ in range(BLOCKS)]
+    for block in blocks:
+        ctypes.memset(block, 1, SIZE)
+    for block in blocks:
+        libc.free(block)
+    return int(last)
+
+
+def resident() -> int:
+    """Bytes of the resident memory of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
