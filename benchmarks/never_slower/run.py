@@ -1,7 +1,8 @@
 """Plain decoding and ``auto`` continue the same prompts in turn, in pairs next to each other in time.
 
 At temperature 0, and above it with shared noise, both write the same tokens. A new process is a new :class:`Decoders`: its
-controllers know nothing, or what those of an earlier one have learnt from longer texts. The engines have run before.
+controllers know the costs that are measured when a pair is loaded, or what those of an earlier one have learnt from longer
+texts. The engines have run before.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.machine import load_average
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import runners_like
@@ -152,7 +154,9 @@ class _Bench:
         """A call that writes ``tokens`` new tokens, by default as many as the settings say."""
         limits = self.limits if tokens is None else replace(self.limits, max_new_tokens=tokens)
         greedy = self.sampling.greedy
-        decoder = process.of(process.resolve(method, greedy=greedy), greedy=greedy)
+        resolved = process.resolve(method, greedy=greedy)
+        measure_costs(process, resolved, self.sampling.temperature)  # as load does
+        decoder = process.of(resolved, greedy=greedy)
         requests = [Request(prompt=prompt, seed=seed + 100 * row, limits=limits) for row in range(self.batch)]
         sleep(PAUSE)
         began = perf_counter()
