@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Final
 
-from draftwood.core.errors import CacheError
+from draftwood.core.errors import DraftwoodError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method, Sampling
@@ -14,7 +14,7 @@ from draftwood.draft.adaptive.trial import TRIAL
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 
-_PROMPT: Final = range(1, 33)  # any tokens
+_PROMPT: Final = 32  # tokens
 _LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  # more than the rounds can write
 
 
@@ -31,10 +31,7 @@ def measure_costs(decoders: Decoders, method: Method, temperature: float) -> Non
     if controllers.timed:
         return
     decoder = decoders.of(method, greedy=sampling.greedy)
-    requests = [Request(prompt=_PROMPT, limits=_LIMITS)]
-    try:
-        with controllers.trial(), closing(decoder.stream(requests, sampling)) as rounds:
-            for _ in islice(rounds, len(TRIAL)):
-                pass
-    except CacheError:
-        return  # a context shorter than the prompt: costs are learnt from texts
+    any_text = Request(prompt=[token % decoders.vocab_size for token in range(_PROMPT)], limits=_LIMITS)
+    with suppress(DraftwoodError), controllers.trial(), closing(decoder.stream([any_text], sampling)) as rounds:
+        for _ in islice(rounds, len(TRIAL)):  # an error, as of a context that is too short, is reported when a text meets it
+            pass

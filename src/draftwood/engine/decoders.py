@@ -56,6 +56,11 @@ class Decoders:
         self._controllers: dict[str, Controllers] = {}
 
     @property
+    def vocab_size(self) -> int:
+        """Number of tokens of the target."""
+        return self._target.vocab_size
+
+    @property
     def learnt(self) -> dict[str, Knowledge]:
         """Method and temperature -> what it has learnt, or knew from the start."""
         now = {name: controllers.knowledge for name, controllers in self._controllers.items()}
