@@ -14,8 +14,8 @@ from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import build
+from draftwood.engine.cost_trial import measure_costs
+from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.protocols import ModelRunner
@@ -196,8 +196,9 @@ def our_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: 
     """Draftwood, from token ids to token ids: ``transformers`` makes no text from them either."""
     sampling = Sampling(temperature=temperature)
     method = pair.method(setting.to_method(), temperature=temperature)
-    drafter, verifier = build(method, pair.draft, greedy=sampling.greedy)
-    decoder = Decoder(pair.target, drafter, verifier, eos=pair.eos)
+    decoders = Decoders(pair.target, pair.draft, tokenizer=None, eos=pair.eos)
+    measure_costs(decoders, method, temperature)  # as load does
+    decoder = decoders.of(method, greedy=sampling.greedy)
     limits = Limits(max_new_tokens=max_new_tokens)
 
     def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:

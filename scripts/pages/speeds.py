@@ -31,7 +31,6 @@ INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to
 RUNS = (CHAT, INFLATED)
 NAMES = {
     "adaptive (openvino)": "Draftwood `adaptive`, OpenVINO",
-    "rsd-s (openvino)": "Draftwood RSD-S, OpenVINO",
     "ar (openvino)": "Draftwood, plain decoding, OpenVINO",
     "assisted": "transformers, assisted generation",
     "genai": "OpenVINO GenAI, plain",
