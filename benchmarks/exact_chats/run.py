@@ -87,7 +87,7 @@ class Run:
         part["controls"] = greedy.controls(model, Answer.of(part["answers"][-1]), limit)
 
     def _sampled(self, found: Document, chats: Sequence[Chat], name: str, temperature: float, tokens: int) -> None:
-        """Answers of so many tokens at a temperature, tested as if it were 1."""
+        """Answers with at least this number of tokens at a temperature, tested as if it were 1."""
         part, writer = self._part(found, name, temperature)
         written = sum(len(a["tokens"]) for a in part["answers"])
         more = endless(writer, chats, sum(a["turn"] == 0 for a in part["answers"]), self.config.seed)

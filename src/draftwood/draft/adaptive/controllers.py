@@ -39,7 +39,7 @@ class Controllers:
         self._trial: CostTrial | None = None
 
     def budget(self, rows: int) -> Budget:
-        """The budget of rounds with so many rows: their controller, or the trial that is under way."""
+        """The budget of rounds of ``rows`` texts: their controller, or the trial that is under way."""
         return self._trial or self.at(rows)
 
     @property
