@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.runners import support
 from draftwood.runners.pairing import digest_of
 from tests.helpers import begin
 from tests.runners.test_logit_identity import Walk
@@ -18,6 +19,7 @@ from tests.runners.zoo import plain_scores, tiny
 
 pytest.importorskip("openvino")
 from draftwood.runners.openvino import graph, store
+from draftwood.runners.openvino import runner as openvino_runner
 from draftwood.runners.openvino.runner import OpenVinoRunner
 
 
@@ -53,12 +55,60 @@ def scores(runner) -> torch.Tensor:
 def test_a_model_is_converted_once(made):
     first = scores(OpenVinoRunner(small()))
     assert made == ["gpt2"]
-    assert sorted(path.name for path in entry().iterdir()) == ["checksums.json", "model.bin", "model.xml"]
+    assert sorted(path.name for path in entry().iterdir()) == ["checksums.json", "compared.json", "model.bin", "model.xml"]
     assert store.store_size() == sum(path.stat().st_size for path in entry().iterdir())
     again = OpenVinoRunner(small())
     assert made == ["gpt2"]
     assert torch.equal(scores(again), first)
     assert Walk(again, lambda text: plain_scores(small(), text), [3, 0]).round() < 1e-4
+
+
+@pytest.fixture
+def compared(monkeypatch) -> list[str]:
+    """The types of the models that a graph was compared with."""
+    found: list[str] = []
+    inner = openvino_runner.check_scores
+
+    def check_scores(runner):
+        found.append(runner.model.config.model_type)
+        inner(runner)
+
+    monkeypatch.setattr(openvino_runner, "check_scores", check_scores)
+    return found
+
+
+def test_a_stored_graph_is_compared_with_its_model_once(made, compared):
+    OpenVinoRunner(small())
+    OpenVinoRunner(small())
+    assert compared == ["gpt2"]
+    OpenVinoRunner(small("llama"))
+    assert compared == ["gpt2", "llama"]
+
+
+NEW_COMPARISONS = {
+    "another processor": lambda patch, folder: patch.setattr(store, "cpu_name", lambda: "another"),
+    "a damaged record": lambda patch, folder: (folder / "compared.json").write_text("{"),
+    "a record of another kind": lambda patch, folder: (folder / "compared.json").write_text('{"CPU": 1}'),
+    "a graph that was made again": lambda patch, folder: flip(folder / "model.bin"),
+}
+
+
+@pytest.mark.parametrize("change", NEW_COMPARISONS.values(), ids=NEW_COMPARISONS.keys())
+def test_a_graph_is_compared_again_after(change, made, compared, monkeypatch):
+    OpenVinoRunner(small())
+    change(monkeypatch, entry())
+    OpenVinoRunner(small())
+    OpenVinoRunner(small())
+    assert compared == ["gpt2"] * 2
+
+
+def test_a_graph_that_scores_differently_is_never_recorded(made, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(support, "TOLERANCE", {torch.float32: -1.0})
+        for _ in range(2):
+            with pytest.raises(ModelError, match="scores a text differently"):
+                OpenVinoRunner(small())
+    OpenVinoRunner(small())
 
 
 def flip(path: Path) -> None:

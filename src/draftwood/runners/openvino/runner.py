@@ -23,7 +23,7 @@ from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
 from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.runners.openvino.paged_network import PagedNetwork
-from draftwood.runners.openvino.store import stored_graph
+from draftwood.runners.openvino.store import is_compared, note_compared, stored_graph
 from draftwood.runners.prefill import Forward, Prefill
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.slots import SlotTable
@@ -59,7 +59,8 @@ class OpenVinoRunner:
         model: a ``transformers`` causal language model in evaluation mode, on the CPU, in float32 or bfloat16.
         weights: ``int8`` and ``int4`` quantize them (:mod:`draftwood.runners.openvino.quantize`), and in bfloat16 the
             inputs of products too, by token. The quantized model is then the model: it has another distribution.
-        check: compare a short text with the model (unless quantized), and a tree of five tokens with one forward per path.
+        check: compare a short text with the model (unless quantized, or done before with this stored graph on this
+            processor), and a tree of five tokens with one forward per path.
         drafts: the model is a draft model, as for :class:`TorchRunner`.
         place: OpenVINO's name of the device, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
         hidden_layers: layers whose hidden states are returned, as for :class:`TorchRunner`.
@@ -125,8 +126,9 @@ class OpenVinoRunner:
         )
         self._use(network, memory, rows)
         if check:
-            if self.weights == "same":
+            if self.weights == "same" and not is_compared(graph, self.place):
                 check_scores(self)
+                note_compared(graph, self.place)
             check_tree_forward(self)
 
     def _use(self, network: _Network, memory: _Memory, rows: SlotTable) -> None:

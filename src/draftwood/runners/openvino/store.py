@@ -10,12 +10,13 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from draftwood.core.machine import cache_folder, version_of
+from draftwood.core.files import replace_file
+from draftwood.core.machine import cache_folder, cpu_name, version_of
 from draftwood.core.settings import Weights
 from draftwood.runners.openvino.ahead import compiling_ahead, from_folder, reading
 from draftwood.runners.openvino.graph import converting, core, graph_of, openvino
@@ -28,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 _FORMAT = 6  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
+_COMPARED = "compared.json"  # the processors on which the graph scores as its model
+_FOLDER = ["draftwood", "folder"]  # where a graph, in memory only, keeps the folder that it was read from
 _OF_THE_FILE = ("_name_or_path", "architectures", "dtype", "transformers_version")  # settings that do not affect scores
 _BLOCK = 1 << 24  # bytes
 
@@ -87,6 +90,31 @@ def stored_graphs(model: Any, makers: Mapping[str, Callable[[Any], Any]], weight
     return [_stored(folder, make) for folder, make in zip(folders, making, strict=True)]
 
 
+def is_compared(graph: Any, device: str) -> bool:
+    """Whether :func:`note_compared` was called for this stored graph on this processor and device before."""
+    return _processor(device) in _compared(graph)
+
+
+def note_compared(graph: Any, device: str) -> None:
+    """Record that the graph scores as its model does; nothing happens if it is not stored."""
+    if graph.has_rt_info(_FOLDER):
+        with suppress(OSError):  # then it is compared again
+            known = [*_compared(graph), _processor(device)]
+            replace_file(Path(graph.get_rt_info(_FOLDER).value) / _COMPARED, json.dumps(known))
+
+
+def _compared(graph: Any) -> list[Any]:
+    with suppress(OSError, ValueError):
+        if graph.has_rt_info(_FOLDER):
+            known = json.loads((Path(graph.get_rt_info(_FOLDER).value) / _COMPARED).read_text(encoding="utf-8"))
+            return known if isinstance(known, list) else []
+    return []
+
+
+def _processor(device: str) -> list[str]:
+    return [cpu_name(), device]
+
+
 def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
     graph = make(model)
     with converting(model):
@@ -129,7 +157,9 @@ def _read(folder: Path) -> Any | None:
         wanted = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         if wanted != {name: _checksum(folder / name) for name in _FILES}:
             return None
-        return read_sizes(core().read_model(folder / _FILES[0], folder / _FILES[1]))
+        graph = read_sizes(core().read_model(folder / _FILES[0], folder / _FILES[1]))
+        graph.set_rt_info(str(folder), _FOLDER)
+        return graph
     except (OSError, ValueError, RuntimeError):
         return None
 
