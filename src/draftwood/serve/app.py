@@ -26,6 +26,7 @@ from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Json, error_response
 from draftwood.serve.trace_routes import TraceRoutes
+from draftwood.serve.unread import UnreadBodies
 
 B = TypeVar("B", bound=Body)
 S = TypeVar("S", bound=Settings)
@@ -136,7 +137,7 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
             route("/v1/traces/{id}/race", traces.race),
             route("/v1/traces/{id}/rounds/{round}", traces.round),
         ],
-        middleware=[Middleware(Keys, keys=keys)],
+        middleware=[Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
         exception_handlers={
             ApiError: _api_error,
             DisconnectedError: _client_gone,

@@ -18,6 +18,10 @@ MAX_MEMBERS: Final = 4096
 """Most members of an object in a request."""
 BODY_SECONDS: Final = 30.0
 """A request that is not complete after so many seconds is refused."""
+MAX_DROPPED: Final = 128 << 20
+"""Most bytes of a refused request that are read, so that its client sees the answer."""
+SILENT_SECONDS: Final = 1.0
+"""A client of a refused request that sends nothing for so long gets its answer."""
 KEEP_ALIVE_SECONDS: Final = 10.0
 """A stream that is silent for so long gets a comment, so that proxies keep it."""
 

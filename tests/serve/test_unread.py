@@ -1,0 +1,93 @@
+"""A client that sends a large body sees why it is refused, over a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from time import monotonic
+
+import httpx2
+import pytest
+
+from draftwood.serve import unread
+from draftwood.serve.settings import MAX_BODY
+from tests.serve import shapes
+from tests.serve.conftest import Live, completion, live_server, loaded, make_service
+
+COMPLETIONS = "/v1/completions"
+JSON = {"Content-Type": "application/json"}
+KEY = {"Authorization": "Bearer right"}
+LARGE = 24 << 20  # bytes: more than the buffers of a connection hold
+
+REFUSALS = {
+    "too large": (COMPLETIONS, JSON | KEY, 413),
+    "without a key": (COMPLETIONS, JSON, 401),
+    "another type": (COMPLETIONS, {"Content-Type": "text/plain"} | KEY, 400),
+    "no such path": ("/v1/embeddings", JSON | KEY, 404),
+    "another method": ("/metrics", JSON | KEY, 405),
+}
+
+
+@pytest.fixture(scope="module")
+def live(folders: tuple[Path, Path]) -> Iterator[Live]:
+    with live_server(make_service(loaded(folders)), ("right",)) as found:
+        yield found
+
+
+def post(live: Live, path: str, headers: dict[str, str], *, announced: bool = True) -> httpx2.Response:
+    """The answer that an asynchronous client sees: it gives up where its connection is reset."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(LARGE // 65536):
+            yield b" " * 65536
+
+    async def send() -> httpx2.Response:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            return await client.post(f"{live.url}{path}", content=b" " * LARGE if announced else parts(), headers=headers)
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
+@pytest.mark.parametrize(("path", "headers", "status"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_the_answer_is_seen(live: Live, path: str, headers: dict[str, str], status: int, announced: bool) -> None:
+    response = post(live, path, headers, announced=announced)
+    assert response.status_code == status
+    shapes.check_error(response.json())
+
+
+def test_control_without_reading_the_rest_clients_see_no_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "MAX_DROPPED", -1)
+    with pytest.raises(httpx2.HTTPError):
+        post(live, COMPLETIONS, JSON | KEY)
+
+
+def test_no_more_is_read_than_the_limit(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "MAX_DROPPED", LARGE // 4)
+    with pytest.raises(httpx2.HTTPError):
+        post(live, COMPLETIONS, JSON | KEY)
+    assert httpx2.post(f"{live.url}{COMPLETIONS}", json=completion(max_tokens=1), headers=KEY).status_code == 200
+
+
+def refusal(live: Live, *headers: str, body: bytes = b"") -> tuple[bytes, float]:
+    """The first line of the answer to a request that stops there, and the seconds until it came."""
+    lines = [f"POST {COMPLETIONS} HTTP/1.1", "Host: x", "Authorization: Bearer right", *headers, "", ""]
+    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
+        begun = monotonic()
+        connection.sendall("\r\n".join(lines).encode() + body)
+        return connection.recv(4096).split(b"\r\n")[0], monotonic() - begun
+
+
+def test_a_client_that_waits_for_permission_is_refused_before_it_sends(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "SILENT_SECONDS", 3600.0)
+    line, _ = refusal(live, "Content-Type: application/json", f"Content-Length: {2 * MAX_BODY}", "Expect: 100-continue")
+    assert b" 413 " in line
+
+
+def test_a_client_that_stops_sending_gets_its_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "SILENT_SECONDS", 0.05)
+    line, seconds = refusal(live, "Content-Type: text/plain", "Content-Length: 1000", body=b"only this")
+    assert b" 400 " in line
+    assert seconds >= 0.05
