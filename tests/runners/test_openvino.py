@@ -36,9 +36,14 @@ def small(kind: str, **settings):
     return tiny(kind, dtype=torch.float32, **settings)
 
 
+def with_state(model, **options) -> OpenVinoRunner:
+    """A runner whose graph holds its keys and values, as for draft models and sliding attention."""
+    return OpenVinoRunner(model, paged=False, **options)
+
+
 def walk(kind: str, lengths: list[int], *, drafts: bool = False, **settings) -> Walk:
     model = small(kind, **settings)
-    return Walk(OpenVinoRunner(model, drafts=drafts), lambda text: plain_scores(model, text), lengths)
+    return Walk(with_state(model, drafts=drafts), lambda text: plain_scores(model, text), lengths)
 
 
 @pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
@@ -84,7 +89,7 @@ class Both(ReadsAtOnce):
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
 def test_pytorch_says_the_same_over_many_rounds(kind):
     model = small(kind)
-    both = Both(OpenVinoRunner(model), TorchRunner(model))
+    both = Both(with_state(model), TorchRunner(model))
     rows = Walk(both, None, [4, 11, 0])
     for _ in range(8):
         rows.round(nodes=12, unscored=random.Random(0).randrange(3), check=False)
@@ -132,7 +137,7 @@ def test_a_model_that_cannot_keep_some_scores_only():
         return inner(input_ids, attention_mask, position_ids, past_key_values, use_cache=use_cache)
 
     model.forward = forward
-    rows = Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), [3, 150])
+    rows = Walk(with_state(model), lambda text: plain_scores(model, text), [3, 150])
     assert max(rows.round(), rows.round()) < CLOSE
 
 
@@ -464,7 +469,7 @@ def test_control_a_graph_of_another_model_is_seen(monkeypatch):
     other = graph_of(small("gpt2", seed=1))
     monkeypatch.setattr("draftwood.runners.openvino.runner.stored_graph", lambda *_, **__: other)
     with pytest.raises(ModelError, match="scores a text differently"):
-        OpenVinoRunner(small("gpt2"))
+        with_state(small("gpt2"))
 
 
 def test_the_text_that_a_conversion_is_compared_on_fits_the_context():

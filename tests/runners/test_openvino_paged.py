@@ -215,13 +215,12 @@ def test_padding_costs_at_most_as_much_as_changes_do():
 # ---- where it is used ----
 
 
-@pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
-def test_targets_in_bfloat16_have_it():
-    model = small("llama").bfloat16()
+@pytest.mark.parametrize("dtype", [torch.float32, *([torch.bfloat16] if HAS_BF16 else [])])
+def test_targets_have_it_unless_their_attention_slides(dtype):
+    model = small("llama").to(dtype)
     assert isinstance(OpenVinoRunner(model)._memory, PagedMemory)
     assert isinstance(OpenVinoRunner(model, drafts=True)._memory, GrowingMemory)
-    assert isinstance(OpenVinoRunner(small("gemma2").bfloat16())._memory, GrowingMemory)
-    assert isinstance(OpenVinoRunner(small("llama"))._memory, GrowingMemory)
+    assert isinstance(OpenVinoRunner(small("gemma2").to(dtype))._memory, GrowingMemory)
 
 
 @pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")

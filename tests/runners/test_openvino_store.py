@@ -28,13 +28,13 @@ def made(monkeypatch, tmp_path) -> list[str]:
     """The types of the models that were converted; the cache is empty at first."""
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     found: list[str] = []
-    inner = store.graph_of
+    inner = store.paged_graph
 
-    def graph_of(model, hidden_layers=()):
+    def paged_graph(model, hidden_layers=()):
         found.append(model.config.model_type)
         return inner(model, hidden_layers)
 
-    monkeypatch.setattr(store, "graph_of", graph_of)
+    monkeypatch.setattr(store, "paged_graph", paged_graph)
     return found
 
 

@@ -44,8 +44,8 @@ _Memory: TypeAlias = GrowingMemory | PagedMemory
 
 
 def prefers_paged(model: Any, place: str) -> bool:
-    """Whether paged attention reads this target, without sliding attention."""
-    return model.dtype == torch.bfloat16 and place == CPU and sliding_window(model.config) is None
+    """Whether paged attention reads this target: on the CPU, without sliding attention."""
+    return place == CPU and sliding_window(model.config) is None
 
 
 @final
@@ -65,7 +65,7 @@ class OpenVinoRunner:
         place: OpenVINO's name of the device, such as ``GPU`` or ``GPU.1``; tokens and scores stay on the CPU.
         hidden_layers: layers whose hidden states are returned, as for :class:`TorchRunner`.
         paged: use paged attention (:mod:`draftwood.runners.openvino.paged`), on the CPU and for models without sliding
-            attention; by default where it is faster (:func:`prefers_paged`).
+            attention; by default for every target that it can read (:func:`prefers_paged`).
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not support this number format or device; a layer is missing.
