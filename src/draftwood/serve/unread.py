@@ -43,7 +43,7 @@ class _Body:
 
     Args:
         receive: the server's.
-        waits: the client sends it only when it is asked for (``Expect: 100-continue``).
+        waits: the client sends it only after a sign of the server (``Expect: 100-continue``).
     """
 
     def __init__(self, receive: Receive, *, waits: bool) -> None:
