@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -256,6 +257,20 @@ def test_a_probe_waits_until_its_loss_is_a_small_share_of_the_text():
     probe.begin_text()
     probe.end_round(1.0 / settings.probe_text + 0.1, 0.0, 1.0)
     assert not probe.due(1.0)  # the last probe lost more than a plain round
+
+
+def text_with_worth(worth: float, rounds: int = 38) -> int:
+    """The rounds with a draft in a short text, by a controller that knows a good draft of this worth."""
+    good, _ = lived(0.9, rounds=300)
+    controller = Controller(learnt=replace(good.learnt, worth=worth))
+    controller.begin_text()
+    _, drafted = lived(0.9, rounds, controller=controller)
+    return sum(levels > 0 for levels in drafted)
+
+
+def test_a_good_draft_that_had_bad_luck_is_tried_again_in_a_short_text():
+    assert text_with_worth(0.97) > 10
+    assert text_with_worth(0.7) == 0  # a probe is likely to lose more than a short text allows
 
 
 def test_a_guess_that_did_not_pay_is_tried_again_late_in_a_text():

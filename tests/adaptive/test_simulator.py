@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from statistics import fmean
 
 import pytest
 
@@ -41,7 +42,9 @@ def best(of: str, world: str) -> tuple[float, float]:
 
 
 def speed(of: str, world: str, controller: Controller | None = None) -> float:
-    return steer(controller or Controller(), WORLDS[world], written(of), seed=3).speed
+    """Tokens per second; of a clock that is noisy the mean of four runs."""
+    seeds = range(3, 7) if world == "noisy" and controller is None else (3,)
+    return fmean(steer(controller or Controller(), WORLDS[world], written(of), seed=seed).speed for seed in seeds)
 
 
 @pytest.mark.parametrize(("of", "world"), SCENARIOS)
@@ -80,7 +83,7 @@ def test_control_levels_and_nodes_without_their_costs_are_seen(monkeypatch):
 
 
 def test_control_a_draft_that_is_never_tried_again_is_seen(monkeypatch):
-    monkeypatch.setattr(Probe, "due", lambda probe, plain: probe.left > 0)
+    monkeypatch.setattr(Probe, "due", lambda probe, *_: probe.left > 0)
     assert speed("late", "usual") < OF_BEST * best("late", "usual")[0]
 
 
@@ -90,7 +93,7 @@ def test_control_a_machine_that_was_slow_at_first_is_seen_by_probes_of_plain_dec
     steer(earlier, WORLDS["usual"], written("good"), seed=3)
     base = [Controller(learnt=earlier.learnt), Controller(learnt=earlier.learnt)]
     steer(base[0], world, written("good"), seed=3)
-    monkeypatch.setattr(Probe, "due", lambda probe, plain: probe.left > 0)
+    monkeypatch.setattr(Probe, "due", lambda probe, *_: probe.left > 0)
     steer(base[1], world, written("good"), seed=3)
     assert base[0].costs.base == pytest.approx(0.01, rel=0.2)
     assert base[1].costs.base > 0.02

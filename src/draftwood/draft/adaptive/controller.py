@@ -21,6 +21,8 @@ from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 
+_DRAFTED = 2.0  # plain rounds: about as long as a round with a draft, at most
+
 
 class _Probes:
     """The probes of the three choices: no tree, a tree of the draft, and a guess alone."""
@@ -42,6 +44,7 @@ class _RoundState:
         self.guess = False
         self.above = 0.0  # 0 without a draft
         self.reads = False  # the draft model also read text that it had not seen
+        self.probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
 
 
 @final
@@ -145,13 +148,16 @@ class Controller:
     def _drafts(self, above: float) -> bool:
         """Whether to draft. A draft that was never timed, or whose rounds have brought less than plain ones, is only
         tried. One that does not pay is tried again after pauses: the text may have become easier."""
-        guess = self._round.guess
-        if self.costs.timed and self._worth.value >= 1.0 and self._draft_pays(above, guess):
-            self._probes.draft.cancel()
-            return True
+        guess, base = self._round.guess, self.costs.base
+        if self.costs.timed and self._draft_pays(above, guess):
+            if self._worth.value >= 1.0:
+                self._probes.draft.cancel()
+                return True
+            rounds = _DRAFTED * self.settings.probe_rounds
+            self._round.probe_loss = base * min(1.0, rounds * (1.0 - self._worth.value))
         if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
-        if not self._probes.draft.due(self.costs.base):
+        if not self._probes.draft.due(base, self._round.probe_loss):
             return False
         self._probes.draft.start()
         return True
@@ -211,7 +217,7 @@ class Controller:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes.all:
-            probe.end_round(seconds, lost, base or seconds)
+            probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
         if state.above and seen_size and not state.reads:
             self.gains.add_verified(tokens - 1.0, expected)

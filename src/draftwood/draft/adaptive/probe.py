@@ -11,8 +11,9 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 class Probe:
     """A few successive rounds of the choice that is not preferred, from time to time.
 
-    The pause after a probe is so long that the probe's loss stays within a share of all seconds. A probe counts as a loss of
-    at least one plain round. It also waits until its loss is a small share of the present text.
+    The pause after a probe is so long that its loss stays within a share of all seconds. It also waits until its loss is a
+    small share of the present text. The loss is that of the last probe, and at least one plain round, unless another one is
+    expected.
 
     Args:
         settings: length of a probe, and the shares.
@@ -35,10 +36,15 @@ class Probe:
         """Begin a text."""
         self._text = 0.0
 
-    def due(self, plain: float) -> bool:
-        """Whether a round may be part of a probe; ``plain``: seconds of a round without a tree."""
-        text = self._settings.probe_text * self._text
-        return self.left > 0 or (self.wait <= 0.0 and text >= max(self._loss, plain))
+    def due(self, plain: float, expected: float | None = None) -> bool:
+        """Whether a round may be part of a probe.
+
+        Args:
+            plain: seconds of a round without a tree.
+            expected: seconds that the probe is expected to lose.
+        """
+        text, loss = self._settings.probe_text * self._text, max(self._loss, plain) if expected is None else expected
+        return self.left > 0 or (self.wait <= 0.0 and text >= loss)
 
     def start(self) -> None:
         """Make this round part of a probe."""
@@ -50,8 +56,8 @@ class Probe:
         self.left = 0
         self.wait = self._loss = 0.0
 
-    def end_round(self, seconds: float, lost: float, plain: float) -> None:
-        """Record a round: its seconds, its loss if it was part of a probe, and the seconds of a plain round."""
+    def end_round(self, seconds: float, lost: float, plain: float, expected: float | None = None) -> None:
+        """Record a round: its seconds, its loss if it was part of a probe, and the arguments of :meth:`due`."""
         self._text += seconds
         if not self.left:
             self.wait -= seconds
@@ -59,5 +65,5 @@ class Probe:
         self._lost += lost
         self.left -= 1
         if not self.left:
-            self._loss = max(self._lost, plain)
+            self._loss = max(self._lost, plain) if expected is None else expected
             self.wait = self._loss / self._settings.probe_share
