@@ -11,7 +11,8 @@ import click
 import pytest
 
 from draftwood.cli import settings, single
-from draftwood.core.errors import NumericsError
+from draftwood.core.errors import DraftwoodError, NumericsError
+from draftwood.core.settings import Method, Sampling
 from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1
@@ -79,6 +80,13 @@ def test_models_that_cannot_be_used(run: Run, models: Path, tmp_path: Path) -> N
         assert (result.exit_code, said in result.stderr) == (code, True), result.output
         assert result.stderr.startswith("Error: ")
         assert result.stderr.count("\n") == 1
+
+
+def test_a_model_with_a_drafter_in_this_package_may_have_a_method_that_needs_one() -> None:
+    for method in (Method(method="chain"), Method(method="rsd-s"), Method(nodes=5)):
+        settings.check_fit(settings.Models(target="smollm2"), method, Sampling())
+        with pytest.raises(DraftwoodError, match="draft"):
+            settings.check_fit(settings.Models(target="another"), method, Sampling())
 
 
 def test_prompts_that_cannot_be_used(run: Run, pair: list[str], models: Path, tmp_path: Path) -> None:

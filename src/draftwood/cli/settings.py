@@ -184,8 +184,9 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
     with note("Loading PyTorch"), importing():
         from draftwood.engine.decode import Decoder
         from draftwood.engine.methods import build
+        from draftwood.loading.names import bundled_drafter
         from draftwood.runners.table import toy
-    has_draft = models.draft is not None or models.target is None
+    has_draft = models.draft is not None or models.target is None or bundled_drafter(models.target) is not None
     fills_blocks = method.method != "auto" and METHODS[method.method].needs == "block"
     draft = toy(MAX_NODES if fills_blocks else 0) if has_draft else None
     refused: ConfigError | None = None
