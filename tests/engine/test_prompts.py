@@ -17,7 +17,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
-from draftwood.runners.openvino.memory import GrowingMemory
+from draftwood.runners.openvino.paged_memory import PagedMemory
 from tests.engine.test_batch import (
     ON_TORCH,
     SAMPLINGS,
@@ -277,7 +277,7 @@ def test_control_a_beginning_that_is_copied_too_far_is_seen(monkeypatch):
         check(decoder(*causal("torch"), "chain", "2", "recursive"), long_requests(0))
 
 
-@pytest.mark.parametrize(("backend", "cache"), [("torch", TreeCache), ("openvino", GrowingMemory)])
+@pytest.mark.parametrize(("backend", "cache"), [("torch", TreeCache), ("openvino", PagedMemory)])
 def test_control_a_cache_that_copies_another_row_is_seen(backend, cache, monkeypatch):
     runners, begin = causal(backend), cache.begin
     monkeypatch.setattr(cache, "begin", lambda self, other, row, length: begin(self, other, 0, min(length, 4)))

@@ -286,7 +286,7 @@ def test_control_new_rows_that_see_the_text_of_others():
     from draftwood.runners.openvino.runner import OpenVinoRunner
 
     model = tiny("llama", dtype=torch.float32)
-    rows = Walk(OpenVinoRunner(model), lambda text: plain_scores(model, text), [5, 1])
+    rows = Walk(OpenVinoRunner(model, paged=False), lambda text: plain_scores(model, text), [5, 1])
     rows.round()
     rows.add([3])
     rows.runner._memory._bias[2] = 0.0
