@@ -38,9 +38,9 @@ def runners(vocab: int) -> tuple[TorchRunner, TorchRunner]:
 
 
 def engine_distribution(
-    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9
+    engine: Decoder, length: int, sampling: Sampling, shared=None, prompt=PROMPT, batch=512, rounding=1e-9, nodes=None
 ):
-    request = Request(prompt=prompt, limits=Limits(max_new_tokens=length))
+    request = Request(prompt=prompt, limits=Limits(max_new_tokens=length), nodes=nodes)
 
     def run(tapes):
         for tape in tapes:
@@ -105,6 +105,15 @@ def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, l
     engine = decoder(target, draft, method, shape, verifier)
     distribution = engine_distribution(engine, length, Sampling())
     assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
+
+
+@BOTH
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_drawn_tree_that_a_request_cuts_is_exact(nodes, verifier):
+    target, draft = runners(3)
+    engine = decoder(target, draft, "dynamic", None, verifier, nodes=4)
+    distribution = engine_distribution(engine, 3, Sampling(), nodes=nodes)
+    assert total_variation(distribution, reference_distribution(target.model, 3, at_temperature(1.0))) < EXACT
 
 
 @BOTH

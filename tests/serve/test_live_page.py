@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from draftwood import Trace
+from draftwood import Method, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
@@ -23,6 +23,7 @@ KEY = {"Authorization": "Bearer secret"}
 PAGE = "document.querySelector('dw-live')"
 ENDED = f"{PAGE}.run?.facts?.end && {PAGE}.stop.disabled"
 TEXT = "return document.querySelector('dw-text .text').textContent"
+ARROW_LEFT = "\ue012"  # as WebDriver names this key
 ROUNDS = "document.querySelectorAll('dw-text .round').length"
 
 
@@ -122,6 +123,28 @@ def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, 
         opened.driver.find_elements("css selector", "dw-text .round")[index].click()
         assert_drawn(opened, trace, index)
     assert not opened.problems()
+
+
+def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tuple[Path, Path]) -> None:
+    service = make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))
+    with live_server(service, keys=("secret",)) as live:
+        browser.driver.get(live.url)
+        browser.wait(f"{PAGE}?.dataset.ready")
+        browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
+        browser.wait(f"{PAGE}.model")
+        most = []
+        for presses in (0, 4):
+            browser.js(f"return {PAGE}.nodes").send_keys(ARROW_LEFT * presses)
+            write(browser, "the fox ran", tokens=30)
+            browser.wait(ENDED)
+            most.append(max(len(made.nodes) - 1 for made in trace_of(browser, live).rounds))
+        assert browser.js(f"return {PAGE}.shownNodes.value") == "2"
+        assert most == [6, 2]
+        browser.problems()
+
+
+def test_a_fixed_shape_has_no_slider_for_nodes(opened: Browser) -> None:
+    assert not opened.js(f"return {PAGE}.nodesField").is_displayed()
 
 
 def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:

@@ -10,7 +10,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from draftwood import Limits, Pair
+from draftwood import Limits, Method, Pair
 from draftwood.serve.refusals import REFUSED
 from tests.serve import shapes
 from tests.serve.conftest import MESSAGES, Live, chat, chunks, completion, live_server, loaded, make_service, metric, serving
@@ -168,6 +168,23 @@ def test_drafting_is_chosen_by_request(client: TestClient) -> None:
     for name, value in (("method", "chain"), ("shape", "3x3"), ("nodes", 3), ("verifier", "recursive")):
         error = client.post(COMPLETIONS, json=completion(speculative={name: value})).json()["error"]
         assert error["param"] == f"speculative.{name}"
+
+
+def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
+    with serving(make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))) as client:
+        [model] = client.get("/v1/models").json()["data"]
+        assert model["nodes"] == 6
+        whole = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()
+        texts, drafted = {whole["choices"][0]["text"]}, []
+        for nodes in (1, 3):
+            found = client.post(COMPLETIONS, json=completion(max_tokens=40, speculative={"nodes": nodes})).json()
+            texts.add(found["choices"][0]["text"])
+            figures = found["metrics"]["speculative_decoding"]
+            drafted.append(figures["num_draft_tokens"] <= nodes * figures["num_spec_steps"])
+        assert (len(texts), drafted) == (1, [True, True])
+        assert whole["metrics"]["speculative_decoding"]["num_draft_tokens"] > 3 * 12
+        error = client.post(COMPLETIONS, json=completion(speculative={"method": "ar", "nodes": 2})).json()["error"]
+        assert (error["param"], "ar drafts nothing" in error["message"]) == ("speculative.nodes", True)
 
 
 @pytest.mark.parametrize("name", REFUSED)

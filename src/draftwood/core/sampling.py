@@ -31,6 +31,7 @@ class Sampler:
         requests: per row, the number of its request; by default the row.
         device: where processors run on guesses.
         constraints: per row, its text under the grammar of its settings; None for a row without a grammar.
+        nodes: per row, the most nodes of its trees, the root not counted; None for no limit.
 
     Attributes:
         samplings: per row, its settings.
@@ -53,10 +54,12 @@ class Sampler:
         requests: Sequence[int] | None = None,
         device: torch.device | None = None,
         constraints: Sequence[Constraint | None] | None = None,
+        nodes: Sequence[int | None] | None = None,
     ) -> None:
         self.samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else list(sampling)
         self.texts = list(texts)
         self.vocab = vocab
+        self.nodes = [None] * len(self.texts) if nodes is None else list(nodes)
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.greedy = all(one.greedy for one in self.samplings)
         self.looks_back = any(one.looks_back for one in self.samplings)

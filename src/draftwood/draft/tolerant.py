@@ -29,29 +29,30 @@ class TolerantDrafter:
         drafter: the other drafter.
 
     Attributes:
+        drafter: the other drafter.
         errors: number of errors so far.
     """
 
     def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+        self.drafter = drafter
         self._works = True
         self.errors = 0
 
     @property
     def name(self) -> str:
-        return self._drafter.name
+        return self.drafter.name
 
     @property
     def draw(self) -> Draw:
-        return self._drafter.draw
+        return self.drafter.draw
 
     @property
     def max_length(self) -> int | None:
-        return self._drafter.max_length
+        return self.drafter.max_length
 
     @property
     def forward_seconds(self) -> float:
-        return self._drafter.forward_seconds
+        return self.drafter.forward_seconds
 
     def _try(self, call: Callable[[], object]) -> None:
         if not self._works:
@@ -65,10 +66,10 @@ class TolerantDrafter:
 
     def clear(self, *, keep: bool = False) -> None:
         keep, self._works = keep and self._works, True
-        self._try(lambda: self._drafter.clear(keep=keep))
+        self._try(lambda: self.drafter.clear(keep=keep))
 
     def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._try(lambda: self._drafter.add(texts, sources))
+        self._try(lambda: self.drafter.add(texts, sources))
 
     def prefill(
         self,
@@ -77,15 +78,15 @@ class TolerantDrafter:
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> None:
-        self._try(lambda: self._drafter.prefill(text, prefix=prefix, hidden=hidden))
+        self._try(lambda: self.drafter.prefill(text, prefix=prefix, hidden=hidden))
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         found: list[DraftTree] = []
-        self._try(lambda: found.append(self._drafter.draft(root, sampler, rng, limits)))
+        self._try(lambda: found.append(self.drafter.draft(root, sampler, rng, limits)))
         return found[0] if found else root_alone(root, "the drafter failed")
 
     def commit(self, this_round: Round) -> None:
-        self._try(lambda: self._drafter.commit(this_round))
+        self._try(lambda: self.drafter.commit(this_round))
 
     def drop(self, rows: Sequence[int]) -> None:
-        self._try(lambda: self._drafter.drop(rows))
+        self._try(lambda: self.drafter.drop(rows))

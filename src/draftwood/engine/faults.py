@@ -31,6 +31,7 @@ def sampler_of(
         [row.number for row in rows],
         device,
         [row.constraint for row in rows],
+        [row.request.nodes for row in rows],
     )
 
 

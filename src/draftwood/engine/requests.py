@@ -27,6 +27,7 @@ class Request:
         criterion: ends the text if it is True for all token ids so far.
         final: the last token of a text that ``limits`` or the context end (``forced_eos_token_id`` of ``transformers``).
         logprobs: the log-probabilities that pieces and the result report; None for none.
+        nodes: the most nodes of its draft trees, the root not counted; only for methods whose trees have no fixed shape.
     """
 
     prompt: Sequence[int]
@@ -36,6 +37,7 @@ class Request:
     criterion: Callable[[list[int]], bool] | None = None
     final: int | None = None
     logprobs: LogprobSettings | None = None
+    nodes: int | None = None
 
 
 @final

@@ -101,6 +101,7 @@ class Routes:
             "max_model_len": service.preparation.max_length,
             "chat_template": service.preparation.chats,
             "methods": service.preparation.methods,
+            "nodes": service.preparation.nodes,
         }
 
 

@@ -14,6 +14,7 @@ from draftwood.core.checks import shown
 from draftwood.core.constraint import Grammars
 from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
 from draftwood.core.processors import ByPrompt
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method, Sampling
@@ -78,6 +79,13 @@ class Preparation:
     def methods(self) -> list[str]:
         """What ``speculative.method`` may be: the server's own, and plain decoding."""
         return list(dict.fromkeys([self._method.method, PLAIN]))
+
+    @property
+    def nodes(self) -> int | None:
+        """The most nodes of a tree, of which a request may choose fewer; None where trees have a fixed size, or none."""
+        if self._method.shape is not None:
+            return None
+        return self._method.nodes or METHODS[self._method.method].nodes
 
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
@@ -175,11 +183,12 @@ class Preparation:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         texts = [prompt for prompt in prompts for _ in range(count)]
         logprobs = None if top is None else LogprobSettings(top=top)
+        method, nodes = self._drafting(body.speculative)
         requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
         return Prepared(
-            requests=[replace(request, logprobs=logprobs) for request in requests],
+            requests=[replace(request, logprobs=logprobs, nodes=nodes) for request in requests],
             sampling=self._sampling(body, limits),
-            method=self._drafting(body.speculative),
+            method=method,
             prompt_tokens=sum(map(len, prompts)),
         )
 
@@ -216,22 +225,31 @@ class Preparation:
             found[int(token)] = value
         return found
 
-    def _drafting(self, given: bool | Speculative | None) -> str | None:
-        """The method of the texts: None is the server's own."""
+    def _drafting(self, given: bool | Speculative | None) -> tuple[str | None, int | None]:
+        """The method of the texts and the most nodes of their trees: None is the server's own."""
         if given is False:
-            return PLAIN
-        if isinstance(given, Speculative):
-            if given.method == PLAIN:
-                return PLAIN
-            own = asdict(self._method)
-            for name, value in given.model_dump(exclude_none=True).items():
-                if value not in (own[name], "auto"):
-                    raise bad(
-                        f"speculative.{name} is {shown(value)}, but all texts of this server share {shown(own[name])}: "
-                        "leave it out, send false for plain decoding, or start another server",
-                        param=f"speculative.{name}",
-                    )
-        return None
+            return PLAIN, None
+        if not isinstance(given, Speculative):
+            return None, None
+        if given.nodes is not None and (given.method == PLAIN or self.nodes is None):
+            own = PLAIN if given.method == PLAIN else self._method.method
+            why = "drafts nothing" if own == PLAIN else "has trees of a fixed size on this server"
+            raise bad(f"speculative.nodes is {given.nodes}, but {own} {why}: leave it out", param="speculative.nodes")
+        if given.method == PLAIN:
+            return PLAIN, None
+        self._check_own(given)
+        return None, given.nodes
+
+    def _check_own(self, given: Speculative) -> None:
+        """Refuse what all texts share, and is another one here."""
+        own = asdict(self._method)
+        for name, value in given.model_dump(exclude_none=True, exclude={"nodes"}).items():
+            if value not in (own[name], "auto"):
+                raise bad(
+                    f"speculative.{name} is {shown(value)}, but all texts of this server share {shown(own[name])}: "
+                    "leave it out, send false for plain decoding, or start another server",
+                    param=f"speculative.{name}",
+                )
 
 
 def _grammar_of(body: Settings) -> Grammar | None:

@@ -38,7 +38,10 @@ class StreamOptions(Body):
 
 
 class Speculative(Body):
-    """The drafting that a request wants. All texts share the server's, so other values are refused by name."""
+    """The drafting that a request wants. All texts share the server's, so other values are refused by name.
+
+    ``nodes`` are the most of a tree, where trees have no fixed shape.
+    """
 
     method: str | None = None
     verifier: str | None = None

@@ -158,7 +158,8 @@ class BestFirstDrafter:
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:
             draft.stop = "node budget"
-        return [sorted(best[: size + 1]) for best in ranked]
+        most = [size if limit is None else min(size, limit) for limit in draft.sampler.nodes]
+        return [sorted(best[: count + 1]) for best, count in zip(ranked, most, strict=True)]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
         tree = tree_tensors(draft.trees, self._kept, device)

@@ -24,6 +24,9 @@ class LivePage extends HTMLElement {
     this.length = number({ min: 1, step: 1, value: 64 });
     this.seed = number({ min: 0, step: 1, value: 1 });
     this.method = make("select");
+    this.shownNodes = make("output");
+    this.nodes = make("input", { type: "range", min: 1, step: 1, oninput: () => { this.shownNodes.value = this.nodes.value; } });
+    this.nodesField = field("Most nodes of a tree ", this.nodes, this.shownNodes);
     this.chat = make("input", { type: "checkbox" });
     this.chatField = make("label", { hidden: true }, this.chat, " as a chat");
     this.write = make("button", { type: "submit", className: "main", title: "Ctrl+Enter" }, "Write");
@@ -37,7 +40,7 @@ class LivePage extends HTMLElement {
       field("Prompt", this.prompt),
       make("div", { className: "fields" },
         field("Temperature ", this.temperature, this.shownTemperature), field("Most tokens", this.length), field("Seed", this.seed),
-        field("Method", this.method), this.chatField),
+        field("Method", this.method), this.nodesField, this.chatField),
       make("div", { className: "controls" }, this.write, this.stop, this.race, this.save, this.german));
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
@@ -52,6 +55,8 @@ class LivePage extends HTMLElement {
       this.model = model.id;
       this.about.textContent = `The model ${model.id} writes. Its text appears as it is written, with the tree of every round.`;
       this.method.replaceChildren(...model.methods.map((name) => make("option", { value: name }, name === "ar" ? "ar: without drafts" : name)));
+      this.nodesField.hidden = !model.nodes;
+      if (model.nodes) this.nodes.max = this.nodes.value = this.shownNodes.value = model.nodes;
       this.chatField.hidden = !model.chat_template;
       this.chat.checked = model.chat_template;
       this.keyForm.hidden = true;
@@ -89,11 +94,17 @@ class LivePage extends HTMLElement {
     return ["v1/completions", { ...body, prompt: this.prompt.value }];
   }
 
+  /** The drafting of the text. */
+  speculative() {
+    const method = this.method.value;
+    return method === "ar" || this.nodesField.hidden ? { method } : { method, nodes: Number(this.nodes.value) };
+  }
+
   /** Writes a text, and shows its rounds as they come. */
   async first() {
     const [path, body] = this.body();
     this.run?.stop();
-    const run = new Run(this.server, path, { ...body, speculative: { method: this.method.value } });
+    const run = new Run(this.server, path, { ...body, speculative: this.speculative() });
     this.source = new LiveSource(this.server, [run]);
     await this.read(run, () => this.show(run));
     if (run === this.run && run.facts) this.race.disabled = run.facts.plain || run.stopped || !run.rounds.length;
