@@ -40,7 +40,7 @@ def test_a_backend_that_is_named_is_taken_or_refused(models):
 def test_a_device_of_openvinos_is_taken_or_refused(models):
     pair = load(models, backend="openvino", device="openvino:CPU")
     assert pair.target.engine == "openvino"
-    assert pair.target.network.request.get_compiled_model().get_property("EXECUTION_DEVICES") == ["CPU"]
+    assert pair.target.network._compiled.compiled.get_property("EXECUTION_DEVICES") == ["CPU"]
     with pytest.raises(ConfigError, match=r"no device 'FPGA' here, only CPU.*: use --device openvino:CPU"):
         load(models, backend="openvino", device="openvino:FPGA")
     with pytest.raises(ConfigError, match="device 'openvino:CPU' is for OpenVINO: add --backend openvino"):
@@ -194,6 +194,6 @@ def test_translators_take_either_and_no_rounded_weights(run: Run, monkeypatch):
 
 def test_threads_are_those_of_pytorch(models):
     pair = load(models, backend="openvino")
-    compiled = pair.target.network.request.get_compiled_model()
+    compiled = pair.target.network._compiled.compiled
     assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
     assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"
