@@ -231,8 +231,8 @@ class Preparation:
             return PLAIN, None
         if not isinstance(given, Speculative):
             return None, None
-        if given.nodes is not None and (given.method == PLAIN or self.nodes is None):
-            own = PLAIN if given.method == PLAIN else self._method.method
+        own = PLAIN if given.method == PLAIN else self._method.method
+        if given.nodes is not None and (own == PLAIN or self.nodes is None):
             why = "drafts nothing" if own == PLAIN else "has trees of a fixed size on this server"
             raise bad(f"speculative.nodes is {given.nodes}, but {own} {why}: leave it out", param="speculative.nodes")
         if given.method == PLAIN:

@@ -97,16 +97,19 @@ def is_compared(graph: Any, device: str) -> bool:
 
 def note_compared(graph: Any, device: str) -> None:
     """Record that the graph scores as its model does; nothing happens if it is not stored."""
-    if graph.has_rt_info(_FOLDER):
+    if (record := _record(graph)) is not None:
         with suppress(OSError):  # then it is compared again
-            known = [*_compared(graph), _processor(device)]
-            replace_file(Path(graph.get_rt_info(_FOLDER).value) / _COMPARED, json.dumps(known))
+            replace_file(record, json.dumps([*_compared(graph), _processor(device)]))
+
+
+def _record(graph: Any) -> Path | None:
+    return Path(graph.get_rt_info(_FOLDER).value) / _COMPARED if graph.has_rt_info(_FOLDER) else None
 
 
 def _compared(graph: Any) -> list[Any]:
     with suppress(OSError, ValueError):
-        if graph.has_rt_info(_FOLDER):
-            known = json.loads((Path(graph.get_rt_info(_FOLDER).value) / _COMPARED).read_text(encoding="utf-8"))
+        if (record := _record(graph)) is not None:
+            known = json.loads(record.read_text(encoding="utf-8"))
             return known if isinstance(known, list) else []
     return []
 
