@@ -221,9 +221,21 @@ def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
     assert [one.new_tokens for one in stats] == [9, 9, 9]
 
 
-@pytest.mark.parametrize(("method", "nodes"), [("shared-noise", 8), ("dynamic", 8), ("ngram", None)])
-def test_a_row_has_at_most_as_many_nodes_as_its_request_wants(method, nodes):
-    engine = decoder(*causal("torch"), method, None, nodes=nodes)
+CUT = [
+    ("shared-noise", None, 8, [1, 2, 2]),
+    ("dynamic", None, 8, [1, 2, 2]),
+    ("ngram", None, None, [1, 2, 2]),
+    ("chain", "4", None, [1, 2, 2]),
+    ("rsd-c", "2-2", None, [0, 2, 2]),
+    ("rsd-s", "2x3", None, [0, 2, 2]),
+    ("shared-noise", "1-2", None, [1, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("method", "shape", "nodes", "cut"), CUT)
+def test_a_row_has_at_most_as_many_nodes_as_its_request_wants(method, shape, nodes, cut):
+    """Trees of a fixed shape keep whole levels."""
+    engine = decoder(*causal("torch"), method, shape, nodes=nodes)
     wanted, drafted = [None, 1, 2, 2], dict[int, list[int]]()
     with engine.batch() as batch:
         for most in wanted:
@@ -231,20 +243,16 @@ def test_a_row_has_at_most_as_many_nodes_as_its_request_wants(method, nodes):
         while len(batch):
             for piece in batch.step():
                 drafted.setdefault(piece.row, []).append(piece.round.tree.drafted[piece.round_row])
-    assert [max(drafted[row]) for row in range(4)] == [max(drafted[0]), 1, 2, 2]
+    assert [max(drafted[row]) for row in range(1, 4)] == cut
     assert max(drafted[0]) > 2
 
 
-def test_trees_of_a_fixed_shape_have_all_of_their_nodes():
-    for tolerant in (False, True):
-        engine = decoder(*causal("torch"), "rsd-c", "2-2")
-        with engine.batch(tolerant=tolerant) as batch:
-            with pytest.raises(
-                ConfigError, match=r"request 0 wants trees of at most 3 nodes, .* a fixed shape"
-            ):
-                batch.add(replace(some(), nodes=3), Sampling())
-            with pytest.raises(ConfigError, match="nodes of request 0 is 0: give 1 or more"):
-                batch.add(replace(some(), nodes=0), Sampling())
+def test_a_request_for_no_nodes_is_refused():
+    with (
+        decoder(*causal("torch"), "rsd-c", "2-2").batch() as batch,
+        pytest.raises(ConfigError, match="nodes of request 0 is 0: give 1 or more"),
+    ):
+        batch.add(replace(some(), nodes=0), Sampling())
 
 
 def test_dropped_rows_leave_no_piece_and_the_memory_to_others():

@@ -108,10 +108,13 @@ def test_drawn_trees_give_the_targets_joint_distribution(method, shape, vocab, l
 
 
 @BOTH
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_a_drawn_tree_that_a_request_cuts_is_exact(nodes, verifier):
+@pytest.mark.parametrize(
+    ("method", "shape", "nodes"),
+    [("dynamic", None, 1), ("dynamic", None, 2), ("dynamic", None, 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 2)],
+)
+def test_a_drawn_tree_that_a_request_cuts_is_exact(method, shape, nodes, verifier):
     target, draft = runners(3)
-    engine = decoder(target, draft, "dynamic", None, verifier, nodes=4)
+    engine = decoder(target, draft, method, shape, verifier, nodes=4 if shape is None else None)
     distribution = engine_distribution(engine, 3, Sampling(), nodes=nodes)
     assert total_variation(distribution, reference_distribution(target.model, 3, at_temperature(1.0))) < EXACT
 

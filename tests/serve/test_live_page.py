@@ -37,12 +37,16 @@ def live(folders: tuple[Path, Path]) -> Iterator[Live]:
 def opened(browser: Browser, live: Live) -> Browser:
     """The page, with the key."""
     browser.size(1400)
+    visit(browser, live)
+    browser.problems()
+    return browser
+
+
+def visit(browser: Browser, live: Live) -> None:
     browser.driver.get(live.url)
     browser.wait(f"{PAGE}?.dataset.ready")
     browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
     browser.wait(f"{PAGE}.model")
-    browser.problems()
-    return browser
 
 
 @pytest.fixture
@@ -128,10 +132,7 @@ def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, 
 def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tuple[Path, Path]) -> None:
     service = make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))
     with live_server(service, keys=("secret",)) as live:
-        browser.driver.get(live.url)
-        browser.wait(f"{PAGE}?.dataset.ready")
-        browser.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
-        browser.wait(f"{PAGE}.model")
+        visit(browser, live)
         most = []
         for presses in (0, 4):
             browser.js(f"return {PAGE}.nodes").send_keys(ARROW_LEFT * presses)
@@ -143,8 +144,11 @@ def test_the_slider_sets_the_most_nodes_of_a_tree(browser: Browser, folders: tup
         browser.problems()
 
 
-def test_a_fixed_shape_has_no_slider_for_nodes(opened: Browser) -> None:
-    assert not opened.js(f"return {PAGE}.nodesField").is_displayed()
+def test_a_server_without_drafts_has_no_slider_for_nodes(browser: Browser, folders: tuple[Path, Path]) -> None:
+    with live_server(make_service(loaded(folders), method=Method(method="ar")), keys=("secret",)) as live:
+        visit(browser, live)
+        assert not browser.js(f"return {PAGE}.nodesField").is_displayed()
+        browser.problems()
 
 
 def assert_drawn(browser: Browser, trace: Trace, index: int) -> None:

@@ -165,7 +165,7 @@ def test_drafting_is_chosen_by_request(client: TestClient) -> None:
         assert "metrics" in client.post(COMPLETIONS, json=completion(speculative=given)).json()
     for given in (False, {"method": "ar"}):
         assert "metrics" not in client.post(COMPLETIONS, json=completion(speculative=given)).json()
-    for name, value in (("method", "chain"), ("shape", "3x3"), ("nodes", 3), ("verifier", "recursive")):
+    for name, value in (("method", "chain"), ("shape", "3x3"), ("verifier", "recursive")):
         error = client.post(COMPLETIONS, json=completion(speculative={name: value})).json()["error"]
         assert error["param"] == f"speculative.{name}"
 
@@ -184,7 +184,7 @@ def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
         assert (len(texts), drafted) == (1, [True, True])
         assert whole["metrics"]["speculative_decoding"]["num_draft_tokens"] > 3 * 12
         error = client.post(COMPLETIONS, json=completion(speculative={"method": "ar", "nodes": 2})).json()["error"]
-        assert (error["param"], "ar drafts nothing" in error["message"]) == ("speculative.nodes", True)
+        assert (error["param"], "drafts nothing" in error["message"]) == ("speculative.nodes", True)
 
 
 @pytest.mark.parametrize("name", REFUSED)

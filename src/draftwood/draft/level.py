@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -153,6 +154,7 @@ class LevelDrafter:
         self.runner.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
+        limits = [min(limit, self._levels(most)) for limit, most in zip(limits, sampler.nodes, strict=True)]
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
         level = Level(
@@ -189,6 +191,11 @@ class LevelDrafter:
             if expected is not None:
                 expected.descend(drafted, level.parents.tolist(), level.drawn)
         return self._finish(builder, sampler, log_probs, stop)
+
+    def _levels(self, nodes: int | None) -> int:
+        """How many whole levels have at most ``nodes`` nodes together."""
+        sizes = accumulate(self.policy.widths)
+        return len(self.policy.widths) if nodes is None else sum(size <= nodes for size in sizes)
 
     def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None) -> DraftTree:
         certain = sampler.greedy

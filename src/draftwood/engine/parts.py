@@ -13,9 +13,7 @@ from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
 from draftwood.core.warping import check_bias
 from draftwood.draft import Drafter
-from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import NoDraft
-from draftwood.draft.tolerant import TolerantDrafter
 from draftwood.engine.output import RowOutput
 from draftwood.engine.requests import Request
 from draftwood.engine.target import Target
@@ -151,8 +149,10 @@ class Parts:
                 if self.target.runner.reads_source
                 else f"request {number} has a source, but the target has no encoder: leave it out, or add it to the prompt"
             )
-        if request.nodes is not None:
-            self._check_nodes(number, request.nodes)
+        if request.nodes is not None and request.nodes < 1:
+            raise ConfigError(
+                f"nodes of request {number} is {request.nodes}: give 1 or more, or method {PLAIN!r} for no draft"
+            )
         if bad := [t for t in request.prompt if not 0 <= t < vocab]:
             raise ConfigError(f"prompt {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
         if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
@@ -161,16 +161,6 @@ class Parts:
             raise CacheError(
                 f"prompt {number} has {length} tokens, but the models' context is {self.max_length} and the text needs "
                 "room: shorten the prompt, or take models with a longer context"
-            )
-
-    def _check_nodes(self, number: int, nodes: int) -> None:
-        if nodes < 1:
-            raise ConfigError(f"nodes of request {number} is {nodes}: give 1 or more, or method {PLAIN!r} for no draft")
-        drafter = self.drafter.drafter if isinstance(self.drafter, TolerantDrafter) else self.drafter
-        if isinstance(drafter, LevelDrafter):
-            raise ConfigError(
-                f"request {number} wants trees of at most {nodes} nodes, but those of method {drafter.name!r} have a fixed "
-                "shape here: leave nodes out, or take a method without a shape, such as 'adaptive'"
             )
 
     def limit(self, row: Row) -> int:

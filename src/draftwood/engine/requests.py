@@ -27,7 +27,7 @@ class Request:
         criterion: ends the text if it is True for all token ids so far.
         final: the last token of a text that ``limits`` or the context end (``forced_eos_token_id`` of ``transformers``).
         logprobs: the log-probabilities that pieces and the result report; None for none.
-        nodes: the most nodes of its draft trees, the root not counted; only for methods whose trees have no fixed shape.
+        nodes: the most nodes of its draft trees, the root not counted; trees of a fixed shape keep whole levels.
     """
 
     prompt: Sequence[int]

@@ -82,10 +82,9 @@ class Preparation:
 
     @property
     def nodes(self) -> int | None:
-        """The most nodes of a tree, of which a request may choose fewer; None where trees have a fixed size, or none."""
-        if self._method.shape is not None:
-            return None
-        return self._method.nodes or METHODS[self._method.method].nodes
+        """The most nodes of a tree, of which a request may choose fewer; None without a draft."""
+        spec, shape = METHODS[self._method.method], self._method.shape
+        return self._method.nodes or (spec.nodes if shape is None else spec.parse(shape).nodes)
 
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
@@ -231,10 +230,9 @@ class Preparation:
             return PLAIN, None
         if not isinstance(given, Speculative):
             return None, None
-        own = PLAIN if given.method == PLAIN else self._method.method
-        if given.nodes is not None and (own == PLAIN or self.nodes is None):
-            why = "drafts nothing" if own == PLAIN else "has trees of a fixed size on this server"
-            raise bad(f"speculative.nodes is {given.nodes}, but {own} {why}: leave it out", param="speculative.nodes")
+        if given.nodes is not None and PLAIN in (given.method, self._method.method):
+            why = f"method {PLAIN!r} drafts nothing: leave it out"
+            raise bad(f"speculative.nodes is {given.nodes}, but {why}", param="speculative.nodes")
         if given.method == PLAIN:
             return PLAIN, None
         self._check_own(given)

@@ -40,7 +40,7 @@ class StreamOptions(Body):
 class Speculative(Body):
     """The drafting that a request wants. All texts share the server's, so other values are refused by name.
 
-    ``nodes`` are the most of a tree, where trees have no fixed shape.
+    ``nodes`` are the most of a tree.
     """
 
     method: str | None = None

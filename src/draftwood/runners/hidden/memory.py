@@ -13,6 +13,7 @@ from torch import Tensor
 from draftwood.runners.rows import remaining, remaining_rows
 
 _STEP = 64  # slots; a graph takes longer for a new number of them, and cannot take none
+_NEW = 4  # hidden states; a new number of them costs a graph a third of a short pass
 
 
 class Unread(NamedTuple):
@@ -129,8 +130,8 @@ class HiddenMemory:
         return [length + waiting > 0 and not fresh for length, waiting, fresh in rows]
 
     def unread(self) -> Unread:
-        """What the next pass reads: at least one token, which the mask hides where it is padding."""
-        new = max(1, *self.waiting)
+        """What the next pass reads: a multiple of :data:`_NEW` tokens, of which the mask hides the padding."""
+        new = max(1, -(-max(self.waiting) // _NEW)) * _NEW
         hidden = self._like.new_zeros(len(self.waiting), new, self._width)
         for row, states in enumerate(self._unread):
             if states:
