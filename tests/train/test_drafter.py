@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -22,7 +21,7 @@ from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
 from draftwood.train.features import KEPT, Features, write_features
-from draftwood.train.hidden import copy_layers, held_out_of, loss_of, new_drafter, taps
+from draftwood.train.hidden import copy_layers, held_out_of, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, batch_of, possible_anchors
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
@@ -235,19 +234,6 @@ def test_batches_depend_on_their_number_and_hold_every_chat_once_an_epoch(target
     assert len(used) == len(set(used))
     assert set(used) <= set(training)
     assert len(set(training) - set(used)) < 16 * 4
-
-
-def test_the_loss_is_the_rejection_rate_where_the_target_wrote() -> None:
-    logp = torch.tensor([[[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]]]).log()
-    batch = {
-        "tops": torch.tensor([[[[0, 1], [2, 1]]]]),
-        "log_probs": torch.tensor([[[[0.6, 0.4], [0.9, 0.1]]]]).log(),
-        "real": torch.tensor([[[True, False]]]),
-    }
-    rejected, entropy = 1 - (0.5 + 0.3), -(0.6 * np.log(0.5) + 0.4 * np.log(0.3))
-    assert float(loss_of(logp, batch)) == pytest.approx(0.9 * rejected + 0.1 * entropy, rel=1e-5)
-    batch["real"][0, 0, 1] = True
-    assert float(loss_of(logp, batch)) != pytest.approx(0.9 * rejected + 0.1 * entropy, rel=1e-2)
 
 
 def test_a_new_drafter_begins_with_what_the_targets_last_layers_read(target: Path) -> None:

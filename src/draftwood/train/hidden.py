@@ -1,7 +1,6 @@
 """Training of a drafter of hidden states (:mod:`draftwood.runners.hidden.model`) on the target's chats.
 
-The loss of a slot is mostly the total variation distance to the target's distribution: the probability that the slot's token
-is rejected. Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
+Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. Source: DSpark (DeepSpec).
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train.config import DrafterConfig
+from draftwood.train.head_loss import Scored, Slots, head_loss
 from draftwood.train.hidden_batches import Batch
 from draftwood.train.number_format import autocast
 from draftwood.train.pairs import the_batch
 
-TVD_WEIGHT: Final = 0.9
-CE_WEIGHT: Final = 0.1
 SLOT_DECAY: Final = 4.0  # slots
 
 
@@ -37,13 +35,32 @@ class HiddenTrainer(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: Batch, return_outputs: bool = False, **_: Any) -> Any:
         """Weighted mean over the slots of all blocks; see Trainer."""
         with autocast(model.device):
-            logp = block_log_probs(model, self.embed, self.head, inputs)
-        loss = loss_of(logp, inputs)
+            loss = block_loss(model, self.embed, self.head, inputs)
         return (loss, {}) if return_outputs else loss
 
 
 def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
     """Log-probabilities [row, anchor, slot, draft_vocab] after each parent of the text."""
+    parents = batch["parents"]
+    base = nn.functional.linear(_states(model, embed, batch), head).view(*parents.shape, -1)
+    logp: Tensor = (base.float() + model.markov(parents).float()).log_softmax(-1)
+    return logp
+
+
+def block_loss(model: Any, embed: nn.Module, head: Tensor, batch: Batch) -> Tensor:
+    """The weighted mean of the losses of all slots that the target wrote."""
+    parents = batch["parents"]
+    decay = torch.exp(-torch.arange(parents.shape[2], device=parents.device) / SLOT_DECAY)
+    weight = (batch["real"] * decay).flatten()
+    markov = model.markov_in(parents).flatten(0, 2)
+    scored = Scored(_states(model, embed, batch).flatten(0, 1), head, markov, model.markov_out.weight)
+    slots = Slots(batch["tops"].flatten(0, 2), batch["log_probs"].exp().flatten(0, 2), weight)
+    loss: Tensor = head_loss(scored, slots) / weight.sum().clamp(min=1e-6)
+    return loss
+
+
+def _states(model: Any, embed: nn.Module, batch: Batch) -> Tensor:
+    """States [row, anchor x slot, width] of all blocks."""
     anchors, parents = batch["anchors"], batch["parents"]
     rows, count, block = parents.shape
     with torch.no_grad():
@@ -52,10 +69,8 @@ def block_log_probs(model: Any, embed: nn.Module, head: Tensor, batch: Batch) ->
     token = torch.arange(batch["hidden"].shape[1], device=x.device)
     memory = model.memory(batch["hidden"].float(), token.expand(rows, -1))
     positions = (anchors[:, :, None] + torch.arange(block, device=x.device)).flatten(1)
-    states = model.states(x, positions, memory, _mask(anchors, block, len(token)))
-    base = nn.functional.linear(states, head).view(rows, count, block, -1)
-    logp: Tensor = (base.float() + model.markov(parents).float()).log_softmax(-1)
-    return logp
+    states: Tensor = model.states(x, positions, memory, _mask(anchors, block, len(token)))
+    return states
 
 
 def _mask(anchors: Tensor, block: int, length: int) -> Tensor:
@@ -67,16 +82,6 @@ def _mask(anchors: Tensor, block: int, length: int) -> Tensor:
     within = (own[:, None] == own) & (slot[:, None] >= slot)
     seen = torch.cat([text, within.expand(len(anchors), -1, -1)], dim=2)
     return torch.where(seen, 0.0, -torch.inf).unsqueeze(1)
-
-
-def loss_of(logp: Tensor, batch: Batch) -> Tensor:
-    """The weighted loss of all slots that the target wrote."""
-    found = logp.gather(-1, batch["tops"])
-    target = batch["log_probs"].exp()
-    rejected = 1 - torch.minimum(target, found.exp()).sum(-1)
-    entropy = -(target * found).sum(-1)
-    weight = batch["real"] * torch.exp(-torch.arange(logp.shape[2], device=logp.device) / SLOT_DECAY)
-    return ((TVD_WEIGHT * rejected + CE_WEIGHT * entropy) * weight).sum() / weight.sum().clamp(min=1e-6)
 
 
 def new_drafter(config: DrafterConfig, target: Any, tokenizer: Any, draft_tokens: Tensor) -> HiddenBlockDrafter:
