@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.train import losses
+from draftwood.train.chat_files import Chat, save_part
 from draftwood.train.config import DraftConfig, LMConfig
 from draftwood.train.draft import load_target, train_draft
 from draftwood.train.lm import train_lm
@@ -84,6 +85,21 @@ def test_samples_follow_the_distribution_of_the_target(draft_config: Make, tmp_p
     for place, distribution in ((-2, first), (-1, second)):
         seen = torch.bincount(rows[:, place], minlength=len(distribution)) / len(rows)
         assert (seen - distribution).abs().sum() / 2 < 3 * (len(distribution) / len(rows)) ** 0.5 / 2
+
+
+def test_chats_serve_in_place_of_sampled_blocks(draft_config: Make, tmp_path: Path) -> None:
+    target, tokenizer = load_target(draft_config(tmp_path / "out"))
+    start = torch.full((80, 1), tokenizer.eos_token_id)
+    rows = sample(target, start, 40, torch.Generator().manual_seed(0)).tolist()
+    chats = tmp_path / "chats"
+    chats.mkdir()
+    with pytest.raises(ConfigError, match=r"the 0 chats .* are too few .* blocks of 32 tokens"):
+        train_draft(draft_config(tmp_path / "none", chats=chats, context=32))
+    save_part(chats / "00000.npz", [Chat(ids, [True] * len(ids)) for ids in rows], len(tokenizer))
+    metrics = train_draft(draft_config(tmp_path / "out", chats=chats, context=32))
+    assert metrics["sampled_tokens"] == 72 * 40 // 32 * 32  # eight of the 80 chats are held out
+    assert not (tmp_path / "out" / "sampled").exists()
+    assert rise(metrics) > 0.1
 
 
 def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) -> None:

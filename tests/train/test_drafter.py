@@ -16,12 +16,12 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
-from draftwood.train.chat_files import read_chats, save_part
+from draftwood.train.chat_files import held_out_of, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
 from draftwood.train.features import KEPT, Features, write_features
-from draftwood.train.hidden import copy_layers, held_out_of, new_drafter, taps
+from draftwood.train.hidden import copy_layers, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, batch_of, possible_anchors
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden

@@ -41,3 +41,9 @@ def read_part(path: Path) -> list[Chat]:
         answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
         rows = zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True)
         return [Chat(ids.tolist(), flags.tolist()) for ids, flags in rows]
+
+
+def held_out_of(count: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Numbers of training examples, and of held-out ones: the first 64, or a tenth of a small folder."""
+    held_out = min(count, 64, max(1, count // 10))
+    return range(held_out, count), range(held_out)

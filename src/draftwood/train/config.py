@@ -100,6 +100,7 @@ class DraftConfig(TextConfig):
     tvd_weight: float = field(default=2.0, metadata={"help": "weight of an added total variation distance"})
     sampled: int = field(default=1024, metadata={"help": "training blocks that the target writes itself"})
     sampled_epochs: float = field(default=2.0, metadata={"help": "epochs of these blocks"})
+    chats: Path | None = field(default=None, metadata={"help": "folder of chats that serve in place of --sampled blocks"})
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document at the start of a written block"})
     parallel: int | None = field(

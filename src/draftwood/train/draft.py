@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
@@ -19,6 +21,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.names import resolve
 from draftwood.runners.windows import sliding_window
 from draftwood.train import data, loop
+from draftwood.train.chat_files import held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
@@ -164,6 +167,9 @@ def _blocks(
     encode, eos = encoder(tokenizer), tokenizer.eos_token_id
     text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
     held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
+    if config.chats is not None:
+        written, held_out["written_by_target"] = _chat_blocks(config.chats, config.context)
+        return text, written, held_out
     chosen = data.mixed(documents, mix, config.seed)
     # 16 characters per token are more than enough for the first tokens; whole books need not be encoded again.
     starts = [ids[: config.prefix] for ids in encode([d[: 16 * config.prefix] for d in chosen])]
@@ -175,6 +181,23 @@ def _blocks(
     held_out["written_by_target"] = write(config.sample_rows, config.seed + _HELD_OUT_SEED, "sampled_held_out")
     written = write(config.sampled, config.seed, "sampled") if config.sampled else text[:0]
     return text, written, held_out
+
+
+def _chat_blocks(folder: Path, context: int) -> tuple[Tensor, Tensor]:
+    """Packed blocks of the training chats of a folder, and of its held-out chats.
+
+    Raises:
+        ConfigError: either fills no block.
+    """
+    chats = read_chats(folder)
+    training, held_out = ([chats[i].tokens for i in part] for part in held_out_of(len(chats)))
+    blocks, others = (data.pack(np.array([*chain(*part)]), context) for part in (training, held_out))
+    if not len(blocks) or not len(others):
+        raise ConfigError(
+            f"the {len(chats)} chats in {folder} are too few for training and held-out blocks of {context} tokens;"
+            " give more chats (draftwood train chats) or a shorter context"
+        )
+    return blocks, others
 
 
 def _times(blocks: Tensor, epochs: float) -> list[Tensor]:

@@ -15,10 +15,11 @@ from draftwood.loading.models import check_vocabulary, load_hidden_drafter, load
 from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.train import loop
+from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.features import Features, write_features
-from draftwood.train.hidden import HiddenTrainer, held_out_of, new_drafter, taps
+from draftwood.train.hidden import HiddenTrainer, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches
 from draftwood.train.hidden_card import card
 from draftwood.train.hidden_report import figures

@@ -5,7 +5,6 @@ Slots are weighted by ``exp(-k / 4)``, since later ones are reached less often. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -154,9 +153,3 @@ def copy_layers(drafter: HiddenBlockDrafter, target: Any) -> None:
                 if (key := f"self_attn.{name}.weight") in same:
                     same[key] = same[key] * scale
             layer.load_state_dict({**own, **same})
-
-
-def held_out_of(count: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Numbers of training examples, and of held-out ones: the first 64, or a tenth of a small folder."""
-    held_out = min(64, max(1, count // 10))
-    return range(held_out, count), range(held_out)
