@@ -69,7 +69,8 @@ class BenchConfig:
     backend: BackendName = field(default="torch", metadata={"help": "what runs our side; transformers' own side is PyTorch"})
     data: Path | None = field(default=None, metadata={"help": "folder with held-out text, NAME.val.txt or NAME.val.txt.xz"})
     prompts: Path | None = field(
-        default=None, metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'"}
+        default=None,
+        metadata={"help": "JSON lines with 'prompt' and, if there are several sources, 'source'; or a folder of such files"},
     )
     chat: bool = field(default=False, metadata={"help": "prompts are messages, put into the target's chat template"})
     prompt_tokens: int = field(default=24, metadata={"help": "tokens of a held-out document that become a prompt"})

@@ -47,7 +47,7 @@ def read_prompts(config: BenchConfig, encode: Encode, longest: int | None) -> li
         texts = _held_out(config.data, scale.prompts_per_source, config.prompt_tokens, config.skip_prompts)
         keep: int | None = config.prompt_tokens
     else:
-        texts = _from_file(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
+        texts = _first_messages(config.prompts) if config.prompts is not None else {k: list(v) for k, v in BUILT_IN.items()}
         keep = None
     chosen = [
         [Prompt(source=source, tokens=tuple(encode(text)[:keep])) for text in some[: scale.prompts_per_source]]
@@ -119,20 +119,33 @@ def pieces(found: Sequence[str], count: int) -> list[str]:
     return list(dict.fromkeys(entered))[:count]
 
 
-def _from_file(path: Path) -> dict[str, list[str]]:
-    """The first messages of a file, by source."""
+def _first_messages(path: Path) -> dict[str, list[str]]:
+    """The first messages of a file or folder, by source."""
     return {source: [turns[0] for turns in some] for source, some in conversations(path).items()}
 
 
 def conversations(path: Path) -> dict[str, list[list[str]]]:
-    """The messages of every entry of a file, by source. It may also have the fields of Spec-Bench or GSM8K.
+    """The messages of every entry of a file, or of all ``.jsonl`` files in a folder, by source. Entries may also have the
+    fields of Spec-Bench or GSM8K.
 
     Raises:
-        ConfigError: a file that cannot be read.
+        ConfigError: a file that cannot be read, or a folder without files.
     """
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"prompts folder {path} holds no .jsonl file: give a folder that does, or a file of prompts")
+    found: dict[str, list[list[str]]] = {}
+    for file in files:
+        for source, turns in _entries(file):
+            found.setdefault(source, []).append(turns)
+    return found
+
+
+def _entries(path: Path) -> list[tuple[str, list[str]]]:
+    """Source and messages of every line of a file."""
     if not path.is_file():
         raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
-    found: dict[str, list[list[str]]] = {}
+    found: list[tuple[str, list[str]]] = []
     for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
         try:
             entry = json.loads(line)
@@ -142,7 +155,7 @@ def conversations(path: Path) -> dict[str, list[list[str]]]:
             turns, source = [], ""
         if not turns or not all(isinstance(turn, str) and turn for turn in turns):
             raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')
-        found.setdefault(source, []).append(turns)
+        found.append((source, turns))
     if not found:
         raise ConfigError(f"prompts file {path} holds no prompt")
     return found

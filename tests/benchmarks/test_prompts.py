@@ -59,6 +59,14 @@ def test_files_of_published_benchmarks_are_read_as_they_are(tmp_path: Path) -> N
     assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("rag", "one"), ("mine", "two")]
 
 
+def test_a_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text('{"question": "two"}\n')
+    (tmp_path / "a.jsonl").write_text('{"category": "rag", "turns": ["one", "later"]}\n')
+    (tmp_path / "notes.txt").write_text("no prompts\n")
+    prompts = read_prompts(BenchConfig(prompts=tmp_path), encode, None)
+    assert [(p.source, "".join(map(chr, p.tokens))) for p in prompts] == [("rag", "one"), ("b", "two")]
+
+
 def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
     tokenizer = chat_tokenizer()
     pair = Pair(tiny_llama(len(tokenizer)).eval(), None, tokenizer)
@@ -82,6 +90,8 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         read_prompts(BenchConfig(data=tmp_path), encode, None)
     with pytest.raises(ConfigError, match="does not exist"):
         read_prompts(BenchConfig(prompts=tmp_path / "no"), encode, None)
+    with pytest.raises(ConfigError, match=r"holds no \.jsonl file"):
+        read_prompts(BenchConfig(prompts=tmp_path), encode, None)
 
 
 def test_prompts_in_the_package_need_no_file() -> None:
