@@ -1,6 +1,7 @@
 """llama.cpp (https://github.com/ggml-org/llama.cpp) through ``llama-cpp-python`` on the same weights: Llama models only.
 
-The weights go through a GGUF file without a tokenizer, as token ids come and go.
+The weights go through a GGUF file without a tokenizer, as token ids come and go. ``llama.cpp-file`` reads the quantized file
+that the target was converted from instead. It also rounds activations, so it runs another model.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Maker, Texts
-from benchmarks.settings import Setting
+from benchmarks.settings import OWN_WEIGHTS, Setting
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from draftwood.loading.gguf_store import stored
 
 NGRAM: Final = 2  # tokens that prompt lookup matches at most, the default of llama-cpp-python
 _TYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -38,7 +40,7 @@ class LlamaCpp:
 
     Args:
         pair: its target's weights are taken; on the CPU, in float32 or bfloat16.
-        method: ``llama.cpp`` or ``llama.cpp-lookup``.
+        method: ``llama.cpp``, ``llama.cpp-lookup`` or ``llama.cpp-file``.
         folder: for the GGUF file.
 
     Raises:
@@ -52,9 +54,12 @@ class LlamaCpp:
 
         model = pair.target.model
         check(model)
-        path = folder / "target.gguf"
-        write_gguf(model, path)
-        kind = int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))  # llama_cpp itself has no name for bfloat16
+        if method == OWN_WEIGHTS:
+            path, kind = source_file(model), None
+        else:
+            path = folder / "target.gguf"
+            write_gguf(model, path)
+            kind = int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))  # llama_cpp itself has no name for bfloat16
         threads = torch.get_num_threads()
         self._eos = pair.eos
         self._lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding if method == "llama.cpp-lookup" else None
@@ -63,7 +68,7 @@ class LlamaCpp:
             n_ctx=model.config.max_position_embeddings,
             n_threads=threads,
             n_threads_batch=threads,
-            type_k=kind,  # the default would round keys and values to float16
+            type_k=kind,  # the default rounds keys and values to float16
             type_v=kind,
             logits_all=method == "llama.cpp-lookup",
             verbose=False,
@@ -126,6 +131,19 @@ def check(model: Any) -> None:
         raise ConfigError(f"rotary positions of kind {config.rope_parameters['rope_type']!r} are not written as GGUF")
     if model.device.type != "cpu" or model.dtype not in _TYPES:
         raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
+
+
+def source_file(model: Any) -> Path:
+    """The GGUF file that a model was converted from.
+
+    Raises:
+        ConfigError: it was not converted, or the file is gone.
+    """
+    sources = (Path(one.source) for one in stored() if one.folder == Path(model.name_or_path))
+    found = next(sources, None)
+    if found is None or not found.is_file():
+        raise ConfigError(f"the target {model.name_or_path!r} was not converted from a GGUF file that is still there")
+    return found
 
 
 def write_gguf(model: Any, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.exactness.goodness import greedy_report, target_distribution
+from draftwood.loading.gguf_store import Converted
 from draftwood.loading.models import bundled_pairs, load_tokenizer
 from tests.benchmarks.test_report import section
 from tests.benchmarks.tiny import tiny_llama
@@ -43,7 +45,7 @@ def letters(pair: Pair) -> Pair:
     return Pair(pair.target.model, pair.draft.model, tokenizer)
 
 
-@pytest.mark.parametrize("method", ENGINES)
+@pytest.mark.parametrize("method", SETTINGS)
 def test_a_program_writes_the_targets_greedy_text_and_counts_its_forwards(method, letters):
     pytest.importorskip(PACKAGES.get(method, "llama_cpp"))
     wanted = peer_maker(Setting(method="generate"), letters, 0.0, 20)([PROMPT], [0]).tokens[0]
@@ -132,6 +134,23 @@ def test_llama_cpp_writes_in_bfloat16_too(letters):
     distribution = target_distribution(low.target, list(PROMPT), tokens, Sampling())
     gaps = distribution.max(-1).values - distribution.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
     assert greedy_report(gaps, model.dtype).exact
+
+
+def test_llama_cpp_reads_the_file_of_a_converted_target(letters, monkeypatch, tmp_path):
+    pytest.importorskip("llama_cpp")
+    from benchmarks import llama_cpp
+
+    own = [Setting(method="llama.cpp-file")]
+    with engines(own, letters, (0.0,), [PROMPT]) as found:
+        assert "was not converted from a GGUF file" in found.skipped["llama.cpp-file"]
+    other = tiny_llama(0.3)
+    llama_cpp.write_gguf(other, tmp_path / "other.gguf")
+    folder = Path(letters.target.model.name_or_path)
+    record = Converted(folder=folder, source=str(tmp_path / "other.gguf"), digest="", dtype="float32", bytes=0)
+    monkeypatch.setattr(llama_cpp, "stored", lambda: [record])
+    wanted = peer_maker(Setting(method="generate"), Pair(other, None, letters.tokenizer), 0.0, 20)([PROMPT], [0])
+    with engines(own, letters, (0.0,), [PROMPT]) as found:
+        assert found.opened["llama.cpp-file"].maker(own[0], 0.0, 20)([PROMPT], [0]).tokens == wanted.tokens
 
 
 def test_what_a_program_does_not_take_is_left_out_with_the_reason(monkeypatch, letters):
@@ -227,7 +246,7 @@ def test_every_method_of_a_preset_has_equally_many_settings():
     found = plan("all-peers", None, has_draft=True)
     counts = {m: sum(s.method == m for s in found) for m in {s.method for s in found}}
     assert set(ENGINES) < counts.keys()
-    shapeless = ("ar", "adaptive", "adaptive-drawn", "lookup", "generate", "genai", "llama.cpp")
+    shapeless = ("ar", "adaptive", "adaptive-drawn", "lookup", "generate", "genai", "llama.cpp", "llama.cpp-file")
     assert {n for m, n in counts.items() if m not in shapeless} == {4}
     with pytest.raises(ConfigError, match="genai-draft"):
         plan("all-peers", ["genai-draft"], has_draft=False)
