@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from benchmarks.prompts import Prompt
-from benchmarks.settings import OWN_WEIGHTS, Setting
+from benchmarks.settings import Setting
 from draftwood.core.errors import ConfigError
 
 Batch: TypeAlias = tuple[int, ...]
@@ -15,7 +15,7 @@ Batch: TypeAlias = tuple[int, ...]
 
 ALONE: Final = {
     **dict.fromkeys(("assisted", "prompt-lookup"), "transformers drafts for one text at a time"),
-    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup", OWN_WEIGHTS), "llama-cpp-python generates one text at a time"),
+    **dict.fromkeys(("llama.cpp", "llama.cpp-lookup", "llama.cpp-file"), "llama-cpp-python generates one text at a time"),
 }
 """Methods that take one prompt at a time, and why."""
 

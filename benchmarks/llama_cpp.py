@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Maker, Texts
-from benchmarks.settings import OWN_WEIGHTS, Setting
+from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.loading.gguf_store import stored
@@ -54,7 +54,7 @@ class LlamaCpp:
 
         model = pair.target.model
         check(model)
-        if method == OWN_WEIGHTS:
+        if method == "llama.cpp-file":
             path, kind = source_file(model), None
         else:
             path = folder / "target.gguf"

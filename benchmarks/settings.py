@@ -25,8 +25,7 @@ _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
 BLOCKS = tuple(name for name, spec in _SPECS.items() if spec.needs == "block")
 BY_NODES = tuple(name for name, spec in _SPECS.items() if "nodes" in spec.options)
 PEERS = ("generate", "assisted", "prompt-lookup")
-OWN_WEIGHTS = "llama.cpp-file"  # reads the quantized weights of the target's GGUF file
-ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup", OWN_WEIGHTS)  # other programs
+ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup", "llama.cpp-file")  # other programs
 PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
 METHODS = OURS + PEERS + ENGINES
 TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others; what a draft of whole blocks cannot serve
@@ -194,7 +193,7 @@ ENGINE_SHAPES = {
     "genai-lookup": ("2", "3", "5", "8"),
     "llama.cpp": ("",),
     "llama.cpp-lookup": ("2", "3", "5", "8"),
-    OWN_WEIGHTS: ("",),
+    "llama.cpp-file": ("",),
 }
 PEER_NODES = {"dynamic": (4, 6, 10, 14), "shared-noise": (0, 6, 10, 14)}
 

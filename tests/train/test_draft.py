@@ -88,18 +88,27 @@ def test_samples_follow_the_distribution_of_the_target(draft_config: Make, tmp_p
 
 
 def test_chats_serve_in_place_of_sampled_blocks(draft_config: Make, tmp_path: Path) -> None:
+    def run(out: str = "out", **changes: Any) -> dict[str, Any]:
+        defaults = {"sampled": 1024, "sample_rows": 64, "prefix": 16}
+        return train_draft(draft_config(tmp_path / out, **{**defaults, "chats": chats, "context": 32, **changes}))
+
     target, tokenizer = load_target(draft_config(tmp_path / "out"))
     start = torch.full((80, 1), tokenizer.eos_token_id)
     rows = sample(target, start, 40, torch.Generator().manual_seed(0)).tolist()
     chats = tmp_path / "chats"
     chats.mkdir()
     with pytest.raises(ConfigError, match=r"the 0 chats .* are too few .* blocks of 32 tokens"):
-        train_draft(draft_config(tmp_path / "none", chats=chats, context=32))
+        run()
+    with pytest.raises(ConfigError, match=r"the target writes nothing now: leave sampled, prefix out"):
+        run(sampled=8, prefix=4)
     save_part(chats / "00000.npz", [Chat(ids, [True] * len(ids)) for ids in rows], len(tokenizer))
-    metrics = train_draft(draft_config(tmp_path / "out", chats=chats, context=32))
+    metrics = run()  # in the same folder: what was refused did not claim it
     assert metrics["sampled_tokens"] == 72 * 40 // 32 * 32  # eight of the 80 chats are held out
     assert not (tmp_path / "out" / "sampled").exists()
     assert rise(metrics) > 0.1
+    save_part(chats / "00001.npz", [Chat([len(tokenizer)], [True])], len(tokenizer))
+    with pytest.raises(ConfigError, match=f"holds token {len(tokenizer)}, and the target has {len(tokenizer)} tokens"):
+        run("other")
 
 
 def test_a_folder_without_a_target_is_named(draft_config: Make, tmp_path: Path) -> None:

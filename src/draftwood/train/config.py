@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -99,8 +99,11 @@ class DraftConfig(TextConfig):
     loss: Loss = field(default="kl", metadata={"help": "distance to the target's next-token distribution"})
     tvd_weight: float = field(default=2.0, metadata={"help": "weight of an added total variation distance"})
     sampled: int = field(default=1024, metadata={"help": "training blocks that the target writes itself"})
-    sampled_epochs: float = field(default=2.0, metadata={"help": "epochs of these blocks"})
-    chats: Path | None = field(default=None, metadata={"help": "folder of chats that serve in place of --sampled blocks"})
+    sampled_epochs: float = field(default=2.0, metadata={"help": "epochs of these blocks, or of --chats"})
+    chats: Path | None = field(
+        default=None,
+        metadata={"help": "folder of chats that the target wrote, to train on in place of blocks that it writes now"},
+    )
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document at the start of a written block"})
     parallel: int | None = field(
@@ -109,6 +112,12 @@ class DraftConfig(TextConfig):
     cuts: int | None = field(
         default=None, metadata={"help": "blocks cut from a text in a step (--parallel); context / parallel by default"}
     )
+
+    def __post_init__(self) -> None:
+        of_samples = (one for one in fields(self) if one.name in ("sampled", "sample_rows", "prefix"))
+        given = [one.name for one in of_samples if getattr(self, one.name) != one.default]
+        if self.chats is not None and given:
+            raise ConfigError(f"chats were given, so the target writes nothing now: leave {', '.join(given)} out")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,8 +90,10 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
     cutting = Cutting.of(config, len(tokenizer))
+    chats = None if config.chats is None else _chat_blocks(config.chats, config.context, len(tokenizer))
     loop.claim(config)
-    text, written, held_out = _blocks(config, documents, mix, target, tokenizer)
+    text, held_out = _text_blocks(config, documents, mix, tokenizer)
+    written, held_out["written_by_target"] = chats or _sampled(config, documents, mix, target, tokenizer)
     dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
     model = new_llama(config, tokenizer)
     if cutting is not None:
@@ -160,16 +162,20 @@ def load_target(config: DraftConfig) -> tuple[Any, Any]:
     return target.to(device), tokenizer
 
 
-def _blocks(
-    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], target: Any, tokenizer: Any
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Blocks of training text, blocks written by the target, and held-out blocks of each kind."""
+def _text_blocks(
+    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], tokenizer: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Blocks of training text, and held-out blocks of each source."""
     encode, eos = encoder(tokenizer), tokenizer.eos_token_id
     text = data.train_blocks(documents, mix, encode, eos, config.context, config.seed)
-    held_out = data.held_out_blocks(config.data, mix, encode, eos, config.context)
-    if config.chats is not None:
-        written, held_out["written_by_target"] = _chat_blocks(config.chats, config.context)
-        return text, written, held_out
+    return text, data.held_out_blocks(config.data, mix, encode, eos, config.context)
+
+
+def _sampled(
+    config: DraftConfig, documents: dict[str, list[str]], mix: dict[str, float], target: Any, tokenizer: Any
+) -> tuple[Tensor, Tensor]:
+    """Blocks that the target writes now, to train on and held out."""
+    encode, eos = encoder(tokenizer), tokenizer.eos_token_id
     chosen = data.mixed(documents, mix, config.seed)
     # 16 characters per token are more than enough for the first tokens; whole books need not be encoded again.
     starts = [ids[: config.prefix] for ids in encode([d[: 16 * config.prefix] for d in chosen])]
@@ -178,18 +184,20 @@ def _blocks(
         where = config.out / folder
         return sampled_blocks(target, starts, eos, count, config.context, config.sample_rows, seed, where)
 
-    held_out["written_by_target"] = write(config.sample_rows, config.seed + _HELD_OUT_SEED, "sampled_held_out")
-    written = write(config.sampled, config.seed, "sampled") if config.sampled else text[:0]
-    return text, written, held_out
+    held_out = write(config.sample_rows, config.seed + _HELD_OUT_SEED, "sampled_held_out")
+    return write(config.sampled, config.seed, "sampled") if config.sampled else held_out[:0], held_out
 
 
-def _chat_blocks(folder: Path, context: int) -> tuple[Tensor, Tensor]:
-    """Packed blocks of the training chats of a folder, and of its held-out chats.
+def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, Tensor]:
+    """Packed blocks of the chats in a folder, to train on and held out.
 
     Raises:
-        ConfigError: either fills no block.
+        ConfigError: too few chats, or chats of a model with a larger vocabulary.
     """
     chats = read_chats(folder)
+    largest = max((max(chat.tokens) for chat in chats), default=0)
+    if largest >= vocab:
+        raise ConfigError(f"{folder} holds token {largest}, and the target has {vocab} tokens; give chats that it wrote")
     training, held_out = ([chats[i].tokens for i in part] for part in held_out_of(len(chats)))
     blocks, others = (data.pack(np.array([*chain(*part)]), context) for part in (training, held_out))
     if not len(blocks) or not len(others):
