@@ -29,6 +29,7 @@ class Run:
 CHAT = Run(stored="benchmarks/results/smollm2-cpu.md", begins="SmolLM2", title="SmolLM2")
 INFLATED = Run(stored="benchmarks/results/all-peers-cpu.md", begins="Inflated to 110 M", title="inflated to 110 M")
 RUNS = (CHAT, INFLATED)
+TEMPERATURES = ("0", "1")
 NAMES = {
     "adaptive (openvino)": "Draftwood `adaptive`, OpenVINO",
     "ar (openvino)": "Draftwood, plain decoding, OpenVINO",
@@ -50,8 +51,8 @@ def ratios(root: Path) -> dict[tuple[Run, str], dict[str, str]]:
     for run in RUNS:
         for section in sections((root / run.stored).read_text(encoding="utf-8")):
             if section.startswith(run.begins):
-                for temperature, table in tables(section, "### Against"):
-                    found[run, temperature] = _over_generate(table)
+                against = dict(tables(section, "### Against"))
+                found |= {(run, temperature): _over_generate(against[temperature]) for temperature in TEMPERATURES}
     return found
 
 
@@ -64,7 +65,7 @@ def _over_generate(table: Table) -> dict[str, str]:
 def readme_table(root: Path) -> str:
     """Speed over ``generate``, a line for each system."""
     found = ratios(root)
-    cases = [(run, temperature) for run in RUNS for temperature in ("0", "1")]
+    cases = [(run, temperature) for run in RUNS for temperature in TEMPERATURES]
     lines = [
         "| | " + " | ".join(f"{run.title}, T = {temperature}" for run, temperature in cases) + " |",
         "|---|" + "---:|" * len(cases),
@@ -86,7 +87,7 @@ def _inexact(system: str, temperature: str) -> bool:
 def draw(root: Path) -> str:
     """Bars: speed over ``generate`` for the chat model, at temperatures 0 and 1."""
     found = ratios(root)
-    panels = {f"temperature {t}": _bars(found[CHAT, t], t) for t in ("0", "1")}
+    panels = {f"temperature {t}": _bars(found[CHAT, t], t) for t in TEMPERATURES}
     title = "Speed over transformers' generate (1.0), SmolLM2-135M-Instruct, 2 CPU cores"
     note = f"Green: adaptive trees. All systems use the same weights in bfloat16. Source: {CHAT.stored}"
     return draw_bars(title, panels, note=note, width=1056, one=1.0)
