@@ -201,6 +201,9 @@ def test_sizes_that_come_and_go_are_kept_where_a_change_costs_more():
     assert read[-30:] == [1] * 30  # padding has cost a change by then
     _, read = decoded(ForwardSizes(), [40, 1, 1], lambda tokens: 14.0)
     assert read == [40, 1, 1]  # a prompt is no size to keep
+    _, read = decoded(ForwardSizes(4), [40, 1, 3, 5, 5, *[2] * 90], lambda tokens: 14.0 + tokens)
+    assert read[:5] == [40, 4, 4, 5, 5]
+    assert read[-60:] == [4] * 60
 
 
 def test_padding_costs_at_most_as_much_as_changes_do():
@@ -221,6 +224,16 @@ def test_targets_have_it_unless_their_attention_slides(dtype):
     assert isinstance(OpenVinoRunner(model)._memory, PagedMemory)
     assert isinstance(OpenVinoRunner(model, drafts=True)._memory, GrowingMemory)
     assert isinstance(OpenVinoRunner(small("gemma2").to(dtype))._memory, GrowingMemory)
+
+
+@pytest.mark.parametrize(("dtype", "read"), [(torch.float32, 1), *([(torch.bfloat16, 4)] if HAS_BF16 else [])])
+def test_a_single_token_is_read_with_padding_in_bfloat16(dtype, read):
+    target = OpenVinoRunner(small("llama").to(dtype))
+    begin(target, [[*range(30)]])
+    for _ in range(4):
+        scores = target.extend(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+        target.commit([[0]], [[]])
+    assert scores.spare == read - 1
 
 
 @pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")

@@ -63,11 +63,15 @@ class PagedMemory:
     Attention sees all slots of a row, so those of a round that are kept are moved to follow its text, and the next round
     overwrites the others. A graph tells the tokens of one forward apart, but not those of earlier ones: where nodes follow
     other nodes of their round, these are read again.
+
+    Args:
+        storage: the blocks.
+        least: tokens of the smallest forward; shorter ones are padded.
     """
 
-    def __init__(self, storage: BlockStorage) -> None:
-        self._storage = storage
-        self._sizes = ForwardSizes()
+    def __init__(self, storage: BlockStorage, least: int = 1) -> None:
+        self._storage, self._least = storage, least
+        self._sizes = ForwardSizes(least)
         [self._spare_block] = storage.take(1)
         self._rows: list[_Row] = []
         self._end_round()
@@ -95,7 +99,7 @@ class PagedMemory:
 
     def another(self, storage: BlockStorage) -> PagedMemory:
         """A memory without rows in another storage of the graph."""
-        return PagedMemory(storage)
+        return PagedMemory(storage, self._least)
 
     def begin(self, other: PagedMemory, row: int, length: int) -> None:
         """Replace all rows by one, with the first ``length`` tokens of a row of another memory."""

@@ -19,9 +19,13 @@ class ForwardSizes:
 
     Padding may take as long as one change before the size is changed, so at most twice the time of the best choice is lost
     (the ski rental problem). The seconds of each size are running means.
+
+    Args:
+        least: tokens of the smallest forward.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = 1) -> None:
+        self._least_tokens = least
         self._last = 0  # tokens of the last forward, padding included
         self._changed = False  # it had another size than the one before
         self._wasted = 0.0  # seconds by padding since the last forward without any
@@ -30,12 +34,13 @@ class ForwardSizes:
 
     def padding(self, new: int) -> int:
         """Padding tokens of the next forward, which has ``new`` others."""
-        padding = self._last - new
-        self._wasted = self._wasted + self._waste(new) if padding > 0 else 0.0
+        wanted = max(new, self._least_tokens)
+        padding = self._last - wanted
+        self._wasted = self._wasted + self._waste(wanted) if padding > 0 else 0.0
         self._changed = not 0 <= padding <= _MOST or self._wasted > self._cost_of_change()
         if self._changed:
-            self._last, self._wasted, padding = new, 0.0, 0
-        return padding
+            self._last, self._wasted = wanted, 0.0
+        return self._last - new
 
     def took(self, seconds: float) -> None:
         """Record the seconds of the forward that the last :meth:`padding` was for."""
@@ -51,12 +56,12 @@ class ForwardSizes:
         """Seconds that the last size takes longer than ``new`` tokens."""
         longer, shorter = self._seconds.get(self._last), self._seconds.get(new)
         if longer is None or shorter is None:
-            return (self._last - new) * _TOKEN * self._least()
+            return (self._last - new) * _TOKEN * self._least_seconds()
         return max(0.0, longer.value - shorter.value)
 
     def _cost_of_change(self) -> float:
-        return self._change.value if self._change.weight else _CHANGE * self._least()
+        return self._change.value if self._change.weight else _CHANGE * self._least_seconds()
 
-    def _least(self) -> float:
+    def _least_seconds(self) -> float:
         """Seconds of the fastest size; 0 before any is known."""
         return min((mean.value for mean in self._seconds.values()), default=0.0)
