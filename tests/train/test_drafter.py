@@ -16,7 +16,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
-from draftwood.train.chat_files import held_out_of, read_chats, save_part
+from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
@@ -218,6 +218,14 @@ def test_a_file_that_was_being_written_is_made_again(target: Path, chats: Path, 
     write_features(model_of(target), [1], chats, tmp_path)
     with safe_open(tmp_path / "00000.safetensors", framework="pt") as file:
         assert set(file.keys()) == {"hidden", "tops", "log_probs"}
+
+
+def test_chats_of_a_larger_vocabulary_are_refused(target: Path, chats: Path, tmp_path: Path) -> None:
+    vocab = model_of(target).get_output_embeddings().weight.shape[0]
+    save_part(tmp_path / "00000.npz", [*read_chats(chats)[:2], Chat([vocab], [True])], vocab)
+    with pytest.raises(ConfigError, match=f"holds token {vocab}, and the target has {vocab} tokens; give chats"):
+        write_features(model_of(target), [1], tmp_path, tmp_path / "features")
+    assert not [*(tmp_path / "features").iterdir()]
 
 
 def test_batches_depend_on_their_number_and_hold_every_chat_once_an_epoch(target: Path, chats: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from draftwood.core.errors import ConfigError
 from draftwood.core.files import replacing
 
 
@@ -41,6 +42,13 @@ def read_part(path: Path) -> list[Chat]:
         answered = np.unpackbits(part["answered"], count=len(part["tokens"])).astype(bool)
         rows = zip(np.split(part["tokens"], ends), np.split(answered, ends), strict=True)
         return [Chat(ids.tolist(), flags.tolist()) for ids, flags in rows]
+
+
+def check_tokens(chats: Sequence[Chat], folder: Path, vocab: int) -> None:
+    """Raise a ConfigError if chats of this folder hold a token that a vocabulary of this size does not have."""
+    largest = max((max(chat.tokens) for chat in chats), default=0)
+    if largest >= vocab:
+        raise ConfigError(f"{folder} holds token {largest}, and the target has {vocab} tokens; give chats that it wrote")
 
 
 def held_out_of(count: int) -> tuple[Sequence[int], Sequence[int]]:

@@ -21,7 +21,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.names import resolve
 from draftwood.runners.windows import sliding_window
 from draftwood.train import data, loop
-from draftwood.train.chat_files import held_out_of, read_chats
+from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
@@ -195,9 +195,7 @@ def _chat_blocks(folder: Path, context: int, vocab: int) -> tuple[Tensor, Tensor
         ConfigError: too few chats, or chats of a model with a larger vocabulary.
     """
     chats = read_chats(folder)
-    largest = max((max(chat.tokens) for chat in chats), default=0)
-    if largest >= vocab:
-        raise ConfigError(f"{folder} holds token {largest}, and the target has {vocab} tokens; give chats that it wrote")
+    check_tokens(chats, folder, vocab)
     training, held_out = ([chats[i].tokens for i in part] for part in held_out_of(len(chats)))
     blocks, others = (data.pack(np.array([*chain(*part)]), context) for part in (training, held_out))
     if not len(blocks) or not len(others):

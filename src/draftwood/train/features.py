@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from draftwood.core.files import replacing
-from draftwood.train.chat_files import Chat, read_part
+from draftwood.train.chat_files import Chat, check_tokens, read_part
 
 KEPT = 256  # likeliest tokens of a distribution that are stored; of SmolLM2's they hold 96 % (1,178 tokens of its chats)
 _ROWS = 16  # chats in one forward
@@ -88,6 +88,9 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
     Args:
         target: a causal language model in evaluation mode.
         layers: numbers as in ``output_hidden_states``.
+
+    Raises:
+        ConfigError: chats of a model with a larger vocabulary.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(chats.glob("[0-9]*.npz")):
@@ -96,6 +99,7 @@ def write_features(target: Any, layers: Sequence[int], chats: Path, folder: Path
         if out.is_file() and _metadata(out) == made_of:
             continue
         part, began = read_part(path), perf_counter()
+        check_tokens(part, chats, int(target.get_output_embeddings().weight.shape[0]))
         found = _read(target, layers, part)
         with replacing(out) as written:
             save_file(found, written, metadata=made_of)

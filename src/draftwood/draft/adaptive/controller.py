@@ -218,8 +218,8 @@ class Controller:
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
-        usual = self.costs.add_forward(read, max(0.0, seconds - drafting), tree=nodes > 1, drafted=state.above > 0.0)
-        if state.above and usual and not state.reads:
+        counts = self.costs.add_forward(read, max(0.0, seconds - drafting), tree=nodes > 1, drafted=state.above > 0.0)
+        if state.above and counts and not state.reads:
             self.gains.add_verified(tokens - 1.0, expected)
             if base and not state.guess:
                 self._worth.add(tokens, seconds / base)
@@ -227,7 +227,7 @@ class Controller:
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
         if self._plain > self.settings.probe_skip:
-            if usual:
+            if counts:
                 self.costs.add_plain(seconds)
             if not self._probes.plain.left:
                 self._drafted = 0
