@@ -47,7 +47,7 @@ def lived(
         accepted = next((d for d in range(size) if rng.random() > right), size)
         seconds = drafting + TARGET + (jump + NODE * size) * (size > 0) + first * (size not in sizes)
         sizes.add(size)
-        controller.end_round(1 + size, 1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
+        controller.end_round(1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
         drafted.append(depth)
     return controller, drafted
 
@@ -162,7 +162,7 @@ def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
     controller = begun()
     controller.begin_text()
     while not controller.another_level(0, 1.0, 1):
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
         controller.begin_round()
     sizes = []
     for values in ([0.9, 0.8, 0.7], [0.9, 0.1, 0.001, 0.001]):
@@ -170,7 +170,7 @@ def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
         controller.end_level(0, 1.0, 0.9, 1, LEVEL)
         sizes.append(controller.tree_size(values))
         assert not controller.learnt.timed
-        controller.end_round(1 + sizes[-1], 1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
+        controller.end_round(1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
         controller.begin_round()
     assert sizes == [3, 3]
     assert controller.learnt.timed
@@ -220,7 +220,7 @@ def begun(rows: int = 1) -> Controller:
     """A controller that has seen plain rounds only."""
     controller = Controller(rows=rows)
     while controller.begin_round():
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
     return controller
 
 
@@ -280,7 +280,7 @@ def test_a_guess_that_did_not_pay_is_tried_again_late_in_a_text():
     for _ in range(400):
         shown.append(not controller.begin_round() and controller.shows_guess([[0.2]]))
         size = controller.tree_size([0.2]) if shown[-1] else 0
-        controller.end_round(1 + size, 1 + size, 0.2 * size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
+        controller.end_round(1 + size, 0.2 * size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
     assert not any(shown[:45])
     assert 0 < sum(shown) < 0.05 * 400
 
@@ -291,7 +291,7 @@ def fed(sizes, seconds, rounds=200, **settings) -> Controller:
     controller.end_level(0, 1.0, 1.0, 1, LEVEL)
     for i in range(rounds):
         nodes = sizes[i % len(sizes)] if i % 20 > 2 else 0
-        controller.end_round(1 + nodes, 1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
+        controller.end_round(1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
     return controller
 
 

@@ -10,7 +10,6 @@ from tests.adaptive.simulator import World
 from tests.adaptive.test_controller import lived
 
 LEVELS = 2
-CHANGE = 0.05  # seconds of a forward of another size than the last, beyond those of the world
 
 
 def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = frozenset()) -> Controllers:
@@ -26,8 +25,8 @@ def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = froz
                     budget.end_level(depth, 1.0, 0.5, 1, factor * world.draft(1))
                     drafting += factor * world.draft(1)
                 nodes = budget.tree_size([0.5] * 24)
-            seconds = drafting + factor * (world.target(nodes, nodes != last) + CHANGE * (nodes != last))
-            budget.end_round(nodes + 1, nodes + 1, 0.0, 1.0, drafting, seconds)
+            seconds = drafting + factor * (world.target(nodes, nodes != last) + 0.05 * (nodes != last))
+            budget.end_round(nodes + 1, 0.0, 1.0, drafting, seconds)
             last = nodes
     return controllers
 
@@ -36,11 +35,10 @@ def worst(controllers: Controllers, world: World) -> float:
     """The largest relative error of the seconds that a round is expected to take, after the first plain ones."""
     controller = controllers.at(1)
     while controller.begin_round():
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, World().target(0, False))
+        controller.end_round(1, 0.0, 1.0, 0.0, World().target(0, False))
     costs = controller.costs
     beyond = costs.beyond(16)
     found = [(costs.base, world.target(0, False)), (costs.level, world.draft(1))]
-    found.append((costs.change, world.target(4, True) - world.target(4, False) + CHANGE))
     found += [(costs.base + beyond[n], world.target(n, False)) for n in range(2, 12)]
     return max(abs(got / wanted - 1.0) for got, wanted in found)
 

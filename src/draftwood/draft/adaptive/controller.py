@@ -213,13 +213,13 @@ class Controller:
         """The tokens that plain decoding writes in the seconds of trees of one node to ``most``, less ``free`` seconds."""
         return [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(most)[1:]]
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
-        counts = self.costs.add_forward(read, max(0.0, seconds - drafting), tree=nodes > 1, drafted=state.above > 0.0)
-        if state.above and counts and not state.reads:
+        seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
+        if state.above and seen_size and not state.reads:
             self.gains.add_verified(tokens - 1.0, expected)
             if base and not state.guess:
                 self._worth.add(tokens, seconds / base)
@@ -227,8 +227,7 @@ class Controller:
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
         if self._plain > self.settings.probe_skip:
-            if counts:
-                self.costs.add_plain(seconds)
+            self.costs.add_plain(seconds)
             if not self._probes.plain.left:
                 self._drafted = 0
         self._recent.add(tokens, seconds)

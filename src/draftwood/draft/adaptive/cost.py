@@ -4,20 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import accumulate
-from typing import NamedTuple, final
+from itertools import accumulate, chain, islice, repeat
+from typing import Final, final
 
 from draftwood.core.estimates import Plane, RunningMean
 from draftwood.draft.adaptive.learnt import Costs
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 
+_TRIAL_WEIGHT: Final = 10.0  # rounds of a size that a trial counts for: it takes the faster of two
+
 
 @final
 class _Sizes:
-    """The sizes of all forwards so far, as nodes of a tree: engines prepare themselves for a new one."""
+    """The numbers of nodes of all trees so far: engines prepare themselves for a new size of a forward.
 
-    def __init__(self) -> None:
+    A factor of a size is the ratio of its trees' seconds to those of the line through all sizes. On a CPU a few nodes cost
+    nothing, until arithmetic takes longer than reading the weights, and no line describes this. A trial measures factors.
+    Rounds change them slowly: a size that looks slow by chance would not be tried again.
+
+    Args:
+        settings: how fast the past is forgotten.
+        factors: those of a trial, from one node on; without them all are 1.
+    """
+
+    def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
         self._seen, self._last = {0}, 0
+        self._factors = [RunningMean(settings.forget, settings.outlier, factor, _TRIAL_WEIGHT) for factor in factors]
+
+    def add_factor(self, nodes: int, factor: float) -> None:
+        """Record a tree."""
+        if nodes <= len(self._factors):
+            self._factors[nodes - 1].add(factor)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """From one node on; larger trees have the last one."""
+        return tuple(mean.value for mean in self._factors)
 
     def add(self, nodes: int) -> tuple[bool, bool]:
         """Whether the number is another one than the last, and whether it comes up first."""
@@ -25,73 +47,6 @@ class _Sizes:
         self._seen.add(nodes)
         self._last = nodes
         return changed, first
-
-
-class _Terms(NamedTuple):
-    """Seconds of a tree without nodes, of each node, and of another size than the last."""
-
-    empty: float = 0.0
-    node: float = 0.0
-    change: float = 0.0
-
-
-@final
-class _Line:
-    """Seconds of trees as a plane through recent ones, over their nodes and whether their size is another one."""
-
-    def __init__(self, settings: AdaptiveSettings, start: Costs, weight: float) -> None:
-        self._plane = Plane(settings.forget, settings.outlier, settings.prior_weight, (start.node, start.change))
-        self._plane.start(start.base + start.tree + start.node, 1.0, 0.0, weight)
-
-    def add(self, nodes: int, changed: bool, seconds: float) -> None:
-        self._plane.add(float(nodes), float(changed), seconds)
-
-    def age(self, keep: float) -> None:
-        self._plane.age(keep)
-
-    def terms(self, base: float) -> _Terms:
-        """The terms; an empty tree takes a plain round at least, and nodes take at most what exceeds it."""
-        node, change = self._plane.slopes()
-        mean, nodes = self._plane.mean, self._plane.mean_1
-        node = max(0.0, min(node, max(0.0, mean - base) / nodes))
-        return _Terms(max(base, mean - node * nodes), node, max(0.0, change))
-
-
-@final
-class _Curve:
-    """Seconds of trees as a trial measured them, times the present speed of the machine.
-
-    On a CPU a few nodes cost nothing, until arithmetic takes longer than reading the weights, and no line describes this. So
-    a factor of each size is the ratio of its seconds to those of a line. Rounds without a change of size tell the speed.
-
-    Args:
-        line: the costs of the trial.
-        factors: as :class:`CostModel` has them.
-        speed: seconds now over those of the trial, and the weight of this.
-    """
-
-    def __init__(
-        self, settings: AdaptiveSettings, line: Costs, factors: Sequence[float], speed: tuple[float, float]
-    ) -> None:
-        self._line, self._factors = line, factors
-        self._speed = RunningMean(settings.forget, settings.outlier, *speed)
-        self._change = RunningMean(settings.forget, settings.outlier, line.change, settings.prior_weight)
-
-    def add(self, nodes: int, changed: bool, seconds: float) -> None:
-        line = self._line
-        expected = (line.base + line.tree + line.node * nodes) * _factor_of(self._factors, nodes)
-        if changed:
-            self._change.add(max(0.0, seconds / self._speed.value - expected))
-        else:
-            self._speed.add(seconds / expected)
-
-    def age(self, keep: float) -> None:
-        self._speed.weight *= keep
-
-    def terms(self, _base: float) -> _Terms:
-        """The terms, from which the factors are left out."""
-        line, speed = self._line, self._speed.value
-        return _Terms(speed * (line.base + line.tree), speed * line.node, speed * self._change.value)
 
 
 @final
@@ -102,9 +57,9 @@ class CostModel:
         (base + tree + node * nodes) * factor[nodes] + change [new size]    with one, apart from its levels
         level + frontier_node * (frontier - 1)            each level, or burst
 
-    ``base`` is a mean of plain rounds. The other terms of trees are those of a plane through recent trees, or of a trial
-    times the present speed of the machine (:class:`_Curve`). ``level`` and ``frontier_node`` are a line through recent
-    levels. The past counts less and less, and outliers count as ``outlier`` means.
+    ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
+    the plane's height above ``base``. ``factor`` belongs to a size (:class:`_Sizes`). ``level`` and ``frontier_node`` are a
+    line through recent levels. The past counts less and less, and outliers count as ``outlier`` means.
 
     The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node`` and
     ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost ``first_node`` of a
@@ -115,12 +70,11 @@ class CostModel:
         known: the terms of another model.
         rows: texts of a forward.
         timed: the other model has timed trees with levels.
-        factors: of sizes, from one node on, by a trial (:class:`_Curve`); without them all are 1.
+        factors: its factors of sizes, from one node on.
 
     Attributes:
         base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
         timed: trees with levels were timed, by this model or the other one.
-        factors: as given.
     """
 
     def __init__(
@@ -136,44 +90,26 @@ class CostModel:
         shares = _shares(settings, rows), settings.first_weight
         self.timed = timed
         self._first = shares if known is None else (known, settings.prior_weight)  # terms and their weight
-        self.level = self.frontier_node = 0.0
-        self._terms = _Terms()
+        self.tree = self.node = self.change = self.level = self.frontier_node = 0.0
         self._plain = RunningMean(settings.forget, settings.outlier)
-        self._trees: _Line | _Curve | None = None
-        self.factors = tuple(factors)
+        self._trees = Plane(settings.forget, settings.outlier, settings.prior_weight)
         self._levels = Plane(settings.forget, settings.outlier, settings.prior_weight)
-        self._sizes = _Sizes()
+        self._sizes = _Sizes(settings, factors)
 
     def _start(self) -> None:
         """Take over the first terms, at the present speed of the machine, as if so many trees and levels had been timed."""
         s, (first, weight) = self._settings, self._first
-        speed = self._plain.value / first.base
-        c = Costs(**{name: value * speed for name, value in asdict(first).items()})
+        c = Costs(**{name: value * self.base / first.base for name, value in asdict(first).items()})
+        self.tree, self.node, self.change = c.tree, c.node, c.change
         self.level, self.frontier_node = c.level, c.frontier_node
-        if self.factors:
-            self._trees = _Curve(s, first, self.factors, (speed, weight))
-        else:
-            self._trees = _Line(s, c, weight)
+        self._trees = Plane(s.forget, s.outlier, s.prior_weight, (c.node, c.change))
         self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
+        self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
 
     @property
     def base(self) -> float:
-        """No more than the smallest tree: plain rounds are seldom timed, and the first ones of a process are slow."""
-        plain = self._plain.value
-        return min(plain, self._seconds(1)) if self.factors and self._trees is not None else plain
-
-    @property
-    def tree(self) -> float:
-        return max(0.0, self._terms.empty - self.base)
-
-    @property
-    def node(self) -> float:
-        return self._terms.node
-
-    @property
-    def change(self) -> float:
-        return self._terms.change
+        return self._plain.value
 
     def value(self) -> Costs:
         """The terms as a value."""
@@ -188,8 +124,7 @@ class CostModel:
 
     def age(self, keep: float) -> None:
         """Old times of trees and levels count less: the machine may have changed."""
-        if self._trees is not None:
-            self._trees.age(keep)
+        self._trees.age(keep)
         self._levels.age(keep)
 
     def add_level(self, frontier: int, seconds: float) -> None:
@@ -202,44 +137,48 @@ class CostModel:
     def add_plain(self, seconds: float) -> None:
         """Record a round without a tree."""
         self._plain.add(seconds)
-        if self._trees is None:
+        if not self._trees.weight:
             self._start()
         self._split()
 
-    def add_forward(self, read: int, seconds: float, *, tree: bool, drafted: bool = False) -> bool:
-        """Record a round without its levels. Its forward read so many tokens per row, padding included: a tree costs what
-        its forward does. It had levels if it was ``drafted``.
+    def add_tree(self, nodes: int, seconds: float, *, drafted: bool = False) -> bool:
+        """Record a round without its levels; ``nodes`` without the root. It had levels if it was ``drafted``.
 
-        Returns False where an engine's preparation for another size is no cost of the round: for a new size, and for a
-        plain round after another size. Such a round is not counted.
+        Returns False for a new size, which is not counted: an engine's preparation for it is no cost of trees.
         """
-        nodes = read - 1
         changed, first = self._sizes.add(nodes)
-        if first or (changed and not tree and not drafted):
+        if first:
             return False
-        self.timed |= tree and drafted
-        if tree and self._trees is not None:
-            self._trees.add(nodes, changed, seconds)
+        if nodes:
+            self.timed |= drafted
+            self._trees.add(float(nodes), float(changed), seconds)
             self._split()
+            if self.base and not changed:
+                self._sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
         return True
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """The factors of sizes, from one node on."""
+        return self._sizes.factors
 
     def beyond(self, most: int) -> list[float]:
         """Seconds by which trees of no node to ``most`` nodes exceed a plain round, apart from levels and changes."""
-        base = self.base
-        return list(accumulate((self._seconds(n) - base for n in range(1, most + 1)), max, initial=0.0))
-
-    def _seconds(self, nodes: int) -> float:
-        return (self._terms.empty + self._terms.node * nodes) * _factor_of(self.factors, nodes)
+        factors = self.factors or (1.0,)
+        sized = enumerate(islice(chain(factors, repeat(factors[-1])), most), 1)
+        seconds = ((self.base + self.tree + self.node * nodes) * factor - self.base for nodes, factor in sized)
+        return list(accumulate(seconds, max, initial=0.0))
 
     def _split(self) -> None:
-        """Take the terms of trees."""
-        if self._trees is not None:
-            self._terms = self._trees.terms(self._plain.value)
-
-
-def _factor_of(factors: Sequence[float], nodes: int) -> float:
-    """The factor of a size; larger trees have the last one, and without any it is 1."""
-    return factors[min(nodes, len(factors)) - 1] if factors else 1.0
+        """Divide the trees' seconds among the terms. None is negative, and nodes take at most what exceeds plain rounds."""
+        trees = self._trees
+        if not trees.weight:
+            return
+        node, change = trees.slopes()
+        beyond = max(0.0, trees.mean - self.base)
+        self.node = max(0.0, min(node, beyond / trees.mean_1))
+        self.change = max(0.0, change)
+        self.tree = max(0.0, beyond - self.node * trees.mean_1) if self.base else 0.0
 
 
 def _shares(s: AdaptiveSettings, rows: int) -> Costs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, linear_regression, median
+from statistics import fmean, linear_regression
 from typing import Final, TypeVar, final
 
 import numpy as np
@@ -12,8 +12,8 @@ from draftwood.draft.adaptive.learnt import Costs
 
 _Key = TypeVar("_Key")
 PLAIN: Final = 0
-_GROUP: Final = 4  # rounds of one size; the first one shows what a change of the size takes
-_SIZES: Final = ((2, 3, 5), (6, 8), (11, 16, 24))  # nodes without the root
+_GROUP: Final = 3  # rounds of one size; the first is not counted
+_SIZES: Final = ((2, 3), (4, 5), (6, 8), (11, 16))  # nodes without the root
 TRIAL: Final[Sequence[int]] = (
     *(PLAIN,) * 4,  # the first reads the prompt
     *(size for sizes in _SIZES for size in (*(nodes for nodes in sizes for _ in range(_GROUP)), PLAIN, PLAIN)),
@@ -35,17 +35,15 @@ class CostTrial:
 
     def __init__(self, sizes: Sequence[int] = TRIAL) -> None:
         self._sizes = iter(sizes)
-        self._size = PLAIN
-        self._read = 0  # tokens of the last forward
+        self._size = self._last = PLAIN
         self._rounds: dict[int, float] = {}  # size of a tree -> seconds of a round without its levels
-        self._changed: dict[int, float] = {}  # the same for rounds after a forward of another size
         self._levels: dict[tuple[int, int], float] = {}  # depth and nodes of a forward -> seconds
 
     def begin_text(self) -> None:
         """Nothing to begin."""
 
     def begin_round(self) -> bool:
-        self._size = next(self._sizes, PLAIN)
+        self._last, self._size = self._size, next(self._sizes, PLAIN)
         return self._size == PLAIN
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
@@ -67,10 +65,9 @@ class CostTrial:
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         return min(self._size, len(values))
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
-        size, rounds = read - 1 if nodes > 1 else PLAIN, self._rounds if read == self._read else self._changed
-        _keep_least(rounds, size, seconds - drafting)
-        self._read = read
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+        if self._last == self._size:  # else engines have prepared themselves for a new size
+            _keep_least(self._rounds, nodes - 1, seconds - drafting)
 
     @property
     def costs(self) -> Costs | None:
@@ -86,7 +83,7 @@ class CostTrial:
             base=base,
             tree=max(0.0, mean - base - node * mean_nodes),
             node=node,
-            change=max(0.0, median(self._changed[n] - self._rounds[n] for n in self._changed.keys() & self._rounds.keys())),
+            change=0.0,
             level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
             frontier_node=frontier_node,
         )
@@ -94,10 +91,8 @@ class CostTrial:
     def factors(self, costs: Costs) -> tuple[float, ...]:
         """By nodes of a tree, from one on, its seconds over those of these costs."""
         sizes = sorted(self._rounds.keys() - {PLAIN})
-        wanted = np.arange(1, sizes[-1] + 1)
-        seconds = np.interp(wanted, sizes, [self._rounds[n] for n in sizes])
-        seconds = np.minimum.accumulate(seconds[::-1])[::-1]  # a smaller tree takes no longer: others delayed its rounds
-        return tuple((seconds / (costs.base + costs.tree + costs.node * wanted)).tolist())
+        found = [self._rounds[n] / (costs.base + costs.tree + costs.node * n) for n in sizes]
+        return tuple(np.interp(range(1, sizes[-1] + 1), sizes, found).tolist())
 
 
 def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:
