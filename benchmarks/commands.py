@@ -31,12 +31,10 @@ def acceptance(**options: Any) -> None:
     from draftwood.core.files import replace_file
 
     config = BenchConfig(**options)
-    chosen, budgets, shapes, scale = config.method_names(), config.node_budgets(), config.shape_names(), config.scale()
+    chosen, budgets, scale = config.method_names(), config.node_budgets(), config.scale()
     check_methods(chosen)
     pair = open_pair(config, config.only_backend("acceptance"))
-    settings = plan(
-        "acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, shapes=shapes, block=block_of(pair)
-    )
+    settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, block=block_of(pair))
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:

@@ -101,9 +101,6 @@ class BenchConfig:
         default=None,
         metadata={"help": f"of the trees, only those of so many nodes, comma-separated: {', '.join(map(str, BUDGETS))}"},
     )
-    shapes: str | None = field(
-        default=None, metadata={"help": "of the methods with shapes, only these shapes, comma-separated: 3,5,2x2"}
-    )
     seed: int = field(default=0, metadata={"help": "seed of the texts and of the order of the settings"})
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for bench.json and bench.md"})
 
@@ -157,10 +154,6 @@ class BenchConfig:
     def method_names(self) -> tuple[str, ...] | None:
         """The methods to keep; None for all of the preset's."""
         return None if self.methods is None else chosen("methods", self.methods, METHODS)
-
-    def shape_names(self) -> tuple[str, ...] | None:
-        """The shapes to keep; None for all of the preset's."""
-        return None if self.shapes is None else listed("shapes", self.shapes, str)
 
     def context_lengths(self) -> tuple[int, ...]:
         """Lengths of the prompts in tokens; empty without the option."""

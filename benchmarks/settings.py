@@ -230,7 +230,6 @@ def plan(
     *,
     has_draft: bool,
     budgets: Sequence[int] | None = None,
-    shapes: Sequence[str] | None = None,
     block: int | None = None,
 ) -> list[Setting]:
     """The settings of a preset, each once, with all its comparisons; with ``budgets``, only those of these budgets.
@@ -240,7 +239,6 @@ def plan(
         methods: keep only these.
         has_draft: there is a draft model.
         budgets: of trees, keep only those of so many nodes.
-        shapes: of the methods with shapes, keep only these shapes.
         block: the longest block where the draft scores blocks in one forward: no tree is deeper. Without it no blocks are
             measured, and with it nothing of others that drafts token by token.
 
@@ -258,18 +256,12 @@ def plan(
     if missing := [name for name in methods or () if name not in known]:
         other = "" if preset == "acceptance" else ", or take --preset all-peers, which measures everything"
         raise ConfigError(f"preset {preset!r} does not measure {', '.join(missing)}: leave it out{other}")
-    kept = [setting for setting in planned if methods is None or setting.method in methods]
-    if missing := [shape for shape in shapes or () if shape not in {setting.shape for setting in kept}]:
-        known = {setting.shape for setting in kept if setting.shape}
-        raise ConfigError(f"no method has the shape {', '.join(missing)}: choose from {', '.join(sorted(known))}")
     found: dict[str, Setting] = {}
-    for setting in kept:
+    for setting in planned:
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.comparisons for nodes in budgets)
         if setting.method in unfit or (block is not None and depth(setting) > block):
             continue
-        if setting.shape and shapes is not None and setting.shape not in shapes:
-            continue
-        if not (setting.nodes and elsewhere):
+        if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
             comparisons = found[setting.name].comparisons if setting.name in found else ()
             found[setting.name] = replace(setting, comparisons=comparisons + setting.comparisons)
     if not found:

@@ -123,13 +123,6 @@ def test_budgets_can_be_chosen() -> None:
         plan("peers", ["chain"], has_draft=True, budgets=(14,))
 
 
-def test_shapes_can_be_chosen() -> None:
-    found = plan("peers", ["ar", "chain", "rsd-s", "ngram", "adaptive"], has_draft=True, shapes=("3", "2x2"))
-    assert {s.name for s in found} == {"ar", "chain 3", "rsd-s 2x2", "ngram 3", "adaptive"}
-    with pytest.raises(ConfigError, match=r"no method has the shape 9: choose from 2, 3, 4, 5$"):
-        plan("peers", ["ar", "chain"], has_draft=True, shapes=("3", "9"))
-
-
 def test_number_formats_are_those_of_loading() -> None:
     assert get_args(bench_config.DTypeName) == get_args(DTypeName)
 
