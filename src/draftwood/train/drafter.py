@@ -32,7 +32,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     Every part of a stopped run is resumed: the chats, the reading of them, and the training.
 
     Raises:
-        ConfigError: invalid settings, a target without a usable chat template, or too few chats, or those of another model.
+        ConfigError: invalid settings, a target without a usable chat template, too few chats, or chats of another model.
         ModelError: the target or the drafter to start from cannot be loaded.
     """
     loop.require_accelerate()

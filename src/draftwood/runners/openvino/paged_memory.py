@@ -66,12 +66,12 @@ class PagedMemory:
 
     Args:
         storage: the blocks.
-        least: tokens of the smallest forward; shorter ones are padded.
+        smallest: as for :class:`ForwardSizes`.
     """
 
-    def __init__(self, storage: BlockStorage, least: int = 1) -> None:
-        self._storage, self._least = storage, least
-        self._sizes = ForwardSizes(least)
+    def __init__(self, storage: BlockStorage, smallest: int = 1) -> None:
+        self._storage = storage
+        self._sizes = ForwardSizes(smallest)
         [self._spare_block] = storage.take(1)
         self._rows: list[_Row] = []
         self._end_round()
@@ -99,7 +99,7 @@ class PagedMemory:
 
     def another(self, storage: BlockStorage) -> PagedMemory:
         """A memory without rows in another storage of the graph."""
-        return PagedMemory(storage, self._least)
+        return PagedMemory(storage, self._sizes.smallest)
 
     def begin(self, other: PagedMemory, row: int, length: int) -> None:
         """Replace all rows by one, with the first ``length`` tokens of a row of another memory."""

@@ -43,9 +43,9 @@ _Network: TypeAlias = OpenVinoNetwork | PagedNetwork
 _Memory: TypeAlias = GrowingMemory | PagedMemory
 
 
-def _least_tokens(model: Any, weights: Weights) -> int:
-    """Tokens of the smallest forward. On the CPU, products of one or two rows with weights in bfloat16 take longer than
-    those of three to six: one token of SmolLM2 14.2 ms on two cores, four tokens 13.3."""
+def _smallest_forward(model: Any, weights: Weights) -> int:
+    """Tokens of the smallest forward with paged attention. In bfloat16, products of one or two rows take longer than those
+    of three to six (``benchmarks/README.md``, "A small model on a CPU")."""
     return 4 if model.dtype == torch.bfloat16 and weights == "same" else 1
 
 
@@ -121,7 +121,7 @@ class OpenVinoRunner:
         memory: _Memory
         if paged:
             network = PagedNetwork(graph, model, width)
-            memory = PagedMemory(network.storage, _least_tokens(model, self.weights))
+            memory = PagedMemory(network.storage, _smallest_forward(model, self.weights))
         else:
             network = OpenVinoNetwork(graph, model, self.place, width)
             # A target needs no spare tokens: its tree sizes are chosen by the measured time of each size.

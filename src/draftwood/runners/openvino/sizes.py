@@ -20,12 +20,12 @@ class ForwardSizes:
     Padding may take as long as one change before the size is changed, so at most twice the time of the best choice is lost
     (the ski rental problem). The seconds of each size are running means.
 
-    Args:
-        least: tokens of the smallest forward.
+    Attributes:
+        smallest: tokens of the smallest forward; shorter ones are padded.
     """
 
-    def __init__(self, least: int = 1) -> None:
-        self._least_tokens = least
+    def __init__(self, smallest: int = 1) -> None:
+        self.smallest = smallest
         self._last = 0  # tokens of the last forward, padding included
         self._changed = False  # it had another size than the one before
         self._wasted = 0.0  # seconds by padding since the last forward without any
@@ -34,7 +34,7 @@ class ForwardSizes:
 
     def padding(self, new: int) -> int:
         """Padding tokens of the next forward, which has ``new`` others."""
-        wanted = max(new, self._least_tokens)
+        wanted = max(new, self.smallest)
         padding = self._last - wanted
         self._wasted = self._wasted + self._waste(wanted) if padding > 0 else 0.0
         self._changed = not 0 <= padding <= _MOST or self._wasted > self._cost_of_change()
@@ -56,12 +56,12 @@ class ForwardSizes:
         """Seconds that the last size takes longer than ``new`` tokens."""
         longer, shorter = self._seconds.get(self._last), self._seconds.get(new)
         if longer is None or shorter is None:
-            return (self._last - new) * _TOKEN * self._least_seconds()
+            return (self._last - new) * _TOKEN * self._least()
         return max(0.0, longer.value - shorter.value)
 
     def _cost_of_change(self) -> float:
-        return self._change.value if self._change.weight else _CHANGE * self._least_seconds()
+        return self._change.value if self._change.weight else _CHANGE * self._least()
 
-    def _least_seconds(self) -> float:
+    def _least(self) -> float:
         """Seconds of the fastest size; 0 before any is known."""
         return min((mean.value for mean in self._seconds.values()), default=0.0)
