@@ -240,6 +240,26 @@ def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_sh
     assert begun(8).costs.node == pytest.approx(8 * settings.first_node / (1 + 7 * settings.first_node) * TARGET)
 
 
+def test_a_guess_also_pays_for_the_way_back():
+    controller, settings = begun(), AdaptiveSettings()
+    costs = controller.costs
+    tree, back, node = costs.tree / TARGET, costs.back / TARGET, costs.node / TARGET
+    assert back == pytest.approx(settings.first_back)
+    enough = tree + back + node + 0.01
+    assert not controller.shows_guess([[enough - 0.02]])
+    assert controller.shows_guess([[enough]])
+    controller.end_round(2, enough, 1.0 + enough, 0.0, TARGET + costs.tree + costs.node)
+    assert not controller.begin_round()
+    assert controller.shows_guess([[enough - 0.02]])  # after a tree the way back is owed anyway
+    for _ in range(8):
+        controller.end_round(2, 0.5, 1.0, 0.0, TARGET)
+        controller.begin_round()
+        controller.end_round(1, 0.0, 1.0, 0.0, 1.5 * TARGET)  # the first plain round after a tree
+        controller.begin_round()
+    assert costs.base == pytest.approx(TARGET)
+    assert costs.back == pytest.approx(0.5 * TARGET, rel=0.1)
+
+
 def test_a_probe_waits_until_its_loss_is_a_small_share_of_the_text():
     probe = Probe(settings := AdaptiveSettings())
     for _ in range(2):

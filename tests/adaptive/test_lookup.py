@@ -154,7 +154,7 @@ def rounds_of(prompt, favourite, tokens=24):
         table[token, (token + 1) % 6] = 9.0
     now = [0.0]
     draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
-    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, level=0.002, frontier_node=0.0)
+    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, back=0.0, level=0.002, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
         draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),
@@ -219,6 +219,32 @@ def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
         lookup.learn([[9]])
     [unlucky] = lookup.guess(distribution_of(text), [4])
     assert max(unlucky.probabilities) < 0.25
+
+
+def test_equal_rows_are_one_observation():
+    text = [1, 2, 3, 4, 5, 6, 1, 2]
+
+    def learnt(*new: list[int]) -> PromptLookup:
+        lookup = PromptLookup(AdaptiveSettings(), 4)
+        begin(lookup, [[]] * len(new))
+        lookup.guess(distribution_of(*[text] * len(new)), [4] * len(new))
+        lookup.learn(new)
+        return lookup
+
+    assert learnt(*[[3, 4, 9]] * 8).guesses == learnt([3, 4, 9]).guesses
+    assert sum(learnt([3, 4, 9], [3, 9]).guesses) > sum(learnt([3, 4, 9]).guesses)  # control: other rows are others
+
+
+def test_what_lookup_meets_in_a_pause_is_forgotten():
+    lookup = PromptLookup(AdaptiveSettings(), 4)
+    begin(lookup, [[]])
+    lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    lookup.learn([[3, 9]])
+    before = list(lookup.hits), list(lookup.guesses), lookup.probabilities
+    with lookup.paused():
+        lookup.learn([[3, 4, 5, 6]])
+        assert lookup.probabilities != before[2]  # control
+    assert (lookup.hits, lookup.guesses, lookup.probabilities) == before
 
 
 def halves(*tokens: int) -> Children:

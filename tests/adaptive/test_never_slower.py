@@ -102,24 +102,27 @@ class Timed(TableRunner):
         return super().extend(tokens, depths, ancestors)
 
 
-def alone(table: torch.Tensor, rows: int, new: int, *, temperature: float, always: bool = False) -> tuple[float, float]:
-    """Simulated seconds of a text over those of plain decoding, and tokens per forward."""
+def alone(
+    table: torch.Tensor, rows: int, new: int, *, temperature: float, always: bool = False, equal: bool = False
+) -> tuple[float, float]:
+    """Simulated seconds of a text over those of plain decoding, and tokens per forward. ``equal`` rows write one text."""
     now, controllers = [0.0], Controllers()
     drafter = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
     if always:
         controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
         controllers.at(rows).tree_size = lambda values, drawn=False: len(values)
     engine = Decoder(Timed(table, now), drafter, Coupled() if temperature else Greedy())
-    requests = [Request(prompt=[1 + row, 2, 3, 1 + row], seed=row, limits=Limits(max_new_tokens=new)) for row in range(rows)]
+    names = [0 if equal else row for row in range(rows)]
+    requests = [Request(prompt=[1 + n, 2, 3, 1 + n], seed=n, limits=Limits(max_new_tokens=new)) for n in names]
     engine.generate(requests, Sampling(temperature=temperature))
     return now[0] / (BASE * new), engine.stats[0].block_efficiency
 
 
-def cycle(length: int) -> torch.Tensor:
-    """A text that repeats itself after so many tokens."""
+def cycle(length: int, logit: float = 30.0) -> torch.Tensor:
+    """A text that repeats itself after so many tokens, or at a smaller ``logit`` often begins to."""
     table = torch.zeros(VOCAB, VOCAB)
     for token in range(VOCAB):
-        table[token, (token + 1) % length] = 30.0
+        table[token, (token + 1) % length] = logit
     return table
 
 
@@ -128,6 +131,12 @@ def cycle(length: int) -> torch.Tensor:
 def test_lookup_is_not_slower_where_nothing_can_be_guessed(rows, new):
     seconds, _ = alone(torch.zeros(VOCAB, VOCAB), rows, new, temperature=1.0)  # matches are many, and never right
     assert seconds <= 1.02
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_lookup_is_not_slower_where_all_rows_are_equal(rows):
+    seconds, _ = alone(cycle(12, logit=4.0), rows, 120, temperature=1.0, equal=True)
+    assert seconds <= 1.01  # 1.02 if each row counts as evidence of its own
 
 
 @pytest.mark.parametrize("rows", [1, 4, 8])

@@ -52,6 +52,11 @@ def test_a_trial_finds_the_costs_whatever_a_change_of_size_takes(world):
     assert worst(tried(world), World(base=20.0)) > 0.2  # control: the costs of another machine
 
 
+def test_a_trial_finds_what_going_back_costs():
+    assert tried(World()).knowledge.by_rows[1].costs.back == pytest.approx(0.05)
+    assert tried(World(change=20.0)).knowledge.by_rows[1].costs.back == pytest.approx(0.07)
+
+
 def test_one_slow_round_of_each_size_changes_nothing():
     assert worst(tried(World(), slow=frozenset({2, 5, 8, 13, 16, 21, 24, 29, 32})), World()) < 0.05
 

@@ -124,7 +124,8 @@ class Controller:
             gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
         if gain <= 0.0:
             return False
-        if gain / len(chains) >= self.speed * self.costs.tree:
+        seconds = self.costs.tree + (self.costs.back if self._plain else 0.0)  # trees that go on go back once
+        if gain / len(chains) >= self.speed * seconds:
             probe.cancel()
         elif probe.due(self.costs.base):
             probe.start()

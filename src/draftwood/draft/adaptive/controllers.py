@@ -49,10 +49,14 @@ class Controllers:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """A context in which rounds of one row measure costs (:class:`CostTrial`). A new controller starts from them."""
+        """A context in which rounds of one row measure costs (:class:`CostTrial`). A new controller starts from them.
+
+        Prompt lookup learns nothing: how often a text of such a trial repeats itself says nothing about others.
+        """
         self._trial = trial = CostTrial()
         try:
-            yield
+            with self.lookup.paused():
+                yield
         finally:
             self._trial = None
         if (costs := trial.costs) is not None:

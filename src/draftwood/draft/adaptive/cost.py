@@ -25,10 +25,14 @@ class _Sizes:
     Args:
         settings: how fast the past is forgotten.
         factors: those of a trial, from one node on; without them all are 1.
+
+    Attributes:
+        back: seconds of first rounds without a tree after one with a tree.
     """
 
     def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
         self._seen, self._last = {0}, 0
+        self.back = RunningMean(settings.forget, settings.outlier)
         self._factors = [RunningMean(settings.forget, settings.outlier, factor, _TRIAL_WEIGHT) for factor in factors]
 
     def add_factor(self, nodes: int, factor: float) -> None:
@@ -55,15 +59,16 @@ class CostModel:
 
         base                                              without a tree
         (base + tree + node * nodes) * factor[nodes] + change [new size]    with one, apart from its levels
+        base + back                                       without a tree, after one with a tree
         level + frontier_node * (frontier - 1)            each level, or burst
 
     ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
     the plane's height above ``base``. ``factor`` belongs to a size (:class:`_Sizes`). ``level`` and ``frontier_node`` are a
-    line through recent levels. The past counts less and less, and outliers count as ``outlier`` means.
+    line through recent levels. ``back`` is a mean. The past counts less and less, and outliers count as ``outlier`` means.
 
-    The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node`` and
-    ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost ``first_node`` of a
-    single token's for each further token.
+    The first terms are shares of the first plain rounds: those of another model, or ``first_tree``, ``first_node``,
+    ``first_back`` and ``first_level``. So a machine that is slower than before slows all terms. A forward is taken to cost
+    ``first_node`` of a single token's for each further token.
 
     Args:
         settings: how fast the past is forgotten, and the first shares.
@@ -73,7 +78,7 @@ class CostModel:
         factors: its factors of sizes, from one node on.
 
     Attributes:
-        base, tree, node, change, level, frontier_node: seconds, as above; 0 while unknown.
+        base, tree, node, change, back, level, frontier_node: seconds, as above; 0 while unknown.
         timed: trees with levels were timed, by this model or the other one.
     """
 
@@ -106,10 +111,15 @@ class CostModel:
         self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
         self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
+        self._sizes.back.start(c.base + c.back, weight)
 
     @property
     def base(self) -> float:
         return self._plain.value
+
+    @property
+    def back(self) -> float:
+        return max(0.0, self._sizes.back.value - self.base) if self.base else 0.0
 
     def value(self) -> Costs:
         """The terms as a value."""
@@ -118,6 +128,7 @@ class CostModel:
             tree=self.tree,
             node=self.node,
             change=self.change,
+            back=self.back,
             level=self.level,
             frontier_node=self.frontier_node,
         )
@@ -155,6 +166,8 @@ class CostModel:
             self._split()
             if self.base and not changed:
                 self._sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
+        elif changed and self.base:
+            self._sizes.back.add(seconds)
         return True
 
     @property
@@ -185,4 +198,12 @@ def _shares(s: AdaptiveSettings, rows: int) -> Costs:
     """The terms before anything was measured, in plain rounds."""
     node = s.first_node * rows / (1.0 + s.first_node * (rows - 1))
     frontier_node = s.first_level * s.first_node
-    return Costs(base=1.0, tree=s.first_tree, node=node, change=0.0, level=s.first_level, frontier_node=frontier_node)
+    return Costs(
+        base=1.0,
+        tree=s.first_tree,
+        node=node,
+        change=0.0,
+        back=s.first_back,
+        level=s.first_level,
+        frontier_node=frontier_node,
+    )

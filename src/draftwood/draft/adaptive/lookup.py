@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, final
 
 from draftwood.core.sampling import Sampler
@@ -62,6 +63,16 @@ class PromptLookup:
             self._fade()
         self._indexes += [NgramIndex(source) for source in sources or [()] * len(texts)]
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context at whose end all hits and guesses are as before."""
+        before = list(self.hits), list(self.guesses)
+        try:
+            yield
+        finally:
+            self.hits, self.guesses = before
+            self.probabilities = self._estimates()
+
     def _fade(self) -> None:
         for at, weight in enumerate(self.guesses):
             if weight > self._settings.lookup_text:
@@ -90,9 +101,12 @@ class PromptLookup:
         return guesses
 
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Compare the last guesses, drafted or not, with the new tokens of each row."""
+        """Compare the last guesses, drafted or not, with the new tokens of each row. Equal rows are one observation."""
         forget = self._settings.lookup_forget
-        for (found, agreed), new in zip(self._found, tokens, strict=True):
+        rows = {
+            (*found, agreed, *new): (found, agreed, new) for (found, agreed), new in zip(self._found, tokens, strict=True)
+        }
+        for found, agreed, new in rows.values():
             for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
                 at = _at(agreed + i)
                 self.hits[at] = forget * self.hits[at] + (guessed == token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, linear_regression
 from typing import Final, TypeVar, final
@@ -37,6 +38,7 @@ class CostTrial:
         self._sizes = iter(sizes)
         self._size = self._last = PLAIN
         self._rounds: dict[int, float] = {}  # size of a tree -> seconds of a round without its levels
+        self._back = math.inf  # seconds of a round without a tree after one with a tree
         self._levels: dict[tuple[int, int], float] = {}  # depth and nodes of a forward -> seconds
 
     def begin_text(self) -> None:
@@ -68,6 +70,8 @@ class CostTrial:
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         if self._last == self._size:  # else engines have prepared themselves for a new size
             _keep_least(self._rounds, nodes - 1, seconds - drafting)
+        elif self._size == PLAIN:
+            self._back = min(self._back, seconds)
 
     @property
     def costs(self) -> Costs | None:
@@ -84,6 +88,7 @@ class CostTrial:
             tree=max(0.0, mean - base - node * mean_nodes),
             node=node,
             change=0.0,
+            back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
             level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
             frontier_node=frontier_node,
         )
