@@ -27,7 +27,7 @@ class _Sizes:
         factors: those of a trial, from one node on; without them all are 1.
 
     Attributes:
-        back: seconds of first rounds without a tree after one with a tree.
+        back: seconds of first rounds without a tree after one with a tree, in plain rounds.
     """
 
     def __init__(self, settings: AdaptiveSettings, factors: Sequence[float]) -> None:
@@ -111,7 +111,7 @@ class CostModel:
         self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
         self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
-        self._sizes.back.start(c.base + c.back, weight)
+        self._sizes.back.start(1.0 + c.back / c.base, weight)
 
     @property
     def base(self) -> float:
@@ -119,7 +119,7 @@ class CostModel:
 
     @property
     def back(self) -> float:
-        return max(0.0, self._sizes.back.value - self.base) if self.base else 0.0
+        return self.base * max(0.0, self._sizes.back.value - 1.0)
 
     def value(self) -> Costs:
         """The terms as a value."""
@@ -167,7 +167,7 @@ class CostModel:
             if self.base and not changed:
                 self._sizes.add_factor(nodes, seconds / (self.base + self.tree + self.node * nodes))
         elif changed and self.base:
-            self._sizes.back.add(seconds)
+            self._sizes.back.add(seconds / self.base)
         return True
 
     @property
