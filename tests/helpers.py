@@ -147,7 +147,7 @@ class Generous:
     def tree_size(self, values, *, drawn=False) -> int:
         return len(values)
 
-    def end_round(self, nodes, read, expected, tokens, drafting, seconds) -> None:
+    def end_round(self, nodes, expected, tokens, drafting, seconds) -> None:
         pass
 
 

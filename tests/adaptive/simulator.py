@@ -189,7 +189,7 @@ def steer(controller: Controller, world: World, written: Text, seed: int = 0) ->
             acceptance.learn(*node, int(comes) if comes >= 0 else CHILDREN)
         measured = noisy(seconds) + drafting
         total += exact + seconds
-        controller.end_round(1 + size, 1 + size + getattr(world, 'spare', 0), math.fsum(v for v, _, _ in kept), 1.0 + accepted, drafting, measured)
+        controller.end_round(1 + size, math.fsum(v for v, _, _ in kept), 1.0 + accepted, drafting, measured)
         at += 1 + accepted
         behind, last = (0 if depth else behind + 1 + accepted), size
         marks.append((at, total))

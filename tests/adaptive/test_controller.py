@@ -47,7 +47,7 @@ def lived(
         accepted = next((d for d in range(size) if rng.random() > right), size)
         seconds = drafting + TARGET + (jump + NODE * size) * (size > 0) + first * (size not in sizes)
         sizes.add(size)
-        controller.end_round(1 + size, 1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
+        controller.end_round(1 + size, math.fsum(values[:size]), 1.0 + accepted, drafting, seconds)
         drafted.append(depth)
     return controller, drafted
 
@@ -162,7 +162,7 @@ def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
     controller = begun()
     controller.begin_text()
     while not controller.another_level(0, 1.0, 1):
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
         controller.begin_round()
     sizes = []
     for values in ([0.9, 0.8, 0.7], [0.9, 0.1, 0.001, 0.001]):
@@ -170,7 +170,7 @@ def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
         controller.end_level(0, 1.0, 0.9, 1, LEVEL)
         sizes.append(controller.tree_size(values))
         assert not controller.learnt.timed
-        controller.end_round(1 + sizes[-1], 1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
+        controller.end_round(1 + sizes[-1], 1.0, 1.0, LEVEL, 2 * TARGET)
         controller.begin_round()
     assert sizes == [3, 3]
     assert controller.learnt.timed
@@ -220,7 +220,7 @@ def begun(rows: int = 1) -> Controller:
     """A controller that has seen plain rounds only."""
     controller = Controller(rows=rows)
     while controller.begin_round():
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, TARGET)
+        controller.end_round(1, 0.0, 1.0, 0.0, TARGET)
     return controller
 
 
@@ -248,13 +248,13 @@ def test_a_guess_also_pays_for_the_way_back():
     enough = tree + back + node + 0.01
     assert not controller.shows_guess([[enough - 0.02]])
     assert controller.shows_guess([[enough]])
-    controller.end_round(2, 2, enough, 1.0 + enough, 0.0, TARGET + costs.tree + costs.node)
+    controller.end_round(2, enough, 1.0 + enough, 0.0, TARGET + costs.tree + costs.node)
     assert not controller.begin_round()
     assert controller.shows_guess([[enough - 0.02]])  # after a tree the way back is owed anyway
     for _ in range(8):
-        controller.end_round(2, 2, 0.5, 1.0, 0.0, TARGET)
+        controller.end_round(2, 0.5, 1.0, 0.0, TARGET)
         controller.begin_round()
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, 1.5 * TARGET)  # the first plain round after a tree
+        controller.end_round(1, 0.0, 1.0, 0.0, 1.5 * TARGET)  # the first plain round after a tree
         controller.begin_round()
     assert costs.base == pytest.approx(TARGET)
     assert costs.back == pytest.approx(0.5 * TARGET, rel=0.1)
@@ -300,7 +300,7 @@ def test_a_guess_that_did_not_pay_is_tried_again_late_in_a_text():
     for _ in range(400):
         shown.append(not controller.begin_round() and controller.shows_guess([[0.2]]))
         size = controller.tree_size([0.2]) if shown[-1] else 0
-        controller.end_round(1 + size, 1 + size, 0.2 * size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
+        controller.end_round(1 + size, 0.2 * size, 1.0, 0.0, TARGET + 0.3 * TARGET * (size > 0))
     assert not any(shown[:45])
     assert 0 < sum(shown) < 0.05 * 400
 
@@ -311,7 +311,7 @@ def fed(sizes, seconds, rounds=200, **settings) -> Controller:
     controller.end_level(0, 1.0, 1.0, 1, LEVEL)
     for i in range(rounds):
         nodes = sizes[i % len(sizes)] if i % 20 > 2 else 0
-        controller.end_round(1 + nodes, 1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
+        controller.end_round(1 + nodes, 1.0, 2.0, 0.0, seconds(nodes))
     return controller
 
 

@@ -41,7 +41,7 @@ def test_a_controller_that_starts_from_a_value_gives_the_same_out_at_the_present
     value = learnt()
     controller = Controller(learnt=value)
     while controller.begin_round():
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, 2 * value.costs.base)
+        controller.end_round(1, 0.0, 1.0, 0.0, 2 * value.costs.base)
     again = controller.learnt
     for name, seconds in asdict(value.costs).items():
         assert getattr(again.costs, name) == pytest.approx(2 * seconds), name

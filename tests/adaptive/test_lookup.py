@@ -154,7 +154,7 @@ def rounds_of(prompt, favourite, tokens=24):
         table[token, (token + 1) % 6] = 9.0
     now = [0.0]
     draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
-    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, back=0.0, begin=0.0, level=0.002, frontier_node=0.0)
+    costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, back=0.0, level=0.002, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
         draft, GumbelExpander(3), nodes=9, width=2, depth=4, budgets=always(Controller(learnt=learnt)),

@@ -26,7 +26,7 @@ def tried(world: World, *, rounds: int = len(TRIAL), slow: frozenset[int] = froz
                     drafting += factor * world.draft(1)
                 nodes = budget.tree_size([0.5] * 24)
             seconds = drafting + factor * (world.target(nodes, nodes != last) + 0.05 * (nodes != last))
-            budget.end_round(nodes + 1, nodes + 1, 0.0, 1.0, drafting, seconds)
+            budget.end_round(nodes + 1, 0.0, 1.0, drafting, seconds)
             last = nodes
     return controllers
 
@@ -35,7 +35,7 @@ def worst(controllers: Controllers, world: World) -> float:
     """The largest relative error of the seconds that a round is expected to take, after the first plain ones."""
     controller = controllers.at(1)
     while controller.begin_round():
-        controller.end_round(1, 1, 0.0, 1.0, 0.0, World().target(0, False))
+        controller.end_round(1, 0.0, 1.0, 0.0, World().target(0, False))
     costs = controller.costs
     beyond = costs.beyond(16)
     found = [(costs.base, world.target(0, False)), (costs.level, world.draft(1))]

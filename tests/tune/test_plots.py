@@ -18,7 +18,7 @@ from tests.browser import serious
 from tests.trace.builder import Maker
 
 TRACES = {0.0: [Maker(1).trace(6)], 1.0: [Maker(2).trace(5), Maker(3).trace(4)]}
-COSTS = Costs(base=0.02, tree=0.001, node=0.0005, change=0.0, back=0.0, begin=0.0, level=0.004, frontier_node=0.0001)
+COSTS = Costs(base=0.02, tree=0.001, node=0.0005, change=0.0, back=0.0, level=0.004, frontier_node=0.0001)
 
 
 def bar(label, value, **more):

@@ -58,11 +58,6 @@ class Round:
         """Accepted nodes per row, the root excluded."""
         return self.verdict.paths
 
-    @property
-    def read_per_row(self) -> int:
-        """Tokens per row of the target's forward: the tree's nodes, and padding that kept its size."""
-        return self.tree.size + -(-self.scores.spare // self.tree.rows)
-
     @cached_property
     def tokens(self) -> list[list[int]]:
         """Committed tokens per row: the accepted ones and the next token (host sync if any was accepted)."""

@@ -22,14 +22,12 @@ class Scores:
         read: per row, hidden states of the committed tokens that this call read before its first node, in the order of the
             text: the prompt in the first round, and other pending tokens. None without layers.
         tokens: the tokens of ``logits``, each once, where a draft model can propose some only; None for all tokens.
-        spare: padding tokens of the forward, over all rows: the engine kept its size.
     """
 
     logits: Float[Tensor, "row node scored"]
     hidden: Float[Tensor, "row node width"] | None = None
     read: Sequence[Float[Tensor, "_token width"]] | None = None
     tokens: Int[Tensor, "scored"] | None = None
-    spare: int = 0
 
     def dense(self, vocab: int) -> Float[Tensor, "row node _"]:
         """The logits over a vocabulary; -inf for tokens that have none."""

@@ -60,8 +60,6 @@ class ForwardOutput(NamedTuple):
 
     logits: Float[Tensor, "row keep vocab"]
     hidden: Float[Tensor, "row new width"] | None = None
-    spare: int = 0
-    """Padding tokens that kept the size of the forward."""
 
 
 @final

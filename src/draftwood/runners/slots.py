@@ -194,13 +194,13 @@ class SlotTable:
 
     def scores(self, outputs: Sequence[ForwardOutput], nodes: int) -> Scores:
         """Scores of the last ``nodes`` tokens of :meth:`batches`, and hidden states of these and of the pending tokens."""
-        last, parts = outputs[-1], [output.hidden for output in outputs if output.hidden is not None]
+        logits, parts = outputs[-1].logits, [part for _, part in outputs if part is not None]
         if not parts:
-            return Scores(last.logits, spare=last.spare)
+            return Scores(logits)
         hidden = torch.cat(parts, dim=1)
         columns = hidden.shape[1] - nodes
         read = [row[max(0, columns - len(pending)) : columns] for row, pending in zip(hidden, self._pending, strict=True)]
-        return Scores(last.logits, hidden[:, columns:], read, spare=last.spare)
+        return Scores(logits, hidden[:, columns:], read)
 
     def slot_positions(self) -> Int[Tensor, "row slot"]:
         """Text positions of all slots in use; arbitrary for slots that a row does not own."""

@@ -64,12 +64,11 @@ class Budget(Protocol):
         """
         ...
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         """Record a round.
 
         Args:
             nodes: nodes that the target scored, including the root.
-            read: tokens per row of the target's forward: the nodes and padding.
             expected: sum of their path probabilities, without the root.
             tokens: new tokens per row.
             drafting: seconds of the levels.
@@ -108,5 +107,5 @@ class FixedBudget:
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         return len(values)
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         """Nothing to learn."""

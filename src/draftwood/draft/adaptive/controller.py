@@ -15,7 +15,7 @@ from typing import final
 
 from draftwood.core.estimates import Ratio
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
-from draftwood.draft.adaptive.cost import CostModel, Size
+from draftwood.draft.adaptive.cost import CostModel
 from draftwood.draft.adaptive.gains import GainModel
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
 from draftwood.draft.adaptive.probe import Probe
@@ -86,7 +86,6 @@ class Controller:
         self._worth = Ratio(s.forget_calibration, known.worth, s.calibration_prior)
         self._probes = _Probes(s, known.waits)
         self._curve: list[float] = []  # running mean of path probabilities, the largest first
-        self._usual = 0  # nodes of the best tree for this mean
         self._round = _RoundState()
         self._drafted = 0  # rounds with a tree since plain decoding was timed
         self._plain = 0  # successive rounds without a tree
@@ -107,7 +106,6 @@ class Controller:
         )
 
     def begin_text(self) -> None:
-        self.costs.begin_text()
         for probe in self._probes.all:
             probe.begin_text()
 
@@ -121,13 +119,12 @@ class Controller:
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
-        cost, gain, nodes, probe = self.min_node_value(), 0.0, 0, self._probes.guess
+        cost, gain, probe = self.min_node_value(), 0.0, self._probes.guess
         for chain in chains:
-            worth = [value - cost for value in accumulate(chain, mul) if value > cost]
-            gain, nodes = gain + sum(worth), max(nodes, len(worth))
+            gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
         if gain <= 0.0:
             return False
-        seconds = self.costs.fixed(nodes) + (self.costs.back if self._plain else 0.0)  # trees that go on go back once
+        seconds = self.costs.tree + (self.costs.back if self._plain else 0.0)  # trees that go on go back once
         if gain / len(chains) >= self.speed * seconds:
             probe.cancel()
         elif probe.due(self.costs.base):
@@ -159,7 +156,7 @@ class Controller:
                 return True
             rounds = _DRAFTED * self.settings.probe_rounds
             self._round.probe_loss = base * min(1.0, rounds * (1.0 - self._worth.value))
-        if guess and (above < self.speed * (self.costs.begin + self.costs.level) or self._draft_pays(1.0, guess=False)):
+        if guess and (above < self.speed * self.costs.level or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
         if not self._probes.draft.due(base, self._round.probe_loss):
             return False
@@ -169,8 +166,7 @@ class Controller:
     def _draft_pays(self, above: float, guess: bool) -> bool:
         """Whether the best number of levels pays, and the target's larger forward unless a guess needs it anyway."""
         costs = self.costs
-        seconds = costs.begin + (0.0 if guess else costs.fixed(max(1, self._usual)))
-        return self.gains.most(above, self.speed * costs.level) >= self.speed * seconds
+        return self.gains.most(above, self.speed * costs.level) >= (0.0 if guess else self.speed * costs.tree)
 
     def min_frontier_value(self, depth: int) -> float:
         gain = self.gains.at(depth)
@@ -191,7 +187,7 @@ class Controller:
         if seconds is None:
             self._round.reads = True
         else:
-            self.costs.add_level(depth, nodes, seconds)
+            self.costs.add_level(nodes, seconds)
 
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         """The number of nodes that bring more than they cost, or the usual number where changing it there and back costs
@@ -208,8 +204,7 @@ class Controller:
             return min(probe.size, len(values))
         prices = self._prices(len(self._curve), free=self.costs.tree if self._probes.show_a_tree else 0.0)
         nets, means = _net(values, calibration, prices), _net(self._curve, calibration, prices)
-        self._usual = means.index(max(means))
-        best, usual = nets.index(max(nets)), min(self._usual, len(values))
+        best, usual = nets.index(max(nets)), min(means.index(max(means)), len(values))
         size = usual if usual and nets[best] - nets[usual] <= 2.0 * self.speed * self.costs.change else best
         if probe.left:
             probe.size = size
@@ -219,13 +214,13 @@ class Controller:
         """The tokens that plain decoding writes in the seconds of trees of one node to ``most``, less ``free`` seconds."""
         return [self.speed * max(0.0, seconds - free) for seconds in self.costs.beyond(most)[1:]]
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes.all:
             probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
-        size = self.costs.add_tree(nodes - 1, read - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
-        if state.above and size is not Size.FIRST and not state.reads:
+        seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
+        if state.above and seen_size and not state.reads:
             self.gains.add_verified(tokens - 1.0, expected)
             if base and not state.guess:
                 self._worth.add(tokens, seconds / base)
@@ -233,8 +228,7 @@ class Controller:
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
         if self._plain > self.settings.probe_skip:
-            if size is Size.SAME:
-                self.costs.add_plain(read - 1, seconds)
+            self.costs.add_plain(seconds)
             if not self._probes.plain.left:
                 self._drafted = 0
         self._recent.add(tokens, seconds)

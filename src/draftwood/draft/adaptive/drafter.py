@@ -203,8 +203,8 @@ class BestFirstDrafter:
         rows = zip(draft.trees, self._kept, strict=True)
         expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
         tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-        seconds, read = self._clock() - self._began, this_round.read_per_row
-        self._budget.end_round(tree.size, read, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
+        seconds = self._clock() - self._began
+        self._budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
 
 
 def _distributions(draft: DraftRound, kept: Sequence[list[int]], tree: TreeTensors) -> LogProbs:

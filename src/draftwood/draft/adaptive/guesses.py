@@ -99,6 +99,5 @@ class GuessDrafter(ReadsAtOnce):
         if budget.learns and not self._first:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
             seconds = self._clock() - self._began
-            read = this_round.read_per_row
-            budget.end_round(tree.size, read, self._expected, new_tokens / tree.rows, 0.0, seconds)
+            budget.end_round(tree.size, self._expected, new_tokens / tree.rows, 0.0, seconds)
         self._first = False

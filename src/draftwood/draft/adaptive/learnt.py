@@ -23,7 +23,6 @@ class Costs:
         node: each node of the tree.
         change: another number of nodes than the last tree's.
         back: the first round without a tree after one with a tree, beyond ``base``.
-        begin: the first level of a round, beyond the others.
         level: a forward of the draft model for one node.
         frontier_node: each further node of that forward.
     """
@@ -33,7 +32,6 @@ class Costs:
     node: float
     change: float
     back: float
-    begin: float
     level: float
     frontier_node: float
 
@@ -101,7 +99,7 @@ class Learnt:
 
 
 NOTHING: Final = Learnt(
-    costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, back=0.0, begin=0.0, level=0.0, frontier_node=0.0),
+    costs=Costs(base=0.0, tree=0.0, node=0.0, change=0.0, back=0.0, level=0.0, frontier_node=0.0),
     timed=False,
     factors=(),
     gains=(1.0,),

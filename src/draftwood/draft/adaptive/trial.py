@@ -67,7 +67,7 @@ class CostTrial:
     def tree_size(self, values: Sequence[float], *, drawn: bool = False) -> int:
         return min(self._size, len(values))
 
-    def end_round(self, nodes: int, read: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+    def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
         if self._last == self._size:  # else engines have prepared themselves for a new size
             _keep_least(self._rounds, nodes - 1, seconds - drafting)
         elif self._size == PLAIN:
@@ -82,18 +82,14 @@ class CostTrial:
             return None
         node, mean_nodes, mean = _line([*trees], [*trees.values()])
         node = min(node, max(0.0, mean - base) / mean_nodes)  # nodes take at most what exceeds a plain round
-        first = {nodes: seconds for (depth, nodes), seconds in levels.items() if not depth}
-        rest = {key: seconds for key, seconds in levels.items() if key[0]} or levels
-        frontier_node, mean_frontier, mean_level = _line([nodes for _, nodes in rest], [*rest.values()])
-        level = max(0.0, mean_level - frontier_node * (mean_frontier - 1.0))
+        frontier_node, mean_frontier, mean_level = _line([nodes for _, nodes in levels], [*levels.values()])
         return Costs(
             base=base,
             tree=max(0.0, mean - base - node * mean_nodes),
             node=node,
             change=0.0,
             back=max(0.0, self._back - base) if self._back < math.inf else 0.0,
-            begin=max(0.0, *(seconds - level - frontier_node * (nodes - 1.0) for nodes, seconds in first.items())),
-            level=level,
+            level=max(0.0, mean_level - frontier_node * (mean_frontier - 1.0)),
             frontier_node=frontier_node,
         )
 

@@ -59,7 +59,7 @@ class PagedNetwork(nn.Module):
         self._compiled.put(scores=scores, **({} if hidden is None else {"hidden": hidden}))
         self._compiled.run()
         states = None if hidden is None else self._states(hidden[: ends[-1]], inputs, rows, is_read)
-        return ForwardOutput(scores.view(rows, keep, -1), states, inputs.spare)
+        return ForwardOutput(scores.view(rows, keep, -1), states)
 
     def _place(self, inputs: PagedInputs, counts: list[int], ends: list[int]) -> None:
         """Set where the rows lie, and what their tokens see. Rows without tokens are left out."""
