@@ -103,10 +103,8 @@ class PromptLookup:
     def learn(self, tokens: Sequence[Sequence[int]]) -> None:
         """Compare the last guesses, drafted or not, with the new tokens of each row. Equal rows are one observation."""
         forget = self._settings.lookup_forget
-        rows = {
-            (*found, agreed, *new): (found, agreed, new) for (found, agreed), new in zip(self._found, tokens, strict=True)
-        }
-        for found, agreed, new in rows.values():
+        rows = [(tuple(found), agreed, tuple(new)) for (found, agreed), new in zip(self._found, tokens, strict=True)]
+        for found, agreed, new in dict.fromkeys(rows):
             for i, (guessed, token) in enumerate(zip(found, new, strict=False)):
                 at = _at(agreed + i)
                 self.hits[at] = forget * self.hits[at] + (guessed == token)
