@@ -240,7 +240,7 @@ def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_sh
     assert begun(8).costs.node == pytest.approx(8 * settings.first_node / (1 + 7 * settings.first_node) * TARGET)
 
 
-def test_a_guess_also_pays_for_the_way_back():
+def test_a_guess_also_pays_for_the_return_to_plain_decoding():
     controller, settings = begun(), AdaptiveSettings()
     costs = controller.costs
     tree, back, node = costs.tree / TARGET, costs.back / TARGET, costs.node / TARGET
@@ -250,7 +250,7 @@ def test_a_guess_also_pays_for_the_way_back():
     assert controller.shows_guess([[enough]])
     controller.end_round(2, enough, 1.0 + enough, 0.0, TARGET + costs.tree + costs.node)
     assert not controller.begin_round()
-    assert controller.shows_guess([[enough - 0.02]])  # after a tree the way back is owed anyway
+    assert controller.shows_guess([[enough - 0.02]])  # after a tree the return costs the same with or without another
     for _ in range(8):
         controller.end_round(2, 0.5, 1.0, 0.0, TARGET)
         controller.begin_round()

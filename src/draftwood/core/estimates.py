@@ -13,10 +13,6 @@ class RunningMean:
         self.value, self.weight = value, weight
         self._forget, self._outlier = forget, outlier
 
-    def start(self, value: float, weight: float) -> None:
-        """Set the mean before the first value."""
-        self.value, self.weight = value, weight
-
     def add(self, value: float) -> None:
         if self.weight:
             value = min(value, self._outlier * self.value)

@@ -124,7 +124,7 @@ class Controller:
             gain += sum(value - cost for value in accumulate(chain, mul) if value > cost)
         if gain <= 0.0:
             return False
-        seconds = self.costs.tree + (self.costs.back if self._plain else 0.0)  # trees that go on go back once
+        seconds = self.costs.tree + (self.costs.back if self._plain else 0.0)  # a run of trees returns once
         if gain / len(chains) >= self.speed * seconds:
             probe.cancel()
         elif probe.due(self.costs.base):

@@ -111,7 +111,7 @@ class CostModel:
         self._levels = Plane(s.forget, s.outlier, s.prior_weight, (c.frontier_node, 0.0))
         self._trees.start(c.base + c.tree + c.node, 1.0, 0.0, weight)
         self._levels.start(c.level, 0.0, 0.0, weight)
-        self._sizes.back.start(1.0 + c.back / c.base, weight)
+        self._sizes.back = RunningMean(s.forget, s.outlier, 1.0 + c.back / c.base, weight)
 
     @property
     def base(self) -> float:

@@ -42,7 +42,7 @@ class AdaptiveSettings:
         0.05, "plain rounds", "cost of a node before it is measured", "forwards of SmolLM2 on both backends"
     )
     first_back: float = _constant(
-        0.3, "plain rounds", "cost of going back to plain decoding before it is measured", "forwards of SmolLM2 on OpenVINO"
+        0.3, "plain rounds", "cost of returning to plain decoding before it is measured", "forwards of SmolLM2 on OpenVINO"
     )
     first_level: float = _constant(
         0.2, "plain rounds", "cost of a level before it is measured", "simulator: texts of 40 tokens"
