@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Backend
+from draftwood.runners.factory import make_runners
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template
 from draftwood.train.chat_turns import text_starts, text_turns
@@ -33,12 +35,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def writer(
-    rows: int = 3, longest: int = 120, turns: tuple[list[int], ...] = (), seed: int = 0, kind: str | None = None
+    turns: tuple[list[int], ...] = (), kind: str | None = None, backend: Backend = "torch", **settings: Any
 ) -> tuple[Writer, Any, Any]:
     tokenizer = chat_tokenizer()
     vocab = len(tokenizer)
     model = windowed(kind, vocab_size=vocab) if kind else tiny_llama(vocab, max_position_embeddings=256).eval()
-    return Writer(model, Template.of(tokenizer, [0]), turns, rows=rows, longest=longest, seed=seed), tokenizer, model
+    runner = make_runners(model, None, backend=backend).target
+    return Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(**settings), 0), tokenizer, model
+
+
+def settings_of(rows: int = 3, longest: int = 120, **settings: Any) -> ChatsConfig:
+    return ChatsConfig(target=Path("target"), out=Path("out"), rows=rows, longest=longest, **settings)
 
 
 def parts(chat: Chat, tokenizer: Any) -> list[tuple[str, str]]:
@@ -50,7 +57,7 @@ def parts(chat: Chat, tokenizer: Any) -> list[tuple[str, str]]:
 def without_template_tokens(made: Writer, tokenizer: Any) -> None:
     """Let nothing that is drawn look like the beginning of a turn."""
     real, start = made._scores, torch.tensor([tokenizer.convert_tokens_to_ids("<s>")])
-    made._scores = lambda tokens: real(tokens).index_fill(1, start, -torch.inf)  # type: ignore[method-assign]
+    made._scores = lambda: real().index_fill(1, start, -torch.inf)  # type: ignore[method-assign]
 
 
 def test_turns_alternate_and_answers_are_marked() -> None:
@@ -71,14 +78,15 @@ def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
         assert len(chat.tokens) == 60 or (chat.tokens[-1] == 0 and chat.answered[-1])
 
 
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize("kind", [None, "mistral", "gemma2"])
-def test_scores_of_rows_at_different_places_are_those_of_the_model_alone(kind: str | None) -> None:
-    made, _, model = writer(kind=kind)
+def test_scores_of_rows_at_different_places_are_those_of_the_model_alone(kind: str | None, backend: Backend) -> None:
+    made, _, model = writer(kind=kind, backend=backend)
     seen: list[tuple[list[list[int]], torch.Tensor]] = []
     real = made._scores
 
-    def watched(tokens: list[int]) -> torch.Tensor:
-        found = real(tokens)
+    def watched() -> torch.Tensor:
+        found = real()
         seen.append(([list(row.tokens) for row in made._rows], found.clone()))
         return found
 
@@ -92,17 +100,33 @@ def test_scores_of_rows_at_different_places_are_those_of_the_model_alone(kind: s
         torch.testing.assert_close(found, alone, atol=1e-4, rtol=1e-4)
 
 
-def test_answers_are_drawn_from_the_models_distribution() -> None:
-    made, _, _ = writer(rows=4000)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_answers_are_drawn_from_the_models_distribution(temperature: float) -> None:
+    made, _, _ = writer(temperature=(temperature,))
+    made._rows = [made._new_chat() for _ in range(4000)]
     for row in made._rows:
         row.answering = True
     scores = torch.linspace(-1.0, 1.0, 282).repeat(4000, 1)
-    for row in made._rows:
-        row.given = []
     drawn = np.bincount(made._next(scores.clone()), minlength=282)
-    wanted = 4000 * scores[0].softmax(-1).numpy()
+    wanted = 4000 * (scores[0] / temperature).softmax(-1).numpy()
     chi = float(((drawn - wanted) ** 2 / wanted).sum())
     assert chi < 282 + 5 * (2 * 282) ** 0.5
+
+
+def is_greedy(chat: Chat, model: Any) -> bool:
+    """Whether every token of the answers is the likeliest one."""
+    with torch.inference_mode():
+        best = model(input_ids=torch.tensor([chat.tokens])).logits[0].argmax(-1).tolist()
+    following = zip(best, chat.tokens[1:], chat.answered[1:], strict=False)
+    return all(wanted == token for wanted, token, answered in following if answered)
+
+
+def test_each_chat_takes_one_of_the_temperatures() -> None:
+    made, _, model = writer(temperature=(0.0, 1.0))
+    greedy = [is_greedy(chat, model) for chat in itertools.islice(made.chats(), 30) if sum(chat.answered) > 2]
+    assert {True, False} == set(greedy)
+    made, _, model = writer(temperature=(0.0,))
+    assert all(is_greedy(chat, model) for chat in itertools.islice(made.chats(), 10))
 
 
 def test_a_stopped_run_goes_on_behind_its_last_file(folder: Path, tmp_path: Path) -> None:
@@ -149,7 +173,8 @@ def test_tokens_are_drawn_by_their_probabilities(vocab: int) -> None:
 def texts(turns: tuple[list[int], ...] = ()) -> list[Chat]:
     tokenizer = tiny_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
-    made = Writer(model, Template.of(tokenizer, [0]), turns, rows=16, longest=40, seed=0)
+    runner = make_runners(model, None, backend="torch").target
+    made = Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(16, 40), 0)
     return list(itertools.islice(made.chats(), 60))
 
 
@@ -178,6 +203,12 @@ def test_beginnings_of_documents_have_all_lengths(tmp_path: Path) -> None:
     starts = text_starts(tmp_path, tokenizer, 0)
     assert {len(start) for start in starts} == set(range(17))
     assert all("The fox number".startswith(tokenizer.decode(start)[:14]) for start in starts)
+
+
+def test_passages_have_all_lengths(tmp_path: Path) -> None:
+    (tmp_path / "a.train.txt").write_text("The fox ran to the hill, and it sang. " * 400)
+    words = [turn.count("fox") * 9 for turn in text_turns(tmp_path, 400, 0)]
+    assert min(words) < 50 < 200 < max(words) <= 460
 
 
 def test_turns_from_text_begin_chats(tmp_path: Path) -> None:
@@ -217,3 +248,7 @@ def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_p
         write_chats(replace(config, out=tmp_path / "b", longest=3))
     with pytest.raises(ConfigError, match="rows is 0"):
         ChatsConfig(target=folder, out=tmp_path, rows=0)
+    with pytest.raises(ConfigError, match="temperature is -1"):
+        ChatsConfig(target=folder, out=tmp_path, temperature=(1.0, -1.0))
+    with pytest.raises(ConfigError, match="no temperature"):
+        ChatsConfig(target=folder, out=tmp_path, temperature=())

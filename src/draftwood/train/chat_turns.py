@@ -10,7 +10,7 @@ from typing import Any
 from draftwood.core.errors import ConfigError
 from draftwood.train.corpus import read_documents, read_lines
 
-_WORDS = 90  # most words of a passage
+_WORDS = (30, 450)  # words of a passage, all magnitudes equally likely
 _STARTS = 20_000  # most documents that are begun
 _START = 16  # most tokens of a beginning
 _TASKS = (
@@ -69,5 +69,6 @@ def _turn(rng: random.Random, text: str, german: bool) -> str:
         return text.removeprefix("Question:").split("Answer:")[0].strip()
     sentences = re.split(r"(?<=[.!?])\s+", text)
     start = rng.randrange(len(sentences))
-    passage = " ".join(" ".join(sentences[start : start + 12]).split()[:_WORDS])
+    words = round(_WORDS[0] * (_WORDS[1] / _WORDS[0]) ** rng.random())
+    passage = " ".join(" ".join(sentences[start:]).split()[:words])
     return rng.choice(_TASKS).format(passage)

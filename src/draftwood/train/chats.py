@@ -5,8 +5,10 @@ The model receives the beginning of its own chat template. It samples the user t
 A model without a chat template writes plain texts: each is one answer after the beginning-of-text token, or after the
 beginning of a training text.
 
-The rows of a batch hold different chats at different positions. A finished chat is replaced by a new one at once. Every step
-reads one token of every row, sampled or from the template.
+Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
+repeat themselves more.
+
+The rows of a batch hold different chats at different positions. A finished chat is replaced by a new one at once.
 """
 
 from __future__ import annotations
@@ -14,22 +16,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.models import choose_device, choose_dtype, eos_of, load_model, load_tokenizer
 from draftwood.loading.names import locate
-from draftwood.runners.cache import cache_argument
 from draftwood.runners.context import context
-from draftwood.runners.window_check import used_window
-from draftwood.runners.windows import mask_argument
+from draftwood.runners.factory import make_runners
+from draftwood.runners.protocols import Runner
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template
@@ -47,49 +48,21 @@ _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 
 @final
-class RowCache(Cache):  # type: ignore[misc]
-    """Keys and values ``[layer, row, head, slot, dim]`` of rows at different positions.
-
-    Attributes:
-        at: int64 [row], the slot of each row's next token.
-    """
-
-    def __init__(self, layers: int, rows: int, slots: int) -> None:
-        super().__init__(layers=[])
-        self._shape = (layers, rows, slots)
-        self._rows = torch.arange(rows)
-        self._buffers: list[Tensor] = []
-        self.at: Int[Tensor, "row"] = torch.zeros(rows, dtype=torch.long)
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        layers, rows, slots = self._shape
-        if not self._buffers:
-            self._buffers = [
-                states.new_zeros(layers, rows, states.shape[1], slots, states.shape[-1])
-                for states in (key_states, value_states)
-            ]
-        seen = int(self.at.max()) + 1
-        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[layer_idx, self._rows, :, self.at] = states[:, :, 0]
-        return self._buffers[0][layer_idx, :, :, :seen], self._buffers[1][layer_idx, :, :, :seen]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return int(self.at.max())
-
-    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
-        return int(self.at.max()) + 1, 0
-
-
-@final
 class _Row:
-    """A chat in progress: its tokens so far, the template's next tokens, and whether the model is answering."""
+    """A chat in progress: its tokens so far, which of them are answers, and whether the model is answering."""
 
-    def __init__(self, given: Sequence[int], *, answering: bool) -> None:
-        self.tokens: list[int] = []
-        self.answered: list[bool] = []
-        self.given = list(given)
+    def __init__(self, given: Sequence[int], temperature: float, *, answering: bool) -> None:
+        self.tokens = list(given)
+        self.answered = [False] * len(given)
+        self.temperature = temperature  # of answers
         self.answering = answering
         self.turn = 0  # tokens sampled in this turn
+
+    def give(self, tokens: Sequence[int], *, answering: bool) -> None:
+        """Append the template's tokens, and begin the next turn."""
+        self.tokens += tokens
+        self.answered += [False] * len(tokens)
+        self.answering, self.turn = answering, 0
 
 
 @final
@@ -97,94 +70,91 @@ class Writer:
     """Samples chats, one token of every row per step.
 
     Args:
-        model: a causal language model.
+        runner: of a causal language model.
         template: its chat template.
         turns: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
-        rows: number of chats written at the same time.
-        longest: the largest number of tokens of a chat.
+        config: number of rows, the largest number of tokens of a chat, and the temperatures of answers.
         seed: of all random choices.
     """
 
     def __init__(
-        self, model: Any, template: Template, turns: Sequence[Sequence[int]], *, rows: int, longest: int, seed: int
+        self, runner: Runner, template: Template, turns: Sequence[Sequence[int]], config: ChatsConfig, seed: int
     ) -> None:
-        self._model, self._template, self._turns, self._longest = model, template, turns, longest
+        self._runner, self._template, self._turns, self._config = runner, template, turns, config
         self._rng = random.Random(seed)
-        self._generator = torch.Generator(model.device).manual_seed(seed)
-        self._window = used_window(model)
-        self._cache = RowCache(model.config.num_hidden_layers, rows, longest)
-        self._rows = [self._new_chat() for _ in range(rows)]
+        self._generator = torch.Generator(runner.device).manual_seed(seed)
+        self._rows: list[_Row] = []
 
     def _new_chat(self) -> _Row:
         head, to_answer = self._template.head, self._template.to_answer
+        temperature = self._rng.choice(self._config.temperature)
         if not self._template.has_turns:
-            return _Row([*head, *(self._rng.choice(self._turns) if self._turns else ())], answering=True)
+            begun = self._rng.choice(self._turns) if self._turns else ()
+            return _Row([*head, *begun], temperature, answering=True)
         if self._turns and self._rng.random() < _FROM_TEXT:
-            return _Row([*head, *self._rng.choice(self._turns), *to_answer], answering=True)
-        return _Row(head, answering=False)
+            return _Row([*head, *self._rng.choice(self._turns), *to_answer], temperature, answering=True)
+        return _Row(head, temperature, answering=False)
 
+    @torch.inference_mode()
     def chats(self) -> Iterator[Chat]:
-        """Finished chats; an endless iterator."""
-        following = [row.given.pop(0) for row in self._rows]
+        """Finished chats; an endless iterator. It uses the runner alone."""
+        self._runner.clear()
         while True:
-            for at, (row, token) in enumerate(zip(self._rows, following, strict=True)):
-                row.tokens.append(token)
-                row.answered.append(row.answering and row.turn > 0)
-                if self._over(row):
-                    yield Chat(row.tokens, row.answered)
-                    self._rows[at] = self._new_chat()
-                    self._rows[at].tokens.append(self._rows[at].given.pop(0))
-                    self._rows[at].answered.append(False)
-            following = self._next(self._scores([row.tokens[-1] for row in self._rows]))
+            self._fill()
+            following = self._next(self._scores())
+            read = [len(row.tokens) for row in self._rows]
+            over = [at for at, token in enumerate(following) if self._append(self._rows[at], token)]
+            pending = [row.tokens[before:-1] for row, before in zip(self._rows, read, strict=True)]
+            self._runner.commit([[0]] * len(self._rows), pending)
+            self._runner.drop(over)
+            for at in reversed(over):
+                row = self._rows.pop(at)
+                yield Chat(row.tokens[: self._config.longest], row.answered[: self._config.longest])
 
-    def _over(self, row: _Row) -> bool:
-        """Whether a row is finished; at the end of a turn, start the next one."""
-        if len(row.tokens) == self._longest:
-            return True
-        ended = row.turn > 0 and not row.given and row.tokens[-1] in self._template.ends
+    def _fill(self) -> None:
+        """Begin chats until there are enough rows."""
+        new = [self._new_chat() for _ in range(self._config.rows - len(self._rows))]
+        self._rows += new
+        texts = [row.tokens[:-1] for row in new]
+        if not self._runner.pads:
+            self._runner.add(texts)
+            return
+        for text in texts:
+            self._runner.prefill(text)
+            self._runner.add([text])
+
+    def _append(self, row: _Row, token: int) -> bool:
+        """Append a sampled token, and the template's after the end of a turn; whether the chat is finished."""
+        template, longest = self._template, self._config.longest
+        row.tokens.append(token)
+        row.answered.append(row.answering)
+        row.turn += 1
+        ended = token in template.ends
         if row.answering and ended:
-            full = len(row.tokens) + len(self._template.to_user) + _LONGEST_TURN > self._longest
-            if not self._template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
+            full = len(row.tokens) + len(template.to_user) + _LONGEST_TURN > longest
+            if not template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
                 return True
-            row.given, row.answering, row.turn = self._template.to_user[1:], False, 0
+            row.give(template.to_user[1:], answering=False)
         elif not row.answering and (ended or row.turn == _LONGEST_TURN):
-            row.given = self._template.to_answer[1 if ended else 0 :]
-            row.answering, row.turn = True, 0
-        return False
+            row.give(template.to_answer[1 if ended else 0 :], answering=True)
+        return len(row.tokens) >= longest
 
-    @torch.inference_mode()
-    def _scores(self, tokens: Sequence[int]) -> Float[Tensor, "row vocab"]:
+    def _scores(self) -> Float[Tensor, "row vocab"]:
         """Scores after the last token of every row."""
-        self._cache.at = at = torch.tensor([len(row.tokens) - 1 for row in self._rows])
-        slots = torch.arange(int(at.max()) + 1)
-        hidden = [slots > at[:, None]]
-        if self._window is not None:
-            near = hidden[0] | (slots <= at[:, None] - self._window.size)
-            hidden = [near] if self._window.everywhere else [*hidden, near]
-        dtype = self._model.dtype
-        masks = [torch.zeros(part.shape, dtype=dtype).masked_fill_(part, torch.finfo(dtype).min) for part in hidden]
-        out = self._model(
-            input_ids=torch.tensor(tokens)[:, None],
-            position_ids=at[:, None],
-            attention_mask=mask_argument(*(mask[:, None, None] for mask in masks)),
-            use_cache=True,
-            **cache_argument(self._model, self._cache),
-        )
-        scores: Tensor = out.logits[:, -1].float()
-        return scores
+        last = torch.tensor([[row.tokens[-1]] for row in self._rows], device=self._runner.device)
+        itself = torch.ones(len(last), 1, 1, dtype=torch.bool, device=last.device)
+        return self._runner.extend(last, torch.zeros_like(last), itself).logits[:, 0].float()
 
-    @torch.inference_mode()
     def _next(self, scores: Float[Tensor, "row vocab"]) -> list[int]:
-        """The next token of every row: the template's, or a sampled one."""
-        for at, row in enumerate(self._rows):
-            if not row.answering:
-                likeliest = scores[at].max() + _USER_TEMPERATURE * math.log(_MIN_P)
-                scores[at] = scores[at].masked_fill(scores[at] < likeliest, -torch.inf) / _USER_TEMPERATURE
-        out = []
-        for row, token in zip(self._rows, drawn(scores.softmax(-1), self._generator).tolist(), strict=True):
-            row.turn += not row.given
-            out.append(row.given.pop(0) if row.given else token)
-        return out
+        """A sampled token for every row."""
+        for of_row, row in zip(scores, self._rows, strict=True):
+            temperature = row.temperature if row.answering else _USER_TEMPERATURE
+            if not row.answering or not temperature:
+                least = of_row.max() + temperature * math.log(_MIN_P)
+                of_row.masked_fill_(of_row < least, -torch.inf)
+            of_row /= temperature or 1.0
+        tokens: list[int] = drawn(scores.softmax(-1), self._generator).tolist()
+        return tokens
 
 
 def write_chats(config: ChatsConfig) -> None:
@@ -212,7 +182,8 @@ def write_chats(config: ChatsConfig) -> None:
     count, written = len(found), sum(sum(chat.answered) for chat in found)
     if written >= config.tokens:
         return
-    writer = Writer(model, template, turns, rows=config.rows, longest=longest, seed=config.seed * 1_000_003 + number)
+    runner = make_runners(model, None).target
+    writer = Writer(runner, template, turns, replace(config, longest=longest), seed=config.seed * 1_000_003 + number)
     began, before, waiting = perf_counter(), written, []
     for chat in writer.chats():
         waiting.append(chat)

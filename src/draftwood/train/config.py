@@ -8,6 +8,7 @@ from typing import Literal
 
 from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
+from draftwood.core.settings import Sampling
 
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]
@@ -132,6 +133,9 @@ class ChatsConfig:
     tokens: int = field(default=1_000_000, metadata={"help": "tokens of answers to write"})
     rows: int = field(default=96, metadata={"help": "chats written at the same time"})
     longest: int = field(default=384, metadata={"help": "most tokens of a chat; at most the model's context"})
+    temperature: tuple[float, ...] = field(
+        default=(1.0,), metadata={"help": "a temperature of answers; may be given several times, and each chat takes one"}
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = field(
         default="auto", metadata={"help": "number format of the model; by default, the faster one on this processor"}
     )
@@ -141,6 +145,10 @@ class ChatsConfig:
         for name in ("tokens", "rows", "longest"):
             if integer(name, getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if not self.temperature:
+            raise ConfigError("no temperature was given: name at least one")
+        for value in self.temperature:
+            Sampling(temperature=value)
 
 
 @dataclass(frozen=True, kw_only=True)

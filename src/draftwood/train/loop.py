@@ -62,7 +62,8 @@ def claim(config: RunConfig | ChatsConfig) -> None:
 
 def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
-    return {k: "/".join(v.parts[-2:]) if isinstance(v, Path) else v for k, v in asdict(config).items()}
+    paths = {k: "/".join(v.parts[-2:]) for k, v in asdict(config).items() if isinstance(v, Path)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in (asdict(config) | paths).items()}
 
 
 def write_json(path: Path, value: object) -> None:
