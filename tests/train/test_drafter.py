@@ -129,6 +129,20 @@ def test_training_goes_on_from_a_drafter(target: Path, chats: Path, trained: Pat
     assert not torch.equal(before.fc.weight, after.fc.weight)
 
 
+def test_a_share_of_the_weights_is_that_of_the_start(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
+    found = []
+    for share in (0.0, 0.25):
+        train_drafter(settings(target, chats, tmp_path / str(share), start=trained, steps=5, start_share=share))
+        found.append(load_model_of(tmp_path / str(share)).fc.weight)
+    before = load_model_of(trained).fc.weight
+    torch.testing.assert_close(found[1], 0.75 * found[0] + 0.25 * before, atol=1e-3, rtol=8e-3)  # rounded to bfloat16
+    assert (found[0] - before).abs().max() > 8e-3
+    with pytest.raises(ConfigError, match="no drafter is there to take weights from"):
+        settings(target, chats, tmp_path, start_share=0.5)
+    with pytest.raises(ConfigError, match=r"start_share is 1\.0"):
+        settings(target, chats, tmp_path, start=trained, start_share=1.0)
+
+
 def test_a_drafter_of_another_target_is_refused(target: Path, chats: Path, trained: Path, tmp_path: Path) -> None:
     tokenizer = chat_tokenizer()
     other = tmp_path / "other"

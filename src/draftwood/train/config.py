@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from draftwood.core.checks import integer
+from draftwood.core.checks import integer, number
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Sampling
 
@@ -162,6 +162,7 @@ class DrafterConfig(RunConfig):
     chats: Path | None = field(default=None, metadata={"help": "folder of chats; by default, chats in --out"})
     tokens: int = field(default=300_000, metadata={"help": "tokens of answers to write, unless --chats is given"})
     start: Path | None = field(default=None, metadata={"help": "drafter to train further; a new one by default"})
+    start_share: float = field(default=0.0, metadata={"help": "share of the weights of --start in those of the result"})
     start_layers: bool = field(default=True, metadata={"help": "a new drafter begins with the target's last layers"})
     epochs: float = field(default=4.0, metadata={"help": "passes over the chats, unless --steps is given"})
     batch: int = field(default=8, metadata={"help": "chats per step"})
@@ -172,6 +173,14 @@ class DrafterConfig(RunConfig):
     draft_vocab: int = field(default=8192, metadata={"help": "most tokens that the drafter can propose"})
     optimizer: Optimizer = field(default="adamw", metadata={"help": "muon takes half of the time of such short steps"})
     weight_decay: float = field(default=0.01, metadata={"help": "decoupled weight decay"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= number("start_share", self.start_share) < 1:
+            raise ConfigError(f"start_share is {self.start_share}: give a number from 0 to less than 1")
+        if self.start_share and self.start is None:
+            raise ConfigError(
+                f"start_share is {self.start_share}, but no drafter is there to take weights from: give --start"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,11 @@ def _train(
         train_dataset=dataset,
         callbacks=loop.callbacks(config, report),
     )
+    before = {name: weight.detach().clone() for name, weight in drafter.named_parameters()}
     print(f"{loop.parameters(drafter):,} parameters, {len(training):,} chats, {len(dataset):,} steps", flush=True)
     result = loop.run(trainer, lambda count: count * config.batch * config.anchors)
+    with torch.no_grad():  # robust fine-tuning (Wortsman et al. 2022, "WiSE-FT", arXiv 2109.01903)
+        for name, weight in drafter.named_parameters():
+            weight.lerp_(before[name], config.start_share)
     held = sum(features.lengths[i] for i in held_out)
     return {**loop.facts(config, drafter, {"chats": held}), "held_out": loop.measured(drafter, report), **result}
