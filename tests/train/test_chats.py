@@ -80,7 +80,7 @@ def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 @pytest.mark.parametrize("kind", [None, "mistral", "gemma2"])
-def test_scores_of_rows_at_different_places_are_those_of_the_model_alone(kind: str | None, backend: Backend) -> None:
+def test_scores_of_rows_at_different_positions_are_those_of_the_model_alone(kind: str | None, backend: Backend) -> None:
     made, _, model = writer(kind=kind, backend=backend)
     seen: list[tuple[list[list[int]], torch.Tensor]] = []
     real = made._scores

@@ -70,5 +70,5 @@ def _turn(rng: random.Random, text: str, german: bool) -> str:
     sentences = re.split(r"(?<=[.!?])\s+", text)
     start = rng.randrange(len(sentences))
     words = round(_WORDS[0] * (_WORDS[1] / _WORDS[0]) ** rng.random())
-    passage = " ".join(" ".join(sentences[start:]).split()[:words])
+    passage = " ".join(" ".join(sentences[start : start + words]).split()[:words])
     return rng.choice(_TASKS).format(passage)

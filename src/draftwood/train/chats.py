@@ -97,7 +97,7 @@ class Writer:
 
     @torch.inference_mode()
     def chats(self) -> Iterator[Chat]:
-        """Finished chats; an endless iterator. It uses the runner alone."""
+        """Finished chats; an endless iterator. It clears the runner, and needs it until it is closed."""
         self._runner.clear()
         while True:
             self._fill()
@@ -106,7 +106,8 @@ class Writer:
             over = [at for at, token in enumerate(following) if self._append(self._rows[at], token)]
             pending = [row.tokens[before:-1] for row, before in zip(self._rows, read, strict=True)]
             self._runner.commit([[0]] * len(self._rows), pending)
-            self._runner.drop(over)
+            if over:
+                self._runner.drop(over)
             for at in reversed(over):
                 row = self._rows.pop(at)
                 yield Chat(row.tokens[: self._config.longest], row.answered[: self._config.longest])
@@ -116,7 +117,7 @@ class Writer:
         new = [self._new_chat() for _ in range(self._config.rows - len(self._rows))]
         self._rows += new
         texts = [row.tokens[:-1] for row in new]
-        if not self._runner.pads:
+        if texts and not self._runner.pads:
             self._runner.add(texts)
             return
         for text in texts:
