@@ -52,14 +52,14 @@ class GenAI:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = _BATCHED
-        extra: dict[str, Any] = {"scheduler_config": scheduler, **_properties(model)}
+        extra: dict[str, Any] = {"scheduler_config": scheduler, **options(model)}
         if method == "genai-draft":
             assert pair.draft is not None
-            draft = _saved(pair.draft.model, pair.tokenizer, folder / "draft")
-            extra["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **_properties(model))
+            draft = saved(pair.draft.model, pair.tokenizer, folder / "draft")
+            extra["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **options(model))
         elif method == "genai-lookup":
             extra["prompt_lookup"] = True
-        target = _saved(model, pair.tokenizer if method == "genai-draft" else None, folder / "target")
+        target = saved(model, pair.tokenizer if method == "genai-draft" else None, folder / "target")
         self._pipeline = openvino_genai.LLMPipeline(str(target), "CPU", **extra)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
@@ -103,8 +103,8 @@ class GenAI:
         return steps, new if self._method == "genai" else 0
 
 
-def _properties(model: Any) -> dict[str, Any]:
-    """As our own runner has them (:mod:`draftwood.runners.openvino.network`)."""
+def options(model: Any) -> dict[str, Any]:
+    """The engine's settings, as our own runner has them (:mod:`draftwood.runners.openvino.network`)."""
     precision = _PRECISIONS[model.dtype]
     return {
         "INFERENCE_PRECISION_HINT": precision,
@@ -116,7 +116,7 @@ def _properties(model: Any) -> dict[str, Any]:
     }
 
 
-def _saved(model: Any, tokenizer: Any, folder: Path) -> Path:
+def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
     """The folder that GenAI reads: the network and, where it asks for one, the tokenizer, which converts no text here."""
     ov = openvino()
     folder.mkdir(parents=True, exist_ok=True)

@@ -49,30 +49,19 @@ class LlamaCpp:
     """
 
     def __init__(self, pair: Pair, method: str, folder: Path) -> None:
-        import gguf
         import llama_cpp
 
         model = pair.target.model
-        check(model)
         if method == "llama.cpp-file":
-            path, kind = source_file(model), None
+            check(model)
+            path, given = source_file(model), options(model, None)
         else:
             path = folder / "target.gguf"
             write_gguf(model, path)
-            kind = int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))  # llama_cpp itself has no name for bfloat16
-        threads = torch.get_num_threads()
+            given = options(model, kind(model))
         self._eos = pair.eos
         self._lookup = llama_cpp.llama_speculative.LlamaPromptLookupDecoding if method == "llama.cpp-lookup" else None
-        self._llama = llama_cpp.Llama(
-            str(path),
-            n_ctx=model.config.max_position_embeddings,
-            n_threads=threads,
-            n_threads_batch=threads,
-            type_k=kind,  # the default rounds keys and values to float16
-            type_v=kind,
-            logits_all=method == "llama.cpp-lookup",
-            verbose=False,
-        )
+        self._llama = llama_cpp.Llama(str(path), logits_all=method == "llama.cpp-lookup", **given)
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
         """A function that continues prompts with the target's own distribution at this temperature."""
@@ -133,6 +122,26 @@ def check(model: Any) -> None:
         raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
 
 
+def kind(model: Any) -> int:
+    """The number of a model's number format in GGUF; llama_cpp itself has no name for bfloat16."""
+    import gguf
+
+    return int(getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype]))
+
+
+def options(model: Any, cache: int | None) -> dict[str, Any]:
+    """Settings of ``llama_cpp.Llama``; ``cache`` is the number format of keys and values, by default float16."""
+    threads = torch.get_num_threads()
+    return {
+        "n_ctx": model.config.max_position_embeddings,
+        "n_threads": threads,
+        "n_threads_batch": threads,
+        "type_k": cache,
+        "type_v": cache,
+        "verbose": False,
+    }
+
+
 def source_file(model: Any) -> Path:
     """The GGUF file that a model was converted from.
 
@@ -150,19 +159,21 @@ def write_gguf(model: Any, path: Path) -> None:
     """A ``LlamaForCausalLM`` as a GGUF file with its vocabulary's size and no tokenizer; norms are float32.
 
     Raises:
+        ConfigError: a model that cannot be written, as :func:`check` says.
         ImportError: ``gguf`` is missing.
     """
     import gguf
 
+    check(model)
     config = model.config
     writer = gguf.GGUFWriter(str(path), "llama")
     add_sizes(writer, config)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_tokenizer_model("none")
-    kind = getattr(gguf.GGMLQuantizationType, _TYPES[model.dtype])
+    own = gguf.GGMLQuantizationType(kind(model))
     for name, weight in named(model):
-        stored = gguf.GGMLQuantizationType.F32 if weight.dim() == 1 else kind
+        stored = gguf.GGMLQuantizationType.F32 if weight.dim() == 1 else own
         writer.add_tensor(name, gguf.quants.quantize(weight.detach().float().numpy(), stored), raw_dtype=stored)
     finish(writer)
 

@@ -11,6 +11,7 @@ from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
 
 SYSTEMS: Final = ("transformers", "torch", "openvino")
+PEERS: Final = ("genai", "llama.cpp")
 
 
 @final
@@ -30,8 +31,12 @@ class StartConfig:
     systems: str = field(
         default=",".join(SYSTEMS),
         metadata={
-            "help": "what is started, comma-separated: transformers is the target alone, the others run the pair here"
+            "help": "what is started, comma-separated: transformers, genai and llama.cpp have the target alone, torch and "
+            "openvino run the pair here"
         },
+    )
+    prompt_words: int | None = field(
+        default=None, metadata={"help": "words of the prompt, built-in sentences in turn; by default, one sentence"}
     )
     max_new_tokens: int = field(default=32, metadata={"help": "tokens that are written after the start"})
     repeats: int = field(default=3, metadata={"help": "starts of every system"})
@@ -39,11 +44,11 @@ class StartConfig:
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for start.json and start.md"})
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "repeats"):
-            if (value := getattr(self, name)) < 1:
+        for name in ("max_new_tokens", "repeats", "prompt_words"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
         self.system_names()
 
     def system_names(self) -> tuple[str, ...]:
         """The systems that were chosen."""
-        return chosen("systems", self.systems, SYSTEMS)
+        return chosen("systems", self.systems, SYSTEMS + PEERS)

@@ -42,11 +42,13 @@ def started(job: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         job: ``system``, ``target``, ``draft``, ``dtype``, ``prompt``, ``max_new_tokens``, and ``begun``, the time of
-            ``perf_counter`` (one clock for all processes) at which this process was requested.
+            ``perf_counter`` (one clock for all processes) at which this process was requested; for ``genai`` and
+            ``llama.cpp`` also what :func:`benchmarks.start.peers.files` returns.
 
     Returns:
-        Seconds since then to ``imported``, ``loaded``, ``first_token`` and ``done``; bytes of memory, ``peak_loaded``,
-        ``peak`` and ``held``; the number of ``tokens`` and of the target's ``parameters``.
+        Seconds since then to ``imported``, ``loaded``, ``first_token`` and ``done``; seconds from loaded to the first token,
+        ``reading``; bytes of memory, ``peak_loaded``,
+        ``peak`` and ``held``; the number of ``tokens``.
     """
     found: dict[str, Any] = {}
 
@@ -55,10 +57,10 @@ def started(job: Mapping[str, Any]) -> dict[str, Any]:
         if point == "loaded":
             found["peak_loaded"] = memory()["peak"]
 
-    run = _transformers if job["system"] == "transformers" else _draftwood
-    tokens, model = run(job, mark)
+    run = {"transformers": _transformers, "genai": _genai, "llama.cpp": _llama_cpp}.get(job["system"], _draftwood)
+    tokens = run(job, mark)
     mark("done")
-    return found | memory() | {"tokens": tokens, "parameters": sum(weight.numel() for weight in model.parameters())}
+    return found | memory() | {"tokens": tokens, "reading": found["first_token"] - found["loaded"]}
 
 
 @final
@@ -77,7 +79,7 @@ class _FirstToken:
         pass
 
 
-def _transformers(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+def _transformers(job: Mapping[str, Any], mark: Mark) -> int:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -94,10 +96,56 @@ def _transformers(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
         max_new_tokens=job["max_new_tokens"],
         streamer=_FirstToken(mark),
     )
-    return out.shape[1] - ids.shape[1], model
+    return int(out.shape[1] - ids.shape[1])
 
 
-def _draftwood(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
+def _genai(job: Mapping[str, Any], mark: Mark) -> int:
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # an import of it fails
+    import numpy as np
+    import openvino
+    import openvino_genai
+
+    mark("imported")
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.enable_prefix_caching = False
+    pipeline = openvino_genai.LLMPipeline(job["model"], "CPU", scheduler_config=scheduler, **job["options"])
+    mark("loaded")
+
+    class Marking(openvino_genai.StreamerBase):  # type: ignore[misc]
+        tokens = 0
+
+        def write(self, token: Any) -> Any:
+            if not self.tokens:
+                mark("first_token")
+            self.tokens += 1 if isinstance(token, int) else len(token)
+            return openvino_genai.StreamingStatus.RUNNING
+
+        def end(self) -> None:
+            pass
+
+    ids, streamer = np.array([job["ids"]]), Marking()
+    inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens, config.ignore_eos, config.apply_chat_template = job["max_new_tokens"], True, False
+    pipeline.generate(inputs, config, streamer)
+    return streamer.tokens
+
+
+def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> int:
+    import llama_cpp
+
+    mark("imported")
+    llama = llama_cpp.Llama(job["model"], **job["options"])
+    mark("loaded")
+    for tokens, _ in enumerate(llama.generate(job["ids"], temp=0.0, repeat_penalty=1.0), start=1):
+        if tokens == 1:
+            mark("first_token")
+        if tokens == job["max_new_tokens"]:
+            break
+    return tokens
+
+
+def _draftwood(job: Mapping[str, Any], mark: Mark) -> int:
     from draftwood.api import load
     from draftwood.core.limits import Limits
     from draftwood.core.settings import LoadOptions, Sampling
@@ -113,7 +161,7 @@ def _draftwood(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
         if not tokens:
             mark("first_token")
         tokens += len(piece.tokens)
-    return tokens, pair.target.model
+    return tokens
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -19,26 +20,36 @@ import torch
 from benchmarks.inflate import LABEL
 from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import spread_cell, table
-from benchmarks.start.config import StartConfig
+from benchmarks.settings import PACKAGES
+from benchmarks.start.config import PEERS, StartConfig
+from benchmarks.start.peers import files
 from draftwood.core import machine
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.models import choose_dtype, named_or_bundled
 from draftwood.loading.names import locate
 from draftwood.tune.compare import spread
 from draftwood.tune.prompts import BUILT_IN
 
-PROMPT: Final = BUILT_IN["stories"][0]
 BASE: Final = "transformers"
 PROGRAM: Final = Path(__file__).with_name("process.py")
 FIRST, NEXT = ", first start", ", next start"
-SECONDS: Final = {"imported": "packages", "loaded": "models ready", "first_token": "first token", "done": "all tokens"}
+SECONDS: Final = {
+    "imported": "packages",
+    "loaded": "models ready",
+    "first_token": "first token",
+    "reading": "first prompt",
+    "done": "all tokens",
+}
 MEMORY: Final = {"peak_loaded": "peak while loading", "peak": "peak in all", "held": "held at the end"}
 NOTES: Final = """\
 * Every start is a process of its own, one after another, the systems in shuffled order in every repeat. **Seconds** run from
   the request for the process: until the packages are imported, the models are ready, the first token is there (for
-  methods that draft: the first round) and all of them are. transformers imports parts of itself only with a model.
-* **transformers** loads the target alone and calls `generate`; the others load target and draft here and take what is the
-  default without a profile. All write at temperature 0.
+  methods that draft: the first round) and all of them are. **First prompt** is the part from the models to the first token.
+  transformers imports parts of itself only with a model.
+* **transformers** loads the target alone and calls `generate`; **torch** and **openvino** load target and draft here and
+  take what is the default without a profile. **genai** and **llama.cpp** load the target alone, which was converted before,
+  without tokenizer and PyTorch. llama.cpp takes memory for all keys and values of the model's context. All write at
+  temperature 0.
 * **openvino, first start** has an empty store: the models are converted, compared and kept. **Next start** finds them there.
 * **Memory** is the process's resident memory as the system counts it, files that are mapped into it included. Packages and
   models lie in the system's file cache from the first repeat on.
@@ -58,50 +69,84 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         None if name is None else str(locate(name)) for name in named_or_bundled("language", config.target, config.draft)
     )
     dtype = str(choose_dtype(config.dtype, torch.device("cpu"))).removeprefix("torch.")
-    job = {"target": target, "draft": draft, "dtype": dtype, "prompt": PROMPT, "max_new_tokens": config.max_new_tokens}
+    job = {"target": target, "draft": draft, "dtype": dtype, "max_new_tokens": config.max_new_tokens}
+    job["prompt"] = prompt(config.prompt_words)
     load_before = machine.load_average()
-    found: dict[str, list[dict[str, Any]]] = {}
+    with TemporaryDirectory(prefix="draftwood-bench-") as folder:
+        jobs, skipped = _jobs(config, job, Path(folder))
+        found = _all_starts(config, jobs, skipped, on_step)
+    if not found:
+        raise ConfigError("nothing could be started: " + "; ".join(f"{name}: {why}" for name, why in skipped.items()))
+    packages = ["openvino", *(PACKAGES[system] for system in config.system_names() if system in PEERS)]
+    order = [name for system in config.system_names() for name in (system, system + FIRST, system + NEXT) if name in found]
+    return {
+        "format": 1,
+        "kind": "start",
+        "config": plain(asdict(config)),
+        **surroundings(torch.device("cpu"), load_before, packages),
+        "model": {**_model(target), "dtype": dtype},
+        "skipped": [{"system": system, "why": why} for system, why in skipped.items()],
+        "results": [{"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))} for name in order],
+    }
+
+
+def prompt(words: int | None) -> str:
+    """One sentence, or so many words of the built-in prompts in turn."""
+    if words is None:
+        return BUILT_IN["stories"][0]
+    return " ".join(islice(cycle(word for part in BUILT_IN.values() for text in part for word in text.split()), words))
+
+
+def _jobs(config: StartConfig, job: dict[str, Any], folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What the process of each system needs, and the reasons why the others cannot have the target."""
+    jobs: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
+    for system in config.system_names():
+        try:
+            jobs[system] = job | {"system": system} | files(system, job, folder)
+        except (ConfigError, ModelError, ImportError) as error:
+            skipped[system] = str(error)
+    return jobs, skipped
+
+
+def _all_starts(
+    config: StartConfig, jobs: dict[str, dict[str, Any]], skipped: dict[str, str], on_step: Callable[[], object]
+) -> dict[str, list[dict[str, Any]]]:
+    """The starts of all repeats, by name; a system that fails is added to ``skipped``."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for repeat in range(config.repeats):
         order = list(config.system_names())
         random.Random(f"{config.seed}/{repeat}").shuffle(order)
         for system in order:
             if system not in skipped:
                 try:
-                    for name, taken in _starts(system, job):
+                    for name, taken in _starts(jobs[system]):
                         found.setdefault(name, []).append(taken)
                 except ConfigError as error:
                     skipped[system] = str(error)
             on_step()
-    if not found:
-        raise ConfigError("nothing could be started: " + "; ".join(f"{name}: {why}" for name, why in skipped.items()))
-    order = [name for system in config.system_names() for name in (system, system + FIRST, system + NEXT) if name in found]
-    return {
-        "format": 1,
-        "kind": "start",
-        "config": plain(asdict(config)),
-        **surroundings(torch.device("cpu"), load_before, ["openvino"]),
-        "model": {"parameters": found[order[0]][0]["parameters"], "dtype": dtype, "label": _label(target)},
-        "skipped": [{"system": system, "why": why} for system, why in skipped.items()],
-        "results": [{"start": name, "repeats": found[name], **figures(found[name], found.get(BASE))} for name in order],
-    }
+    return found
 
 
-def _label(target: str | None) -> str | None:
-    from transformers import AutoConfig
+def _model(target: str | None) -> dict[str, Any]:
+    """Number of parameters, and what an inflated model is called."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    found = getattr(AutoConfig.from_pretrained(str(target)), LABEL, None)
-    return None if found is None else str(found)
+    config = AutoConfig.from_pretrained(str(target))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return {"parameters": sum(weight.numel() for weight in model.parameters()), "label": getattr(config, LABEL, None)}
 
 
-def _starts(system: str, job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _starts(job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """One start, or of OpenVINO the first one and the next, with a store of their own."""
+    system = job["system"]
     with TemporaryDirectory(prefix="draftwood-bench-") as store:
+        first = start(job, Path(store))
         if system != "openvino":
-            return [(system, start(job | {"system": system}, Path(store)))]
-        first = start(job | {"system": system}, Path(store))
+            return [(system, first)]
         first["stored"] = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())
-        return [(system + FIRST, first), (system + NEXT, start(job | {"system": system}, Path(store)))]
+        return [(system + FIRST, first), (system + NEXT, start(job, Path(store)))]
 
 
 def start(job: dict[str, Any], store: Path) -> dict[str, Any]:
@@ -139,7 +184,8 @@ def markdown(document: dict[str, Any]) -> str:
     config, model = document["config"], document["model"]
     lines = [
         f"* {model['label'] or 'target'}: {model['parameters'] / 1e6:.3g} M parameters, {model['dtype']}; "
-        f"{config['max_new_tokens']} new tokens, batch 1; {config['repeats']} repeats",
+        f"a prompt of {len(prompt(config['prompt_words']).split())} words, {config['max_new_tokens']} new tokens, batch 1; "
+        f"{config['repeats']} repeats",
         *machine_lines(document, *(f"**left out**: {one['system']}, {one['why']}" for one in document["skipped"])),
     ]
     results = document["results"]

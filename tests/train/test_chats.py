@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,16 @@ def test_turns_alternate_and_answers_are_marked() -> None:
         answers = "".join(text for role, text in parts(chat, tokenizer) if role == "assistant")
         written = tokenizer.decode([t for t, answered in zip(chat.tokens, chat.answered, strict=True) if answered])
         assert written == answers.replace("<end>\n", "<end>")
+
+
+def test_forwards_of_several_rows_read_one_token_of_each() -> None:
+    made, tokenizer, model = writer()
+    without_template_tokens(made, tokenizer)
+    shapes: list[tuple[int, int]] = []
+    model.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
+    turns = [len(parts(chat, tokenizer)) for chat in itertools.islice(made.chats(), 20)]
+    assert min(turns) >= 2  # tokens of the template come between sampled ones
+    assert {columns for rows, columns in shapes if rows > 1} == {1}
 
 
 def test_a_chat_ends_with_its_answer_or_at_the_longest() -> None:
@@ -241,6 +252,10 @@ def test_other_settings_and_sizes_that_cannot_be_are_refused(folder: Path, tmp_p
     write_chats(config)
     with pytest.raises(ConfigError, match="other settings"):
         write_chats(replace(config, seed=5))
+    record = config.out / "run.json"
+    record.write_text(json.dumps({k: v for k, v in json.loads(record.read_text()).items() if k != "temperature"}))
+    with pytest.raises(ConfigError, match="other settings"):  # a record from before there were temperatures
+        write_chats(replace(config, temperature=(0.5,)))
     written = sorted(config.out.iterdir())
     write_chats(config)  # all of it is there
     assert sorted(config.out.iterdir()) == written

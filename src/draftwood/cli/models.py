@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 
-@click.command(name="models", short_help="List bundled pairs, short names and converted GGUF files.")
+@click.command(name="models", short_help="List the models on this machine that have a name.")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def command(as_json: bool) -> None:
-    """List the models that are available by name: bundled pairs, short names, and GGUF files that were converted.
+    """List the models that are available by name: bundled pairs, short names and their drafters, models of the hub in its
+    cache, and GGUF files that were converted.
 
-    Names of the hub, folders and GGUF files can be given as --target and --draft without being listed here.
+    Other names of the hub, folders and GGUF files can be given as --target and --draft without being listed here.
     """
     found = gather()
     click.echo(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(lines(found)))
@@ -30,6 +31,7 @@ def gather() -> dict[str, Any]:
     return {
         "pairs": {name: {part: str(path) for part, path in parts.items()} for name, parts in bundled_pairs().items()},
         "short_names": {name: _short_name(name) for name in SHORT_NAMES},
+        "hub_cache": _hub_cache(),
         "converted": [asdict(one) | {"folder": str(one.folder)} for one in stored()],
         "converted_folder": str(store_folder()),
     }
@@ -37,7 +39,7 @@ def gather() -> dict[str, Any]:
 
 def _short_name(name: str) -> dict[str, Any]:
     """Where a short name's model would be loaded from: ``package``, ``cache``, ``hub cache``, or None if it is not here."""
-    from draftwood.loading.names import SHORT_NAMES, converted_folder, installed_file
+    from draftwood.loading.names import SHORT_NAMES, bundled_drafter, converted_folder, installed_file
     from draftwood.loading.profile import folder_of
 
     model = SHORT_NAMES[name]
@@ -47,12 +49,31 @@ def _short_name(name: str) -> dict[str, Any]:
         "hub cache": folder_of(model.hub),
     }
     found = next((source for source, path in candidates.items() if path is not None), None)
+    drafter = bundled_drafter(name)
     return {
         "found": found,
         "path": None if found is None else str(candidates[found]),
         "hub": model.hub,
         "install": model.install,
+        "drafter": None if drafter is None else str(drafter),
     }
+
+
+def _hub_cache() -> list[dict[str, Any]]:
+    """Models of the hub that were downloaded, with safetensors: names, and bytes of all their files."""
+    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
+
+    try:
+        repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except CacheNotFound:
+        return []
+    loadable = [repo for repo in repos if repo.repo_type == "model" and any(_loadable(one) for one in repo.revisions)]
+    return sorted(({"name": one.repo_id, "bytes": one.size_on_disk} for one in loadable), key=lambda one: str(one["name"]))
+
+
+def _loadable(revision: Any) -> bool:
+    names = {file.file_name for file in revision.files}
+    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
 
 
 def lines(found: dict[str, Any]) -> list[str]:
@@ -68,6 +89,10 @@ def lines(found: dict[str, Any]) -> list[str]:
             shown.append(f"  {name}: not here; it is {model['hub']} on the hub, or install it: {model['install']}")
         else:
             shown.append(f"  {name}: in the {model['found']}, {model['path']}")
+        if model["drafter"] is not None:
+            shown.append(f"    drafter {model['drafter']}")
+    shown += ["", "Models of the hub in its cache"]
+    shown += [f"  {one['name']}  {one['bytes'] / 1e6:.0f} MB" for one in found["hub_cache"]] or ["  none"]
     shown += ["", f"Converted GGUF files in {found['converted_folder']}"]
     for one in found["converted"]:
         shown.append(f"  {Path(one['folder']).name}  {one['bytes'] / 1e6:.0f} MB, {one['dtype']}, from {one['source']}")

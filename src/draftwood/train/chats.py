@@ -8,7 +8,9 @@ beginning of a training text.
 Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
 repeat themselves more.
 
-The rows of a batch hold different chats at different positions. A finished chat is replaced by a new one at once.
+The rows of a batch hold different chats at different positions. A new chat replaces a finished one, and its beginning is
+read in a forward of its own. Every other forward reads one token of each row, also where the template's tokens are known:
+several tokens of one row would be padding in all others.
 """
 
 from __future__ import annotations
@@ -49,20 +51,19 @@ _ANOTHER_TURN = 0.3  # probability of another user turn after an answer
 
 @final
 class _Row:
-    """A chat in progress: its tokens so far, which of them are answers, and whether the model is answering."""
+    """A chat in progress: its tokens so far, which of them are answers, the template's next tokens, and whose turn it is."""
 
     def __init__(self, given: Sequence[int], temperature: float, *, answering: bool) -> None:
         self.tokens = list(given)
         self.answered = [False] * len(given)
+        self.given: list[int] = []
         self.temperature = temperature  # of answers
         self.answering = answering
         self.turn = 0  # tokens sampled in this turn
 
-    def give(self, tokens: Sequence[int], *, answering: bool) -> None:
-        """Append the template's tokens, and begin the next turn."""
-        self.tokens += tokens
-        self.answered += [False] * len(tokens)
-        self.answering, self.turn = answering, 0
+    def begin_turn(self, given: Sequence[int], *, answering: bool) -> None:
+        """Begin the next turn, with these tokens of the template."""
+        self.given, self.answering, self.turn = list(given), answering, 0
 
 
 @final
@@ -102,10 +103,8 @@ class Writer:
         while True:
             self._fill()
             following = self._next(self._scores())
-            read = [len(row.tokens) for row in self._rows]
             over = [at for at, token in enumerate(following) if self._append(self._rows[at], token)]
-            pending = [row.tokens[before:-1] for row, before in zip(self._rows, read, strict=True)]
-            self._runner.commit([[0]] * len(self._rows), pending)
+            self._runner.commit([[0]] * len(self._rows), [[]] * len(self._rows))
             if over:
                 self._runner.drop(over)
             for at in reversed(over):
@@ -125,8 +124,12 @@ class Writer:
             self._runner.add([text])
 
     def _append(self, row: _Row, token: int) -> bool:
-        """Append a sampled token, and the template's after the end of a turn; whether the chat is finished."""
+        """Append the template's next token, or else this sampled one; whether the chat is finished."""
         template, longest = self._template, self._config.longest
+        if row.given:
+            row.tokens.append(row.given.pop(0))
+            row.answered.append(False)
+            return len(row.tokens) >= longest
         row.tokens.append(token)
         row.answered.append(row.answering)
         row.turn += 1
@@ -135,9 +138,9 @@ class Writer:
             full = len(row.tokens) + len(template.to_user) + _LONGEST_TURN > longest
             if not template.has_turns or full or self._rng.random() > _ANOTHER_TURN:
                 return True
-            row.give(template.to_user[1:], answering=False)
+            row.begin_turn(template.to_user[1:], answering=False)
         elif not row.answering and (ended or row.turn == _LONGEST_TURN):
-            row.give(template.to_answer[1 if ended else 0 :], answering=True)
+            row.begin_turn(template.to_answer[1 if ended else 0 :], answering=True)
         return len(row.tokens) >= longest
 
     def _scores(self) -> Float[Tensor, "row vocab"]:

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def claim(config: RunConfig | ChatsConfig) -> None:
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = _defaults(config) | json.loads(path.read_text(encoding="utf-8"))  # settings newer than the record
         differ = sorted(k for k in wanted.keys() - _MAY_CHANGE if found.get(k) != wanted[k])
         if differ:
             what = ", ".join(f"{k}={found.get(k)!r} there, {wanted[k]!r} here" for k in differ)
@@ -62,8 +62,18 @@ def claim(config: RunConfig | ChatsConfig) -> None:
 
 def plain(config: RunConfig | ChatsConfig) -> dict[str, Any]:
     """The settings as JSON values; only the last two parts of each path, so that a record names no machine."""
-    paths = {k: "/".join(v.parts[-2:]) for k, v in asdict(config).items() if isinstance(v, Path)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in (asdict(config) | paths).items()}
+    return {name: _json_value(value) for name, value in asdict(config).items()}
+
+
+def _defaults(config: RunConfig | ChatsConfig) -> dict[str, Any]:
+    """The settings that have a default, as JSON values."""
+    return {one.name: _json_value(one.default) for one in fields(config) if one.default is not MISSING}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Path):
+        return "/".join(value.parts[-2:])
+    return list(value) if isinstance(value, tuple) else value
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,0 +1,41 @@
+"""The target's weights in the files of OpenVINO GenAI and llama.cpp, for their starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import genai, llama_cpp
+from benchmarks.start.config import PEERS
+from draftwood.core.settings import LoadOptions
+from draftwood.loading.models import load_model, load_tokenizer
+
+
+def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Convert the target for a system.
+
+    Args:
+        job: ``target``, ``dtype`` and ``prompt``, as in :func:`benchmarks.start.process.started`.
+        folder: for the files.
+
+    Returns:
+        What its process needs: ``model``, a folder or file; ``options``, keyword arguments of its loader; and ``ids``, the
+        prompt. Nothing for systems that read the target itself.
+
+    Raises:
+        ConfigError: a model or number format that the system is not measured with.
+        ImportError: a package is missing.
+        ModelError: a model that cannot be converted.
+    """
+    if system not in PEERS:
+        return {}
+    model = load_model(job["target"], LoadOptions(), torch.device("cpu"), getattr(torch, job["dtype"]))
+    ids = load_tokenizer(job["target"], LoadOptions())(job["prompt"])["input_ids"]
+    if system == "genai":
+        return {"model": str(genai.saved(model, None, folder / "genai")), "options": genai.options(model), "ids": ids}
+    path = folder / "target.gguf"
+    llama_cpp.write_gguf(model, path)
+    return {"model": str(path), "options": llama_cpp.options(model, llama_cpp.kind(model)), "ids": ids}
