@@ -15,8 +15,8 @@ Mark: TypeAlias = Callable[[str], None]
 
 
 def memory(status: Path = STATUS) -> dict[str, int | None]:
-    """Bytes that a process has held at most (``peak``) and holds now (``held``), shared files included; None where the
-    system does not tell.
+    """Bytes that a process has held at most (``peak``) and holds now (``held``), mapped files included, and holds without
+    these (``own``); None where the system does not tell.
 
     On Linux from the kernel's account of this program (``VmHWM``): ``getrusage`` there begins with the peak of the process
     that started it.
@@ -26,15 +26,17 @@ def memory(status: Path = STATUS) -> dict[str, int | None]:
     """
     if status.is_file():
         lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
-        return {name: 1024 * int(lines[key].split()[0]) for name, key in (("peak", "VmHWM"), ("held", "VmRSS"))}
+        keys = {"peak": "VmHWM", "held": "VmRSS", "own": "RssAnon"}
+        return {name: 1024 * int(lines[key].split()[0]) for name, key in keys.items()}
+    nothing: dict[str, int | None] = {"peak": None, "held": None, "own": None}
     if status != STATUS:
-        return {"peak": None, "held": None}
+        return nothing
     try:
         import resource
     except ImportError:
-        return {"peak": None, "held": None}
+        return nothing
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"peak": peak if sys.platform == "darwin" else 1024 * peak, "held": None}
+    return nothing | {"peak": peak if sys.platform == "darwin" else 1024 * peak}
 
 
 def started(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def started(job: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         Seconds since then to ``imported``, ``loaded``, ``first_token`` and ``done``; seconds from loaded to the first token,
         ``reading``; bytes of memory, ``peak_loaded``,
-        ``peak`` and ``held``; the number of ``tokens``.
+        ``peak``, ``held`` and ``own``; the number of ``tokens``.
     """
     found: dict[str, Any] = {}
 
@@ -58,7 +60,7 @@ def started(job: Mapping[str, Any]) -> dict[str, Any]:
             found["peak_loaded"] = memory()["peak"]
 
     run = {"transformers": _transformers, "genai": _genai, "llama.cpp": _llama_cpp}.get(job["system"], _draftwood)
-    tokens = run(job, mark)
+    tokens, _models = run(job, mark)  # the models are held until memory is measured
     mark("done")
     return found | memory() | {"tokens": tokens, "reading": found["first_token"] - found["loaded"]}
 
@@ -79,7 +81,7 @@ class _FirstToken:
         pass
 
 
-def _transformers(job: Mapping[str, Any], mark: Mark) -> int:
+def _transformers(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -96,10 +98,10 @@ def _transformers(job: Mapping[str, Any], mark: Mark) -> int:
         max_new_tokens=job["max_new_tokens"],
         streamer=_FirstToken(mark),
     )
-    return int(out.shape[1] - ids.shape[1])
+    return out.shape[1] - ids.shape[1], model
 
 
-def _genai(job: Mapping[str, Any], mark: Mark) -> int:
+def _genai(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # an import of it fails
     import numpy as np
     import openvino
@@ -128,10 +130,10 @@ def _genai(job: Mapping[str, Any], mark: Mark) -> int:
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens, config.ignore_eos, config.apply_chat_template = job["max_new_tokens"], True, False
     pipeline.generate(inputs, config, streamer)
-    return streamer.tokens
+    return streamer.tokens, pipeline
 
 
-def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> int:
+def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     import llama_cpp
 
     mark("imported")
@@ -142,10 +144,10 @@ def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> int:
             mark("first_token")
         if tokens == job["max_new_tokens"]:
             break
-    return tokens
+    return tokens, llama
 
 
-def _draftwood(job: Mapping[str, Any], mark: Mark) -> int:
+def _draftwood(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
     from draftwood.core.limits import Limits
     from draftwood.core.settings import LoadOptions, Sampling
@@ -161,7 +163,7 @@ def _draftwood(job: Mapping[str, Any], mark: Mark) -> int:
         if not tokens:
             mark("first_token")
         tokens += len(piece.tokens)
-    return tokens
+    return tokens, pair
 
 
 if __name__ == "__main__":

@@ -40,7 +40,12 @@ SECONDS: Final = {
     "reading": "first prompt",
     "done": "all tokens",
 }
-MEMORY: Final = {"peak_loaded": "peak while loading", "peak": "peak in all", "held": "held at the end"}
+MEMORY: Final = {
+    "peak_loaded": "peak while loading",
+    "peak": "peak in all",
+    "held": "held at the end",
+    "own": "without files",
+}
 NOTES: Final = """\
 * Every start is a process of its own, one after another, the systems in shuffled order in every repeat. **Seconds** run from
   the request for the process: until the packages are imported, the models are ready, the first token is there (for
@@ -51,8 +56,9 @@ NOTES: Final = """\
   without tokenizer and PyTorch. llama.cpp takes memory for all keys and values of the model's context. All write at
   temperature 0.
 * **openvino, first start** has an empty store: the models are converted, compared and kept. **Next start** finds them there.
-* **Memory** is the process's resident memory as the system counts it, files that are mapped into it included. Packages and
-  models lie in the system's file cache from the first repeat on.
+* **Memory** is the process's resident memory as the system counts it, files that are mapped into it included. **Without
+  files** leaves these out: the system can take their memory back. Packages and models lie in the system's file cache from
+  the first repeat on.
 * Medians over repeats and extremes; the ratio is taken inside each repeat; above 1 the row is slower."""
 
 
