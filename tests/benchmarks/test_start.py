@@ -109,7 +109,7 @@ def test_the_report_says_what_the_raw_starts_say(made_up: list) -> None:
     [line] = [line for line in text.splitlines() if line.startswith("| openvino, first start | 1.00")]
     assert f"| {seconds[1]:.2f} ({seconds[0]:.2f} to {seconds[2]:.2f}) |" in line
     assert line.endswith(f"| {over[1]:.2f} ({over[0]:.2f} to {over[2]:.2f}) |")
-    assert "| openvino, first start | 100 (100 to 100) | 200 (200 to 200) |  | 3 (3 to 3) |" in text
+    assert "| openvino, first start | 100 (100 to 100) | 200 (200 to 200) |  |  | 3 (3 to 3) |" in text
     assert "* **left out**: torch, its process failed (no)" in text
 
 
