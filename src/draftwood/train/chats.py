@@ -8,9 +8,9 @@ beginning of a training text.
 Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
 repeat themselves more.
 
-The rows of a batch hold different chats at different positions. A new chat replaces a finished one, and its beginning is
-read in a forward of its own. Every other forward reads one token of each row, also where the template's tokens are known:
-several tokens of one row would be padding in all others.
+The rows of a batch hold different chats at different positions. A new chat replaces a finished one at once; where rows are
+padded, its beginning is read in a forward of its own. Then a row reads one token at a time, also the template's, which are
+known: several tokens of one row would be padding in all others.
 """
 
 from __future__ import annotations
