@@ -20,7 +20,7 @@ from draftwood.runners.windows import sliding_window
 
 NGRAM: Final = 3  # tokens that prompt lookup matches at most, GenAI's default
 _PRECISIONS: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_BATCHED: Final = 4096  # tokens of a prompt that are read at once
+SCHEDULER: Final = {"enable_prefix_caching": False, "max_num_batched_tokens": 4096}  # prompts are read at once
 
 
 @final
@@ -50,8 +50,8 @@ class GenAI:
             raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
         self._genai, self._method, self._eos = openvino_genai, method, pair.eos
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False
-        scheduler.max_num_batched_tokens = _BATCHED
+        for name, value in SCHEDULER.items():
+            setattr(scheduler, name, value)
         extra: dict[str, Any] = {"scheduler_config": scheduler, **options(model)}
         if method == "genai-draft":
             assert pair.draft is not None

@@ -22,8 +22,8 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: for the files.
 
     Returns:
-        What its process needs: ``model``, a folder or file; ``options``, keyword arguments of its loader; and ``ids``, the
-        prompt. Nothing for systems that read the target itself.
+        What its process needs: ``model``, a folder or file; ``options``, keyword arguments of its loader; ``ids``, the
+        prompt; and for GenAI ``scheduler``, settings of its scheduler. Nothing for systems that read the target itself.
 
     Raises:
         ConfigError: a model or number format that the system is not measured with.
@@ -35,7 +35,8 @@ def files(system: str, job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     model = load_model(job["target"], LoadOptions(), torch.device("cpu"), getattr(torch, job["dtype"]))
     ids = load_tokenizer(job["target"], LoadOptions())(job["prompt"])["input_ids"]
     if system == "genai":
-        return {"model": str(genai.saved(model, None, folder / "genai")), "options": genai.options(model), "ids": ids}
+        network = genai.saved(model, None, folder / "genai")
+        return {"model": str(network), "options": genai.options(model), "scheduler": genai.SCHEDULER, "ids": ids}
     path = folder / "target.gguf"
     llama_cpp.write_gguf(model, path)
     return {"model": str(path), "options": llama_cpp.options(model, llama_cpp.kind(model)), "ids": ids}

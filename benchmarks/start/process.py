@@ -109,7 +109,8 @@ def _genai(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
 
     mark("imported")
     scheduler = openvino_genai.SchedulerConfig()
-    scheduler.enable_prefix_caching = False
+    for name, value in job["scheduler"].items():
+        setattr(scheduler, name, value)
     pipeline = openvino_genai.LLMPipeline(job["model"], "CPU", scheduler_config=scheduler, **job["options"])
     mark("loaded")
 

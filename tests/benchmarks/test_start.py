@@ -20,13 +20,13 @@ from draftwood.core.errors import ConfigError
 from draftwood.loading.models import bundled_pairs
 
 SMALL = str(bundled_pairs()["language"]["draft"])  # as target and draft: a million parameters
-ASKED = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}
+JOB = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}
 
 
 @pytest.mark.parametrize("system", ["transformers", "torch"])
 def test_a_start_passes_its_points_in_order_and_writes_the_tokens(system: str) -> None:
     begun = perf_counter()
-    found = started(ASKED | {"system": system, "begun": begun})
+    found = started(JOB | {"system": system, "begun": begun})
     taken = perf_counter() - begun
     assert 0 < found["imported"] < found["loaded"] < found["first_token"] < found["done"] < taken
     assert found["tokens"] == 6
@@ -35,17 +35,17 @@ def test_a_start_passes_its_points_in_order_and_writes_the_tokens(system: str) -
 
 
 def test_a_process_of_its_own_tells_the_same_and_says_why_it_failed(tmp_path: Path) -> None:
-    found = run.start(ASKED | {"system": "torch"}, tmp_path)
+    found = run.start(JOB | {"system": "torch"}, tmp_path)
     assert found["tokens"] == 6
     assert 0 < found["imported"] < found["loaded"] < found["first_token"] < found["done"]
     with pytest.raises(ConfigError, match=r"its process failed \(.*there is no folder"):
-        run.start(ASKED | {"system": "torch", "target": str(tmp_path / "none")}, tmp_path)
+        run.start(JOB | {"system": "torch", "target": str(tmp_path / "none")}, tmp_path)
 
 
 @pytest.mark.parametrize(("system", "package"), [("genai", "openvino_genai"), ("llama.cpp", "llama_cpp")])
 def test_other_programs_write_as_many_tokens(system: str, package: str, tmp_path: Path) -> None:
     pytest.importorskip(package)
-    job = ASKED | {"system": system}
+    job = JOB | {"system": system}
     found = run.start(job | files(system, job, tmp_path), tmp_path)
     assert 0 < found["imported"] < found["loaded"] < found["first_token"] < found["done"]
     assert found["tokens"] == 6
