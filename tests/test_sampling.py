@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -72,7 +74,7 @@ def reached(distributions: torch.Tensor, paths: list[list[int]] = PATHS) -> list
 )  # fmt: skip
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_every_setting_equals_transformers(seed, ties, temperature, top_k, top_p, min_p, penalty):
-    scores = scores_of(seed, ties=ties)
+    scores = scores_of(seed, ties=ties and top_p == 1)  # there transformers leaves ties to its sort
     processors = LogitsProcessorList(
         [
             *([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []),
@@ -86,6 +88,28 @@ def test_every_setting_equals_transformers(seed, ties, temperature, top_k, top_p
     assert torch.equal(target(sampling, scores), theirs(processors, scores))
     wanted = theirs(processors, scores)
     assert torch.equal(target(Sampling(processors=processors), scores)[:, reached(wanted)], wanted[:, reached(wanted)])
+
+
+def kept_by_top_p(scores: list[float], top_p: float) -> set[int]:
+    """The rule, token by token: by falling score, the larger id first among equal ones, until the sum is enough."""
+    weights = [math.exp(score) for score in scores]
+    kept, before = set(), 0.0
+    for token in sorted(range(len(scores)), key=lambda token: (-scores[token], -token)):
+        if before / sum(weights) >= top_p:
+            break
+        kept.add(token)
+        before += weights[token]
+    return kept
+
+
+@pytest.mark.parametrize("top_p", [0.0405, 0.3005, 0.6205])  # between two numbers of equal tokens
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0], ids=["all tie", "many tie", "some tie"])
+def test_of_equal_scores_at_the_cut_of_top_p_the_largest_ids_stay(spread, top_p):
+    vocab = 1000  # more equal scores than are sorted at first
+    scores = (spread * torch.randn(1, 3, vocab, generator=torch.Generator().manual_seed(5))).round()
+    found = Sampler(Sampling(top_p=top_p), [[0]], [1], vocab).target(scores, lambda: [[[]] * 3]).logp[0] > -torch.inf
+    for line, own in zip(scores[0].tolist(), found, strict=True):
+        assert set(own.nonzero().flatten().tolist()) == kept_by_top_p(line, top_p)
 
 
 @pytest.mark.parametrize(

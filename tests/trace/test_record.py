@@ -122,6 +122,15 @@ def test_the_largest_values_by_blocks(count: int) -> None:
     assert torch.equal(found[1], wanted.indices)
 
 
+@pytest.mark.parametrize("n", [200, 5000])
+@pytest.mark.parametrize("count", [1, 8, 20])
+def test_equal_values_are_listed_by_rising_index(count: int, n: int) -> None:
+    for seed in range(5):
+        values = torch.randn(3, n, generator=torch.Generator().manual_seed(seed)).bfloat16().float().round()
+        wanted = [sorted(range(n), key=lambda i: (-line[i], i))[:count] for line in values.tolist()]
+        assert best_of(values, count)[1].tolist() == wanted
+
+
 @pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "recursive"), ("rsd-s", "traversal"), ("shared-noise", "auto")])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=9), Sampling(temperature=0.0)], ids=["all", "top_k", "T0"])
 def test_draft_vocabularies_and_large_vocabularies(

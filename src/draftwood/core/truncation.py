@@ -19,7 +19,8 @@ def likeliest(
     """The tokens that stay under top-k, then top-p, then min-p, each applied to what the previous one leaves.
 
     All three keep the first tokens in falling order of scores (top-k with ties of the last one), so only these are sorted.
-    Each attempt costs one host sync; a second attempt is needed where the distribution is flat.
+    Of equal scores at the cut of top-p, the tokens with the largest ids stay. Each attempt costs one host sync; a second
+    attempt is needed where the distribution is flat.
 
     Returns:
         Scores in falling order, -inf for dropped tokens, and their token ids. The best token always stays.
@@ -29,11 +30,11 @@ def likeliest(
     while True:
         ordered, tokens = scores.topk(min(count, vocab), dim=-1)
         keep = _kept(ordered, log_total, top_k, top_p, min_p)
-        if count >= vocab or not bool(keep[..., -1].any()):
+        # A score equal to the last one may have more tokens than were found.
+        if count >= vocab or not bool((keep & ~(ordered > ordered[..., -1:])).any()):
             break
         count *= 8
     if top_p < 1 and bool((keep[..., :-1] & (ordered[..., 1:] == ordered[..., :-1])).any()):
-        # Among equal scores the token with the larger id stays, as in transformers, which sorts in rising order.
         tokens = tokens.sort(dim=-1, descending=True).values
         ordered, indices = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
         tokens = tokens.gather(-1, indices)

@@ -21,24 +21,35 @@ _BLOCK: Final = 64
 
 
 def best_of(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
-    """The ``count`` largest values of each line and their indices, largest first.
+    """The ``count`` largest values of each line and their indices, largest first, and equal values by rising index.
 
     They are in the blocks of the ``count`` largest maxima, so most of a line is read once and never sorted.
     """
     n = values.shape[-1]
     count, blocks = min(count, n), n // _BLOCK
     if blocks < 4 * count:
-        found = values.topk(count, dim=-1)
-        return found.values, found.indices
+        return _best(values, count)
     cut = blocks * _BLOCK
     by_block = values[..., :cut].unflatten(-1, (blocks, _BLOCK))
-    chosen = by_block.amax(dim=-1).topk(count, dim=-1).indices
+    chosen = _best(by_block.amax(dim=-1), count)[1].sort(dim=-1).values
     indices = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=values.device)).flatten(-2)
     if cut < n:
         rest = torch.arange(cut, n, device=values.device).expand(*indices.shape[:-1], -1)
         indices = torch.cat([indices, rest], dim=-1)
-    found = values.gather(-1, indices).topk(count, dim=-1)
-    return found.values, indices.gather(-1, found.indices)
+    found, at = _best(values.gather(-1, indices), count)
+    return found, indices.gather(-1, at)
+
+
+def _best(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, "*batch k"], Int[Tensor, "*batch k"]]:
+    """As :func:`best_of`, at once (one host sync)."""
+    best, indices = values.topk(min(count + 1, values.shape[-1]), dim=-1)
+    tied = (best[..., 1:] == best[..., :-1]).any(dim=-1)
+    best, indices = best[..., :count], indices[..., :count].contiguous()
+    for line in tied.nonzero().tolist():
+        own = values[tuple(line)]
+        at = (own >= best[(*line, -1)]).nonzero().squeeze(-1)
+        indices[tuple(line)] = at[own[at].sort(descending=True, stable=True).indices[:count]]
+    return best, indices
 
 
 def distributions(
