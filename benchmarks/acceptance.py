@@ -118,8 +118,11 @@ def _accepted(
     root = torch.tensor([tokens[-1] for tokens in texts], device=pair.target.device)
     with torch.inference_mode():
         tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))
+        if tree.error is not None:
+            raise tree.error
         scores = pair.target.extend(tree.tokens, tree.depths, tree.ancestors)
         distributions = sampler.target(scores.logits, tree.prefixes)
+        distributions.require_all()
         if not sampling.greedy and tree.draw is not Draw.SHARED_NOISE:
             nodes = range(tree.size)
             means = expected(tree, distributions.dense())

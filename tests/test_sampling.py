@@ -272,17 +272,24 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     scores = scores_of()
     scores[0, 2, 7] = bad
     bound = distribution(Sampling(**options)).for_round()
+    found = bound.target(scores, lambda: [PATHS])
+    assert list(found.dead_ends) == [(0, 2)]
+    assert found.reached([[1, 3]]) == {}
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
-        bound.target(scores, lambda: [PATHS])
+        raise found.reached([[2, 4]])[0]
+    assert bound.checks.draft_error is None
     bound.draft(scores, lambda: [PATHS])
-    with pytest.raises(NumericsError, match="the draft model's scores"):  # checked together with the target
-        bound.target(scores_of(), lambda: [PATHS])
-    bound.for_round().target(scores_of(), lambda: [PATHS])  # another round has checks of its own
+    bound.target(scores_of(), lambda: [PATHS])  # looks at the draft too
+    with pytest.raises(NumericsError, match="the draft model's scores"):
+        raise bound.checks.draft_error
+    other = bound.for_round()  # another round has checks of its own
+    assert (other.target(scores_of(), lambda: [PATHS]).dead_ends, other.checks.draft_error) == ({}, None)
 
 
 def test_a_distribution_without_any_possible_token_is_refused():
+    nothing = distribution(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))))
     with pytest.raises(NumericsError, match="no token is left possible"):
-        target(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))), scores_of())
+        nothing.target(scores_of(), lambda: [PATHS]).require_all()
 
 
 class Counts:

@@ -14,8 +14,8 @@ from transformers import SequenceBiasLogitsProcessor
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.engine import faults
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
@@ -304,8 +304,7 @@ def test_control_noise_by_the_order_of_rows_is_seen(monkeypatch):
 
 
 def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
-    own = faults.Sampler
-    monkeypatch.setattr(faults, "Sampler", lambda samplings, *rest: own(samplings[::-1], *rest))
+    monkeypatch.setattr("draftwood.engine.batch.Sampler", lambda samplings, *rest: Sampler(samplings[::-1], *rest))
     with pytest.raises(AssertionError):
         check(decoder(*causal("torch"), "chain", "2", "recursive"))
 

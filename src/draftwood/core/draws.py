@@ -16,4 +16,5 @@ class Draw(StrEnum):
 
 
 ALL_DRAWS = frozenset(Draw)
+FREE_DRAWS = frozenset({Draw.POINT_MASS, Draw.SHARED_NOISE})  # any tree is exact, also one that is cut after it was seen
 DRAWS_WITH_LOG_PROBS = ALL_DRAWS - {Draw.SHARED_NOISE}  # a child has a distribution, and is accepted with a probability

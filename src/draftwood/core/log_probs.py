@@ -14,7 +14,7 @@ from torch import Tensor
 from draftwood.core.errors import NumericsError
 
 DeadEnds: TypeAlias = dict[tuple[int, int], Exception]
-"""Rows and nodes at which the logits processors have no answer, and their errors."""
+"""Rows and nodes after which no token can be chosen, and their errors: for want of scores, or by processors or a grammar."""
 
 
 def sound(scores: Float[Tensor, "row node vocab"], log_probs: Sequence[Float[Tensor, "row _ _"]]) -> bool:
@@ -63,7 +63,7 @@ class LogProbs:
         tokens: the token ids of ``logp``; None for the whole vocabulary in order. Tokens that are not listed are impossible.
         common: the same, where all nodes have the same tokens; exclusive with ``tokens``.
         vocab: number of tokens of the vocabulary.
-        dead_ends: nodes at which the logits processors have no answer; an error only if a text gets there.
+        dead_ends: nodes without a distribution; an error only if a text gets there, which no draft may bring about.
 
     Attributes:
         certain, common: as given.
@@ -122,6 +122,11 @@ class LogProbs:
             if dead := [node for node in (0, *path) if (row, node) in self.dead_ends]:
                 found[row] = self.dead_ends[row, dead[0]]
         return found
+
+    def require_all(self) -> None:
+        """Raise the error of the first dead end, where a text runs through all nodes."""
+        if self.dead_ends:
+            raise self.dead_ends[min(self.dead_ends)]
 
     def dense(self) -> Float[Tensor, "row node vocab"]:
         """Log-probabilities over the whole vocabulary; -inf for impossible tokens."""
@@ -215,43 +220,38 @@ def _padded(values: Tensor, width: int, value: int | float) -> Tensor:
 
 @final
 class RoundChecks:
-    """What a round computes and looks at later, with one host sync for all of it: the draft's distributions."""
+    """What a round computes and looks at later, with one host sync for all of it: the draft's distributions.
+
+    Attributes:
+        draft_error: the draft's scores were NaN somewhere; nothing was drafted from these.
+    """
 
     def __init__(self) -> None:
         self._drafted: list[tuple[Tensor, Tensor]] = []
+        self.draft_error: NumericsError | None = None
 
     def note_draft(self, scores: Float[Tensor, "row node vocab"], log_probs: Float[Tensor, "row node n"]) -> None:
         """Scores of the draft and the distributions made of them; :meth:`check` looks at them."""
         self._drafted.append((scores, log_probs))
 
-    def check(self, target: Float[Tensor, "row node vocab"]) -> None:
-        """Look at the target's scores and at all that was noted.
+    def check(self, target: Float[Tensor, "row node vocab"]) -> DeadEnds:
+        """Look at all that was noted, for :attr:`draft_error`, and at the target's scores.
 
-        Raises:
-            NumericsError: scores that are NaN, or a distribution without any possible token. A draft may have the latter.
+        A draft may have no possible token at a node. Its distribution is then NaN, and its scores are all -inf.
+
+        Returns:
+            The nodes whose scores hold NaN or infinity, or leave no token possible.
         """
-        if not sound(target, [distribution for _, distribution in self._drafted]):
-            raise_numerics_error(self._drafted, target)
+        if sound(target, [distribution for _, distribution in self._drafted]):
+            return {}
+        nan = [(logp[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)).any() for scores, logp in self._drafted]
+        if any(map(bool, nan)):
+            self.draft_error = _numerics_error("draft")
+        return {(row, node): _numerics_error("target") for row, node in (~target.amax(dim=-1).isfinite()).nonzero().tolist()}
 
 
-def raise_numerics_error(drafted: Sequence[tuple[Tensor, Tensor]], target: Tensor) -> None:
-    """Raise if scores of the draft or the target cannot become distributions.
-
-    A draft's distribution may be NaN where all of its scores are -inf.
-
-    Args:
-        drafted: scores of the draft, and the log-probabilities made of them.
-        target: scores of the target.
-
-    Raises:
-        NumericsError: names the model.
-    """
-    for who, nan in [
-        *(("draft", logp[..., 0].isnan() & (scores != -torch.inf).any(dim=-1)) for scores, logp in drafted),
-        ("target", ~target.amax(dim=-1).isfinite()),
-    ]:
-        if bool(nan.any()):
-            raise NumericsError(
-                f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and "
-                "check logit_bias, penalties and logits processors"
-            )
+def _numerics_error(who: str) -> NumericsError:
+    return NumericsError(
+        f"the {who} model's scores hold NaN or infinity, or no token is left possible. Try --dtype float32, and check "
+        "logit_bias, penalties and logits processors"
+    )

@@ -33,6 +33,7 @@ class DraftTree:
         ranking: returns the distributions that ranked the children, at the same nodes, where no verifier needs them; None
             without a draft model. Calling it may copy them.
         stop: why the tree is not larger, in a few words; None for a fixed shape.
+        error: what ended the growth of the tree; None if nothing went wrong.
     """
 
     tokens: Int[Tensor, "row node"]
@@ -46,6 +47,7 @@ class DraftTree:
     drawn: Bool[Tensor, "row node"] | None = None
     ranking: Callable[[], LogProbs] | None = None
     stop: str | None = None
+    error: Exception | None = None
 
     @property
     def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:
@@ -183,6 +185,7 @@ class TreeBuilder:
         draft_log_probs: LogProbs | None,
         ranking: Callable[[], LogProbs] | None = None,
         stop: str | None = None,
+        error: Exception | None = None,
     ) -> DraftTree:
         """The finished tree."""
         n, tokens, drawn = self.size, torch.cat(self.tokens, dim=1), None
@@ -200,4 +203,5 @@ class TreeBuilder:
             drawn=drawn,
             ranking=ranking,
             stop=stop,
+            error=error,
         )

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.constraint import Constraint
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.processing import permits, processed
 from draftwood.core.processors import for_request, may_forbid
@@ -125,6 +125,11 @@ class Warper:
     ) -> LogProbs:
         """As :meth:`draftwood.core.sampling.Sampler.target`."""
         scores, dead_ends = self._warp(logits, prefixes)
+        if unusable := checks.check(scores):
+            dead_ends = unusable | dead_ends
+            scores = scores.clone()
+            for row, node in unusable:
+                scores[row, node] = 0.0
         if self._truncates:
             log_probs = self._log_probs(scores, dead_ends)
         elif self.sampling.greedy and certain:
@@ -133,7 +138,6 @@ class Warper:
         else:
             # Not normalised: verifiers that only match do not need it.
             log_probs = LogProbs(scores=scores, vocab=self.vocab, dead_ends=dead_ends)
-        checks.check(scores)
         return log_probs
 
     @property
@@ -184,11 +188,15 @@ class Warper:
         """The scores of the tokens that the grammar permits, at every node; -inf for others.
 
         Where none is left, a draft proposes nothing. The target's scores stay as they are there, and a text that gets there
-        raises the error; at the root it is raised at once.
+        has the error.
         """
         dead, masks = DeadEnds(), np.ones(scores.shape, np.bool_)
         for row, nodes in enumerate(paths):
-            constraint = self._constraint(row)
+            try:
+                constraint = self._constraint(row)
+            except NumericsError as error:  # the text itself
+                dead |= {(row, node): error for node in range(len(nodes))}
+                continue
             for node, path in enumerate(nodes):
                 if constraint is not None and path is not None and (mask := constraint.mask(path)) is not None:
                     masks[row, node] = mask
@@ -199,9 +207,7 @@ class Warper:
         for row, node in impossible.nonzero().tolist():
             constraint, path = self.constraints[row], paths[row][node]
             if constraint is not None and path is not None:
-                dead[row, node] = constraint.dead_end(path)
-                if not path:
-                    raise dead[row, node]
+                dead.setdefault((row, node), constraint.dead_end(path))
         return torch.where(impossible.unsqueeze(-1), scores, out), dead
 
     def _reachable(self, paths: Paths) -> Paths:

@@ -61,7 +61,12 @@ class Drafter(Protocol):
         ...
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        """Draft a tree per row below ``root``, no deeper than the row's limit (which may be 0)."""
+        """Draft a tree per row below ``root``, no deeper than the row's limit (which may be 0).
+
+        An error of the draft model ends the growth (:attr:`draftwood.core.tree.DraftTree.error`). Nodes that were drawn
+        stay, as the rule above demands: a drafter that drops them, or cannot tell which to keep, raises. Nothing is drafted
+        after an error until :meth:`clear`.
+        """
         ...
 
     def commit(self, this_round: Round) -> None:

@@ -23,8 +23,9 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
-from draftwood.core.tree import DraftTree, TreeBuilder
+from draftwood.core.tree import DraftTree
 from draftwood.draft.level import LevelDrafter
+from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.runners.protocols import BlockRunner, Prefix
 
@@ -84,8 +85,11 @@ class BlockChain:
             return self._level.draft(root, sampler, rng, limits)
         self._scored = max(limits) > 0
         if not self._scored:
-            return TreeBuilder(root, 1).build(branching=1, draw=Draw.POINT_MASS, draft_log_probs=None)
-        log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
+            return root_alone(root)
+        try:
+            log_probs = sampler.draft(self.runner.score_block(root, self.length), list)
+        except Exception as error:
+            return root_alone(root, FAILED, error)
         tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)
         lengths = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
         return _chain(root, tokens, lengths, log_probs, certain=sampler.greedy)

@@ -19,6 +19,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.expected_gain import ExpectedGain
+from draftwood.draft.none import FAILED
 from draftwood.runners.protocols import Prefix, Runner
 
 
@@ -168,11 +169,13 @@ class LevelDrafter:
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
         expected = None if self.min_gain is None else ExpectedGain(self.min_gain, len(limits))
-        self._evaluated, stop = 0, None
+        self._evaluated, stop, failure = 0, None, None
         for width, above in zip(widths, (1, *widths), strict=False):
-            scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
-            self._evaluated = builder.size
-            log_probs.append(sampler.draft(scores.logits, builder.prefixes, scores.tokens))
+            try:
+                log_probs.append(self._score(level, builder, sampler))
+            except Exception as error:  # the levels so far stay: their nodes were drawn before anything read them
+                stop, failure = FAILED, error
+                break
             logp, columns_rng, tokens = drawing_space(log_probs[-1], rng)
             possible = _possible(logp, drafted, level.depth, sampler, limits)
             if expected is not None:
@@ -190,14 +193,22 @@ class LevelDrafter:
                 break
             if expected is not None:
                 expected.descend(drafted, level.parents.tolist(), level.drawn)
-        return self._finish(builder, sampler, log_probs, stop)
+        return self._finish(builder, sampler, log_probs, stop, failure)
+
+    def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:
+        """The draft's distributions at the newest level."""
+        scores = self.runner.extend(level.tokens.clamp(min=0), builder.depths[-1], builder.level_ancestors())
+        self._evaluated = builder.size
+        return sampler.draft(scores.logits, builder.prefixes, scores.tokens)
 
     def _levels(self, nodes: int | None) -> int:
         """How many whole levels have at most ``nodes`` nodes together."""
         sizes = accumulate(self.policy.widths)
         return len(self.policy.widths) if nodes is None else sum(size <= nodes for size in sizes)
 
-    def _finish(self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None) -> DraftTree:
+    def _finish(
+        self, builder: TreeBuilder, sampler: Sampler, log_probs: list[LogProbs], stop: str | None, error: Exception | None
+    ) -> DraftTree:
         certain = sampler.greedy
         keeps_log_probs = bool(log_probs) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
@@ -206,6 +217,7 @@ class LevelDrafter:
             draft_log_probs=LogProbs.joined(log_probs) if keeps_log_probs else None,
             ranking=partial(LogProbs.joined, log_probs) if log_probs and not keeps_log_probs else None,
             stop=stop,
+            error=error,
         )
 
     def commit(self, this_round: Round) -> None:

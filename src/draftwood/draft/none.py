@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -17,6 +17,8 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.runners.protocols import ReadsAtOnce
 
+FAILED: Final = "the drafter failed"
+
 
 @cache
 def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[Tensor, "row 1"], Bool[Tensor, "row 1 1"]]:
@@ -25,8 +27,8 @@ def _root(rows: int, device: torch.device) -> tuple[Int[Tensor, "row 1"], Bool[T
     return torch.zeros(rows, 1, dtype=torch.long, device=device), valid, valid.unsqueeze(2)
 
 
-def root_alone(root: Int[Tensor, "row"], stop: str | None = None) -> DraftTree:
-    """Trees of one node; ``stop`` says why."""
+def root_alone(root: Int[Tensor, "row"], stop: str | None = None, error: Exception | None = None) -> DraftTree:
+    """Trees of one node; ``stop`` and ``error`` say why."""
     zeros, valid, ancestors = _root(len(root), root.device)
     return DraftTree(
         tokens=root.unsqueeze(1),
@@ -37,6 +39,7 @@ def root_alone(root: Int[Tensor, "row"], stop: str | None = None) -> DraftTree:
         branching=0,
         draw=Draw.POINT_MASS,
         stop=stop,
+        error=error,
     )
 
 

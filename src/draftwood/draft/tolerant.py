@@ -15,7 +15,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.draft import Drafter
-from draftwood.draft.none import root_alone
+from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Prefix
 
 _LOG = logging.getLogger(__name__)
@@ -59,10 +59,13 @@ class TolerantDrafter:
             return
         try:
             call()
-        except Exception:
-            self._works = False
-            self.errors += 1
-            _LOG.warning("drafter %s failed; nothing is drafted until the batch is empty", self.name, exc_info=True)
+        except Exception as error:
+            self._stop(error)
+
+    def _stop(self, error: Exception) -> None:
+        self._works = False
+        self.errors += 1
+        _LOG.warning("drafter %s failed; nothing is drafted until the batch is empty", self.name, exc_info=error)
 
     def clear(self, *, keep: bool = False) -> None:
         keep, self._works = keep and self._works, True
@@ -81,9 +84,17 @@ class TolerantDrafter:
         self._try(lambda: self.drafter.prefill(text, prefix=prefix, hidden=hidden))
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        found: list[DraftTree] = []
-        self._try(lambda: found.append(self.drafter.draft(root, sampler, rng, limits)))
-        return found[0] if found else root_alone(root, "the drafter failed")
+        """A tree, with what was drawn before an error; an error that lost it is raised once."""
+        if not self._works:
+            return root_alone(root, FAILED)
+        try:
+            tree = self.drafter.draft(root, sampler, rng, limits)
+        except Exception as error:
+            self._stop(error)
+            raise
+        if tree.error is not None:
+            self._stop(tree.error)
+        return tree
 
     def commit(self, this_round: Round) -> None:
         self._try(lambda: self.drafter.commit(this_round))

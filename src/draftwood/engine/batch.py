@@ -11,20 +11,21 @@ from typing import final
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.errors import ConfigError
-from draftwood.core.log_probs import LogProbs
+from draftwood.core.draws import FREE_DRAWS
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import torch_threads
-from draftwood.core.rng import Rng
+from draftwood.core.rng import Rng, RoundRng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
-from draftwood.core.scores import Scores
 from draftwood.core.settings import Sampling
 from draftwood.core.tree import DraftTree
+from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.tolerant import TolerantDrafter
 from draftwood.engine import logprobs
-from draftwood.engine.faults import distributions, sampler_of, tolerant_distributions
 from draftwood.engine.parts import Parts, Row
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
@@ -132,7 +133,8 @@ class Batch:
         """One round: a piece for every row that takes part in it and has not :attr:`failed`; none without any row.
 
         Raises:
-            NumericsError: scores that are NaN, unless ``tolerant``. After an error of a round the batch is unusable.
+            NumericsError: scores that are NaN, of the target after the text or of the draft, unless ``tolerant``. After an
+                error of a round the batch is unusable.
         """
         clock, self.failed = Clock(), {}
         self._join(clock)
@@ -173,7 +175,17 @@ class Batch:
         """The settings and the random choices of the present rows."""
         if self._sampler is None or self._noise is None:
             rows, runner = self._rows, self.parts.target.runner
-            self._sampler = sampler_of(rows, runner.vocab_size, runner.device)
+            self._sampler = Sampler(
+                [row.sampling for row in rows],
+                [row.output.tokens for row in rows],
+                [row.output.prompt_length for row in rows],
+                runner.vocab_size,
+                [row.output.stops for row in rows],
+                [row.number for row in rows],
+                runner.device,
+                [row.constraint for row in rows],
+                [row.request.nodes for row in rows],
+            )
             if self._source is not None:
                 self._noise = self._source.select([row.number for row in rows])
             else:
@@ -187,33 +199,53 @@ class Batch:
         rng = noise.at([len(row.output.tokens) - 1 for row in self._rows])
         last = np.array([row.output.tokens[-1] for row in self._rows], np.int64)
         root = torch.from_numpy(last).to(target.runner.device)
-        limits = [self.parts.limit(row) for row in self._rows]
         with torch.inference_mode():
             before = drafter.forward_seconds
             own = sampler.for_round()
-            tree = drafter.draft(root, own, rng, limits)
+            tree = self._draft(root, own, rng)
             clock.claim("draft", drafter.forward_seconds - before)
             before = target.forward_seconds
             scores = target.score(tree)
             clock.claim("target", target.forward_seconds - before)
-            target_log_probs, errors = self._distributions(own, scores, tree)
+            matches = verifier.reads == "argmax"
+            target_log_probs = own.target(
+                scores.logits, tree.prefixes, certain=matches or not verifier.greedy_only, scores=matches
+            )
+            self._look_at_draft(own)
             began = perf_counter()
             verdict = verify(verifier, tree, target_log_probs, rng)
-            for i, error in (target_log_probs.reached(verdict.paths) | errors).items():
+            for i, error in target_log_probs.reached(verdict.paths).items():
                 self._fail(self._rows[i], error)
             clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
 
-    def _distributions(self, sampler: Sampler, scores: Scores, tree: DraftTree) -> tuple[LogProbs, dict[int, Exception]]:
-        """The target's distributions, and the errors of rows that have none."""
+    def _draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng) -> DraftTree:
+        """The drafter's trees. Rows whose drawn trees an error has lost have failed.
+
+        The error may depend on the tokens that were drawn. Texts that went on without them would have another distribution.
+        """
+        limits, drafter = [self.parts.limit(row) for row in self._rows], self.parts.drafter
         try:
-            return distributions(sampler, scores.logits, tree.prefixes, self.parts.verifier), {}
-        except Exception:
+            tree = drafter.draft(root, sampler, rng, limits)
+        except Exception as error:
             if self._tolerant is None:
                 raise
-        found, errors = tolerant_distributions(self._rows, scores.logits, tree, self.parts.verifier)
-        self._draft_nan += not errors
-        return found, errors
+            if drafter.draw not in FREE_DRAWS and self.parts.verifier.reads != "argmax":
+                lost = ModelError(f"the drafter failed and its tree, which was drawn, is lost ({error}): write it again")
+                for row in self._rows:
+                    if not row.sampling.greedy:
+                        self._fail(row, lost)
+            return root_alone(root, FAILED)
+        if tree.error is not None and self._tolerant is None:
+            raise tree.error
+        return tree
+
+    def _look_at_draft(self, sampler: Sampler) -> None:
+        """Count, or raise, that scores of the draft were NaN."""
+        if sampler.checks is not None and sampler.checks.draft_error is not None:
+            if self._tolerant is None:
+                raise sampler.checks.draft_error
+            self._draft_nan += 1
 
     def _take(self, row: Row, index: int, this_round: Round) -> Piece | None:
         """The row's piece; None if the row has failed."""

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError
-from draftwood.core.log_probs import raise_numerics_error, sound
+from draftwood.core.log_probs import RoundChecks
 from draftwood.core.machine import threads_alongside, torch_threads
 from draftwood.core.rounds import Round
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
@@ -104,8 +104,8 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
         chain = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()
         with torch.inference_mode(), torch_threads(threads):
             scores = runner.extend(nodes, torch.arange(size, device=runner.device).unsqueeze(0), chain).logits
-            if not sound(scores, []):
-                raise_numerics_error([], scores)
+            for error in RoundChecks().check(scores).values():
+                raise error
             found = scored(scores[0], following, top)
             runner.commit([list(range(size))], [[]])
         yield found

@@ -173,7 +173,9 @@ def target_distribution(
 
 def _log_probs_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
     scores = scores_of(pair.target.model, [*ids, 0], 1)  # the last token is not read
-    return sampler.target(scores, lambda: [[path]]).dense()[0, 0].double()
+    found = sampler.target(scores, lambda: [[path]])
+    found.require_all()
+    return found.dense()[0, 0].double()
 
 
 def _next(logp: Float[Tensor, "vocab"], noise: Float[Tensor, "outcome vocab"] | None) -> Iterator[tuple[int, float]]:

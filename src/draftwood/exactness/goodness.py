@@ -184,7 +184,9 @@ def target_distribution(
     """Log-probabilities at the prefixes of ``ids``, the new tokens of a text."""
     scores = scores_of(target.model, prompt + ids, len(ids))
     sampler = single_sampler(target, prompt, sampling)
-    return sampler.target(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
+    found = sampler.target(scores, lambda: [[ids[:i] for i in range(len(ids))]])
+    found.require_all()
+    return found.dense()[0]
 
 
 def pit_values(

@@ -36,7 +36,7 @@ from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
-from draftwood.draft.none import root_alone
+from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Prefix
 
 
@@ -129,7 +129,12 @@ class BestFirstDrafter:
             clock=self._clock,
             behind=self._behind,
         )
-        self.grower.expand(draft)
+        try:
+            self.grower.expand(draft)
+        except Exception as error:
+            if draft.distributions:
+                raise  # which of the drawn nodes are the best is not known without the next level
+            return root_alone(root, FAILED, error)
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
             return self._tree(draft, root.device, sampler.greedy)
