@@ -121,8 +121,8 @@ class Sampler:
 
         ``tokens`` are those of the logits, where a draft model can propose some only.
 
-        They are NaN where no token is possible, so nothing is drafted there. NaN scores are recorded in the round's checks,
-        and :meth:`target` raises the error.
+        They are NaN where no token is possible, so nothing is drafted there. NaN scores are an error of the round's checks,
+        which :meth:`target` looks for.
         """
         if len(self._groups) == 1:
             return self._groups[0][1].draft(logits, prefixes, tokens, self.checks)
@@ -140,16 +140,14 @@ class Sampler:
     ) -> LogProbs:
         """Log-probabilities of the target at every node.
 
-        At temperature 0 they are point masses on the best token or, if not ``certain``, unwarped as a ranking.
+        At temperature 0 they are point masses on the best token or, if not ``certain``, unwarped as a ranking. Nodes whose
+        scores are NaN, and nodes without any possible token, are dead ends.
 
         Args:
             logits: of the target's forward.
             prefixes: the paths of the nodes.
             certain: see above.
             scores: where rows have unlike settings, log-probabilities up to a constant of each node are enough.
-
-        Raises:
-            NumericsError: NaN scores of the target or of the round's draft, or a distribution without any possible token.
         """
         checks = self.checks or RoundChecks()
         if len(self._groups) == 1:
