@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 _SIZE = re.compile(r"window|chunk_size|block_size|chunk_length|keep_")
@@ -49,11 +50,17 @@ def _changes(config: Any) -> list[Context]:
         for name, value in unknown_sizes(config).items()
         if value > MAX_CHECKED
     ]
-    rope = getattr(config, "rope_parameters", None) or {}
-    switch = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") == "longrope" and switch:
-        found.append(Context(int(switch), f"its rotary embedding changes after {switch} tokens"))
+    for rope in _rotary(config):
+        switch = rope.get("original_max_position_embeddings")
+        if rope.get("rope_type") == "longrope" and switch:
+            found.append(Context(int(switch), f"its rotary embedding changes after {switch} tokens"))
     return found
+
+
+def _rotary(config: Any) -> list[Mapping[str, Any]]:
+    """The settings of the rotary embedding: of all layers, or of each type of layers."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [rope for rope in found.values() if isinstance(rope, Mapping)] or [found]
 
 
 def unknown_sizes(config: Any) -> dict[str, int]:

@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import layer_count
+from draftwood.runners.context import context, layer_count
 from draftwood.runners.openvino.kv_precision import bfloat16_memory
 from draftwood.runners.windows import mask_argument, sliding_window
 
@@ -215,17 +215,17 @@ def traced_model(model: Any, hidden_layers: Sequence[int], *, scores_all: bool =
     """The model as a graph without state, with names and dynamic sizes; without ``keep`` if it scores all tokens."""
     model = in_float32(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
-    sizes = memory_sizes(model, layers)
     past, present = memory_names(layers)
+    last = longest.length - 1 if (longest := context(model.config)) else old + 1  # beyond it some rotary embeddings change
     inputs = {
         "tokens": (torch.ones(rows, new, dtype=torch.long), [-1, -1]),
-        "positions": (torch.tensor([[old, old + 1, old + 1]] * rows), [-1, -1]),
+        "positions": (torch.tensor([[old, old + 1, old + 1]] * rows).clamp(max=last), [-1, -1]),
     }
     if not scores_all:
         inputs["keep"] = torch.tensor([1, 2]), [-1]
     for name in ("mask", "sliding") if has_two_masks(model) else ("mask",):
         inputs[name] = torch.zeros(rows, 1, new, old + new), [-1, 1, -1, -1]
-    for name, (heads, width) in zip(past, sizes, strict=True):
+    for name, (heads, width) in zip(past, memory_sizes(model, layers), strict=True):
         inputs[name] = torch.zeros(rows, heads, old, width), [-1, heads, -1, width]
     outputs = ["scores", *(["hidden"] if hidden_layers else []), *present]
     return traced(_Traceable(model, hidden_layers, scores_all), inputs, outputs)
