@@ -19,8 +19,9 @@ from benchmarks.measure import settle
 from benchmarks.record import facts_of, surroundings
 from benchmarks.report import table
 from draftwood.api import Pair
-from draftwood.core import machine
 from draftwood.core.errors import ConfigError
+from draftwood.core.machine import load_average
+from draftwood.core.threads import threads_alongside, torch_threads
 from draftwood.runners.protocols import ModelRunner
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
@@ -41,11 +42,11 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
     """
     target = next(iter(pairs.values())).target
     _check_room(config, target.max_length)
-    load_before, results = machine.load_average(), []
+    load_before, results = load_average(), []
     for context in config.context:
         taken: dict[tuple[str, int], list[float]] = {}
         for backend, pair in pairs.items():
-            with machine.torch_threads(machine.threads_alongside(pair.target)):  # as in decoding
+            with torch_threads(threads_alongside(pair.target)):  # as in decoding
                 for tokens, seconds in _forwards(pair.target, context, config.tokens, config.repeats):
                     taken.setdefault((backend, tokens), []).append(1e3 * seconds)
         results += [

@@ -24,8 +24,8 @@ from torch import Tensor
 from benchmarks.config import InflateConfig
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import load_model, load_tokenizer, named_or_bundled
-from draftwood.loading.names import locate
+from draftwood.loading.models import load_model, load_tokenizer
+from draftwood.loading.names import locate, named_or_bundled
 
 LABEL: Final = "cost_inflated"
 """The entry of ``config.json`` that marks such a model."""

@@ -11,7 +11,7 @@ import draftwood
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
-from draftwood.loading.models import bundled_pairs
+from draftwood.loading.names import bundled_pairs
 
 PROMPTS = [
     "Once upon a time",

@@ -261,14 +261,14 @@ def test_targets_that_do_not_fit(translation: Path, monkeypatch: pytest.MonkeyPa
     for option in options:
         with pytest.raises(ConfigError, match="was given, but it is for causal language models only: leave it out"):
             load_translator(translation / "target", options=LoadOptions(**option))
-    monkeypatch.setattr("draftwood.loading.models.bundled_pairs", dict)
+    monkeypatch.setattr("draftwood.loading.names.bundled_pairs", dict)
     with pytest.raises(ModelError, match="no bundled translation pair: name a target"):
         load_translator()
 
 
 def test_the_bundled_pair_is_found(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = {"target": translation / "target", "draft": translation / "block"}
-    monkeypatch.setattr("draftwood.loading.models.bundled_pairs", lambda: {"translation": pair})
+    monkeypatch.setattr("draftwood.loading.names.bundled_pairs", lambda: {"translation": pair})
     translator = draftwood.load_translator()
     assert translator.method().method == "block"
     assert translator.profile_key is not None

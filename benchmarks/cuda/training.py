@@ -71,6 +71,6 @@ def _mean(pair: Pair, texts: list[acceptance.Written], sampling: Sampling) -> fl
 
 
 def _target() -> Path:
-    from draftwood.loading.models import named_or_bundled
+    from draftwood.loading.names import named_or_bundled
 
     return Path(str(named_or_bundled("language", None, None)[0]))

@@ -19,8 +19,7 @@ import httpx2
 from benchmarks.serving.config import Served
 from benchmarks.start.process import memory
 from draftwood.core.errors import ConfigError
-from draftwood.loading.models import named_or_bundled
-from draftwood.loading.names import locate
+from draftwood.loading.names import locate, named_or_bundled
 
 START_SECONDS: Final = 180.0  # loading, and with OpenVINO the first conversion
 END_SECONDS: Final = 60.0

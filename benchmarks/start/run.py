@@ -25,8 +25,8 @@ from benchmarks.start.config import PEERS, StartConfig
 from benchmarks.start.peers import files
 from draftwood.core import machine
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.loading.models import choose_dtype, named_or_bundled
-from draftwood.loading.names import locate
+from draftwood.loading.models import choose_dtype
+from draftwood.loading.names import locate, named_or_bundled
 from draftwood.tune.compare import spread
 from draftwood.tune.prompts import BUILT_IN
 

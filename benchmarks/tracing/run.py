@@ -27,8 +27,9 @@ from benchmarks.record import facts_of, machine_lines, plain, surroundings
 from benchmarks.report import table
 from benchmarks.tracing.config import TraceConfig
 from draftwood.api import Pair
-from draftwood.core.machine import load_average, set_threads
+from draftwood.core.machine import load_average
 from draftwood.core.settings import Method, Sampling
+from draftwood.core.threads import set_threads
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result

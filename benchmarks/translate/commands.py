@@ -32,7 +32,7 @@ def command(**options: Any) -> None:
     """
     from benchmarks.translate.peers import require_packages
     from benchmarks.translate.sentences import chosen_pairs, longest_translation, read_sentences
-    from draftwood.core.machine import free_threads, torch_threads
+    from draftwood.core.threads import free_threads, torch_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.translation import load_translator
 

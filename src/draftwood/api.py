@@ -15,9 +15,9 @@ from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.core.threads import set_threads
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.engine import tracing
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
@@ -36,11 +36,10 @@ from draftwood.loading.models import (
     load_hidden_drafter,
     load_model,
     load_tokenizer,
-    named_or_bundled,
     openvino_place,
     raw_config,
 )
-from draftwood.loading.names import locate
+from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.loading.published import load_published
 from draftwood.runners.factory import Runners, make_runners

@@ -10,9 +10,9 @@ from typing import Any, NoReturn, final
 from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
 from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.core.machine import set_threads
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.core.threads import set_threads
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
@@ -26,10 +26,9 @@ from draftwood.loading.models import (
     load_model,
     load_tokenizer,
     model_type,
-    named_or_bundled,
     openvino_place,
 )
-from draftwood.loading.names import locate
+from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter

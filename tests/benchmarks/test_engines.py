@@ -22,7 +22,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.exactness.goodness import greedy_report, target_distribution
 from draftwood.loading.gguf_store import Converted
-from draftwood.loading.models import bundled_pairs, load_tokenizer
+from draftwood.loading.models import load_tokenizer
+from draftwood.loading.names import bundled_pairs
 from tests.benchmarks.test_report import section
 from tests.benchmarks.tiny import tiny_llama
 from tests.helpers import tiny_gpt

@@ -16,7 +16,7 @@ from benchmarks.config import InflateConfig
 from benchmarks.inflate import Size, inflated, label_of, parameters_of, size_for, size_of, write_pair
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.models import bundled_pairs
+from draftwood.loading.names import bundled_pairs
 from tests.helpers import tiny_gpt
 
 CLOSE = 1e-4

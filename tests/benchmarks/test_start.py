@@ -17,7 +17,7 @@ from benchmarks.start.config import StartConfig
 from benchmarks.start.peers import files
 from benchmarks.start.process import STATUS, memory, started
 from draftwood.core.errors import ConfigError
-from draftwood.loading.models import bundled_pairs
+from draftwood.loading.names import bundled_pairs
 
 SMALL = str(bundled_pairs()["language"]["draft"])  # as target and draft: a million parameters
 JOB = {"target": SMALL, "draft": SMALL, "dtype": "float32", "prompt": "Once upon a time", "max_new_tokens": 6}

@@ -1,4 +1,4 @@
-"""``--help`` of every command, and a mistyped option, import neither PyTorch nor transformers."""
+"""``--help`` of every command, ``models``, and a mistyped option import neither PyTorch nor transformers."""
 
 from __future__ import annotations
 
@@ -69,3 +69,11 @@ def test_control_what_is_imported_is_seen() -> None:
     shown = run("info", "--json")
     assert shown.returncode == 0, shown.stderr
     assert "torch" in shown.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"]], ids=" ".join)
+def test_the_names_of_models_are_listed_without_importing_anything_heavy(arguments: list[str]) -> None:
+    shown = run(*arguments)
+    assert shown.returncode == 0, shown.stderr
+    assert "smollm2" in shown.stdout
+    assert shown.stdout.splitlines()[-1].strip() == "imported:"

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from draftwood.api import load
-from draftwood.core import cores, machine
+from draftwood.core import cores
 from draftwood.core.cores import CoreMeter, usable_cores
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
+from draftwood.core.threads import set_threads
 from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
 
 
@@ -137,10 +138,10 @@ def test_pytorch_gets_a_thread_for_every_free_core_and_never_more_than_it_had(
     monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
     box.passes(2.0, others=1.0)
     with threads(2):
-        machine.set_threads(None)
+        set_threads(None)
         assert torch.get_num_threads() == 1
         monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
-        machine.set_threads(None)
+        set_threads(None)
         assert torch.get_num_threads() == 1
 
 
@@ -149,7 +150,7 @@ def test_what_the_user_says_counts(box: Machine, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cores, "SINCE_START", CoreMeter())
     box.passes(2.0, others=2.0)
     with threads(2):
-        machine.set_threads(None)
+        set_threads(None)
         assert torch.get_num_threads() == 2
         load(models / "target", options=LoadOptions(backend="torch"))
         assert torch.get_num_threads() == 2  # a library leaves the threads of the process alone

@@ -13,8 +13,7 @@ import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading import names
 from draftwood.loading.gguf_store import converted
-from draftwood.loading.models import named_or_bundled
-from draftwood.loading.names import SHORT_NAMES, ShortName, locate, resolve
+from draftwood.loading.names import SHORT_NAMES, ShortName, locate, named_or_bundled, resolve
 from tests.faults.folders import save_tiny
 
 OPTIONS = {"backend": "torch"}

@@ -80,7 +80,8 @@ def command(**options: Any) -> None:
         check_report(amount.report)
 
     from draftwood.api import load
-    from draftwood.core.machine import load_average, machine, set_threads, versions
+    from draftwood.core.machine import load_average, machine, versions
+    from draftwood.core.threads import set_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.tune.compare import check_room
 

@@ -18,12 +18,14 @@ from draftwood import __version__
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.machine import cache_folder, free_threads, torch_threads, version_of
+from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
+from draftwood.core.threads import free_threads, torch_threads
 from draftwood.engine.methods import resolve
 from draftwood.loading import profile
-from draftwood.loading.models import bundled_pairs, choose_device, choose_dtype
+from draftwood.loading.models import choose_device, choose_dtype
+from draftwood.loading.names import bundled_pairs
 from draftwood.runners.auto import VARIABLE, requested_backend, why_not_openvino
 from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig

@@ -18,8 +18,7 @@ from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
 from draftwood.core.seeds import drawn
 from draftwood.engine.token_texts import TokenTexts
-from draftwood.loading.models import named_or_bundled
-from draftwood.loading.names import resolve
+from draftwood.loading.names import named_or_bundled, resolve
 
 
 def run_file(settings: Settings) -> int:

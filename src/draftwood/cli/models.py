@@ -1,4 +1,4 @@
-"""``draftwood models``. No model is loaded, and the hub is not contacted."""
+"""``draftwood models``. No model is loaded, PyTorch is not imported, and the hub is not contacted."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def command(as_json: bool) -> None:
 def gather() -> dict[str, Any]:
     """Everything that ``models`` shows, as plain values."""
     from draftwood.loading.gguf_store import store_folder, stored
-    from draftwood.loading.models import bundled_pairs
-    from draftwood.loading.names import SHORT_NAMES
+    from draftwood.loading.names import SHORT_NAMES, bundled_pairs
 
     return {
         "pairs": {name: {part: str(path) for part, path in parts.items()} for name, parts in bundled_pairs().items()},
@@ -39,8 +38,8 @@ def gather() -> dict[str, Any]:
 
 def _short_name(name: str) -> dict[str, Any]:
     """Where a short name's model would be loaded from: ``package``, ``cache``, ``hub cache``, or None if it is not here."""
+    from draftwood.loading.checkpoint import folder_of
     from draftwood.loading.names import SHORT_NAMES, bundled_drafter, converted_folder, installed_file
-    from draftwood.loading.profile import folder_of
 
     model = SHORT_NAMES[name]
     candidates = {

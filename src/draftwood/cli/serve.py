@@ -54,7 +54,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
                 f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
             ) from error
         from draftwood.api import load
-        from draftwood.core.machine import set_threads
+        from draftwood.core.threads import set_threads
         from draftwood.loading.models import quiet_loading
 
         quiet_loading()

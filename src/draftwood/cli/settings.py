@@ -158,7 +158,7 @@ class Settings:
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             with importing():
                 from draftwood.api import load
-                from draftwood.core.machine import set_threads
+                from draftwood.core.threads import set_threads
                 from draftwood.loading.models import quiet_loading
             quiet_loading()
             set_threads(self.loading.threads)

@@ -118,8 +118,7 @@ class Opened:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """The settings that the translations depend on, as plain values."""
         from draftwood.cli.job.resume import end_facts, model_facts, text_facts
-        from draftwood.loading.models import named_or_bundled
-        from draftwood.loading.names import resolve
+        from draftwood.loading.names import named_or_bundled, resolve
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
@@ -179,7 +178,7 @@ class Settings:
 
     def open(self) -> Opened:
         """Load the models and build the decoder. Ignored settings of the target are reported on standard error."""
-        from draftwood.core.machine import set_threads
+        from draftwood.core.threads import set_threads
         from draftwood.loading.models import quiet_loading
         from draftwood.translation import load_translator
 

@@ -58,7 +58,7 @@ def command(**options: Any) -> None:
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
     from draftwood.api import load
-    from draftwood.core.machine import set_threads
+    from draftwood.core.threads import set_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.loading.profile import default_path
     from draftwood.tune.run import tune

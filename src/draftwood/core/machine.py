@@ -1,4 +1,4 @@
-"""The machine and the versions that measurements belong to, its memory, and the threads of PyTorch."""
+"""The machine and the versions that measurements belong to, and its memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from draftwood import __version__
 from draftwood.core import cores
+
+if TYPE_CHECKING:
+    import torch
 
 _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
     found = {
         "draftwood": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "transformers": version("transformers"),
     }
     return found | {"openvino": version("openvino")} if "openvino" in sys.modules else found
@@ -44,6 +44,8 @@ def version_of(package: str) -> str | None:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Processor, cores, threads, accelerator."""
+    import torch
+
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
@@ -92,48 +94,6 @@ def release_free_memory() -> None:
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def threads_alongside(runner: object) -> int | None:
-    """The number of PyTorch threads while this runner's models run; None for all.
-
-    Once woken, PyTorch's threads keep spinning for a while, and take cores from the threads of another engine.
-    """
-    return None if getattr(runner, "engine", "torch") == "torch" else 1
-
-
-def set_threads(count: int | None) -> None:
-    """Set the number of threads of PyTorch, and of the models that OpenVINO compiles from now on.
-
-    None means :func:`free_threads`.
-    """
-    torch.set_num_threads(free_threads() if count is None else count)
-
-
-def free_threads() -> int:
-    """One thread for each core that other processes have left free since the start, at most PyTorch's number.
-
-    If the environment variable ``OMP_NUM_THREADS`` is set, PyTorch's number.
-    """
-    return (
-        torch.get_num_threads()
-        if os.environ.get("OMP_NUM_THREADS")
-        else min(torch.get_num_threads(), cores.SINCE_START.free())
-    )
-
-
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """A context in which PyTorch uses this many threads; None leaves the number as it is."""
-    before = torch.get_num_threads()
-    if count is None or count == before:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def load_average() -> float | None:

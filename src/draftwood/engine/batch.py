@@ -17,11 +17,11 @@ from torch import Tensor
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import FREE_DRAWS
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.machine import torch_threads
 from draftwood.core.rng import Rng, RoundRng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
+from draftwood.core.threads import torch_threads
 from draftwood.core.tree import DraftTree
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.tolerant import TolerantDrafter

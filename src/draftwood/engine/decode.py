@@ -8,10 +8,10 @@ from typing import Any, final
 
 from draftwood.core.constraint import Grammars
 from draftwood.core.errors import PairingError
-from draftwood.core.machine import threads_alongside
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
+from draftwood.core.threads import threads_alongside
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft

@@ -8,8 +8,8 @@ from typing import Final, final
 
 import torch
 
-from draftwood.core.machine import torch_threads
 from draftwood.core.rounds import Clock
+from draftwood.core.threads import torch_threads
 from draftwood.engine.parts import Parts, Row
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import common_length

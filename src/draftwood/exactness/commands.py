@@ -75,7 +75,7 @@ def _check(
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
     """The report, and the method, engine and fallback of the tested pair."""
     from draftwood.api import load
-    from draftwood.core.machine import set_threads
+    from draftwood.core.threads import set_threads
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
     from draftwood.loading.models import quiet_loading

@@ -1,4 +1,4 @@
-"""Errors of a model's files, with the name of the file, the tensor or the option."""
+"""Where a model's files are, and their errors, with the name of the file, the tensor or the option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
-from draftwood.loading.profile import folder_of
 
 CONFIG: Final = "config.json"
 _SHOWN = 3  # tensors that a message names
@@ -17,6 +16,20 @@ _ADVICE = (
     f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json), a GGUF file, or the name of a "
     "hub model with safetensors weights"
 )
+
+
+def folder_of(name: str | Path) -> Path | None:
+    """The folder with a model's files: ``name`` itself, or that of a downloaded hub model; None if there is none."""
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(str(name), CONFIG)
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def check_path(name: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
 
@@ -16,41 +15,11 @@ from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import cannot_load, refuse_gaps
-from draftwood.loading.names import bundled_drafter
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 
 _OPENVINO = "openvino:"
 _DTYPES = {n: getattr(torch, n) for n in ("float32", "bfloat16", "float16", "float64")}
-
-
-def bundled_pairs() -> dict[str, dict[str, Path]]:
-    """The pairs in the package: name -> {"target": folder, "draft": folder}."""
-    root = Path(str(files("draftwood"))) / "pairs"
-    pairs = {}
-    for folder in sorted(root.glob("*")):
-        parts = {part: folder / part for part in ("target", "draft")}
-        if all((path / "model.safetensors").is_file() for path in parts.values()):
-            pairs[folder.name] = parts
-    return pairs
-
-
-def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
-    """The given target and draft, or without a target the bundled pair ``kind`` (``language`` or ``translation``).
-
-    A target without a draft gets the drafter in this package, if there is one for its name.
-
-    Raises:
-        ConfigError: a draft without a target.
-        ModelError: the installation has no such pair.
-    """
-    if target is not None:
-        return target, bundled_drafter(target) if draft is None else draft
-    if draft is not None:
-        raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
-    if (pair := bundled_pairs().get(kind)) is None:
-        raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
-    return pair["target"], pair["draft"]
 
 
 def openvino_place(device: str) -> str | None:

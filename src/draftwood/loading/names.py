@@ -1,4 +1,4 @@
-"""What a model's name stands for: a folder, a GGUF file, a short name, or a model on the hub."""
+"""What a model's name stands for: a folder, a GGUF file, a short name, or a model on the hub; the bundled models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, final
 
-from draftwood.core.errors import ModelError
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, check_path
 from draftwood.loading.gguf_header import MAGIC
 from draftwood.loading.gguf_store import converted, stored
@@ -43,6 +43,35 @@ SHORT_NAMES: Final[Mapping[str, ShortName]] = {
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
 }
+
+
+def bundled_pairs() -> dict[str, dict[str, Path]]:
+    """The pairs in the package: name -> {"target": folder, "draft": folder}."""
+    root = Path(str(files("draftwood"))) / "pairs"
+    pairs = {}
+    for folder in sorted(root.glob("*")):
+        parts = {part: folder / part for part in ("target", "draft")}
+        if all((path / "model.safetensors").is_file() for path in parts.values()):
+            pairs[folder.name] = parts
+    return pairs
+
+
+def named_or_bundled(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:
+    """The given target and draft, or without a target the bundled pair ``kind`` (``language`` or ``translation``).
+
+    A target without a draft gets the drafter in this package, if there is one for its name.
+
+    Raises:
+        ConfigError: a draft without a target.
+        ModelError: the installation has no such pair.
+    """
+    if target is not None:
+        return target, bundled_drafter(target) if draft is None else draft
+    if draft is not None:
+        raise ConfigError(f"draft {str(draft)!r} was given without a target: name the target too")
+    if (pair := bundled_pairs().get(kind)) is None:
+        raise ModelError(f"this installation holds no bundled {kind} pair: name a target model (and a draft model)")
+    return pair["target"], pair["draft"]
 
 
 def bundled_drafter(name: str | Path) -> Path | None:

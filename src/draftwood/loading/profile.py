@@ -21,6 +21,7 @@ from draftwood.core.cores import usable_cores
 from draftwood.core.errors import ConfigError
 from draftwood.core.machine import cache_folder, cpu_name, version_of
 from draftwood.core.settings import Method
+from draftwood.loading.checkpoint import folder_of
 
 FORMAT = 2
 _SAMPLES, _SAMPLE = 16, 4096  # samples of a weight file in its digest, and the bytes of each
@@ -222,20 +223,6 @@ def identity(name: str | Path) -> dict[str, str] | None:
     if folder is None:
         return None
     return {"name": str(folder.resolve() if Path(name).is_dir() else name), "fingerprint": folder_digest(folder)}
-
-
-def folder_of(name: str | Path) -> Path | None:
-    """The folder with a model's files: ``name`` itself, or that of a downloaded hub model; None if there is none."""
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        config = try_to_load_from_cache(str(name), "config.json")
-    except HFValidationError:
-        return None
-    return Path(config).parent if isinstance(config, str) else None
 
 
 def folder_digest(folder: Path) -> str:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from draftwood.core.errors import ModelError
-from draftwood.loading.checkpoint import cannot_load, refuse_gaps
-from draftwood.loading.profile import folder_of
+from draftwood.loading.checkpoint import cannot_load, folder_of, refuse_gaps
 from draftwood.loading.published_configs import Published, published_config
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter

@@ -14,7 +14,8 @@ from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.processors import for_request
 from draftwood.core.settings import Method, Sampling
-from draftwood.loading.profile import folder_of, identity
+from draftwood.loading.checkpoint import folder_of
+from draftwood.loading.profile import identity
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name, as values that JSON keeps unchanged."""
