@@ -11,12 +11,13 @@ import pytest
 import draftwood
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
+from draftwood.core.fit import check_fit, resolve
 from draftwood.core.methods import METHODS, MethodName, taking
-from draftwood.core.settings import Method
+from draftwood.core.settings import Method, Sampling
 from draftwood.core.shapes import MAX_NODES, Branching, Length, WidthByLength
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 from draftwood.engine.decode import Decoder
-from draftwood.engine.methods import BUILDERS, VERIFIER_BUILDERS, build, resolve
+from draftwood.engine.methods import BUILDERS, VERIFIER_BUILDERS, build
 from draftwood.runners.table import toy
 from scripts.pages.methods import PAGE, current
 
@@ -151,3 +152,30 @@ def test_every_method_and_verifier_has_its_file_in_the_documentation():
     papers = Path(PAGE).read_text(encoding="utf-8")
     for name in (*METHODS, *VERIFIERS):
         assert f"| `{name}` |" in papers
+
+
+def refusal(run) -> tuple[type[Exception], str] | None:
+    try:
+        run()
+    except ConfigError as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("has_draft", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("name", get_args(MethodName))
+def test_what_is_refused_without_models_is_what_the_decoder_refuses(name, temperature, has_draft):
+    """Every verifier, kind of shape and node budget; a block draft is the only one whose depth is not known before."""
+    draft = toy(MAX_NODES if name == "block" else 0) if has_draft else None
+    for verifier in get_args(VerifierName):
+        for shape in (None, "4", "3x4", "2-2-2", "9x99", "none"):
+            for nodes in (None, 5) if name == "auto" or name in taking("nodes") else (None,):
+                method = Method(method=name, verifier=verifier, shape=shape, nodes=nodes)
+
+                def decode(method=method) -> None:
+                    made = build(method, draft, greedy=temperature == 0)
+                    list(Decoder(toy(), *made).stream([], Sampling(temperature=temperature)))
+
+                before = refusal(lambda method=method: check_fit(method, has_draft=has_draft, temperature=temperature))
+                assert before == refusal(decode), method

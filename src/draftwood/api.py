@@ -19,6 +19,7 @@ from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.core.threads import set_threads
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
+from draftwood.core.unknown import known_arguments
 from draftwood.engine import tracing
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
 from draftwood.engine.logprobs import of_prompt
@@ -52,6 +53,7 @@ from draftwood.trace.settings import TraceLike, trace_settings
 _LOG = logging.getLogger(__name__)
 
 
+@known_arguments
 def load(
     target: str | Path | None = None,
     draft: str | Path | None = None,
@@ -90,14 +92,9 @@ def load(
         runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     pair = Pair(
-        model,
-        draft_model,
-        tokenizer,
-        profile_key=profile_key,
-        profile=find(options.profile, profile_key),
-        memory=memory_of(options.profile, profile_key),
-        runners=runners,
-    )
+        model, draft_model, tokenizer, profile_key=profile_key, profile=find(options.profile, profile_key),
+        memory=memory_of(options.profile, profile_key), runners=runners,
+    )  # fmt: skip
     pair.measure_costs()
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
@@ -256,6 +253,7 @@ class Pair(Session):
         grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Iterator[Piece]: ...  # fmt: skip
 
+    @known_arguments
     def chat(
         self, messages: Sequence[Message], *, stream: bool = False, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,

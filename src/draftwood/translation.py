@@ -13,6 +13,7 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
 from draftwood.core.threads import set_threads
+from draftwood.core.unknown import known_arguments
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
@@ -40,6 +41,7 @@ _OWN = "target:"  # prefix of a draft that consists of layers of the target
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
 
 
+@known_arguments
 def load_translator(
     target: str | Path | None = None,
     draft: str | Path | None = None,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -58,10 +61,27 @@ def model_of(target: Path, dtype: torch.dtype = torch.float32):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, target: Path, chats: Path) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, target: Path, chats: Path) -> tuple[Path, str]:
+    """The folder of a drafter, and what was printed."""
     out = tmp_path_factory.mktemp("trained")
-    train_drafter(settings(target, chats, out))
-    return out
+    with redirect_stdout(StringIO()) as printed:
+        train_drafter(settings(target, chats, out))
+    return out, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def trained(run: tuple[Path, str]) -> Path:
+    return run[0]
+
+
+def test_what_is_printed_are_sentences(run: tuple[Path, str]) -> None:
+    out, printed = run
+    assert not set("{}[]") & set(printed), printed
+    figures = r"rejection [\d.]+ [\d.]+ [\d.]+, greedy .*, chain [\d.]+, tree [\d.]+"
+    assert re.search(rf"^step 0, on held-out text:\n  {figures}$", printed, re.M)
+    assert re.search(r"^step 30 of 60: loss [\d.]+, \d+ s$", printed, re.M)
+    end = json.loads((out / "metrics.json").read_text())["held_out"]
+    assert f"tree {end['tree']:.4g}\nThe drafter is in {out}" in printed
 
 
 def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained: Path) -> None:

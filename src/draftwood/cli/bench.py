@@ -13,11 +13,12 @@ from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
 from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import replace_file
+from draftwood.core.files import check_writable, replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.loading.names import check_models
 from draftwood.tune.charts import Bar
-from draftwood.tune.documents import check_writable, text_of
+from draftwood.tune.documents import text_of
 from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
 
@@ -78,6 +79,7 @@ def command(**options: Any) -> None:
         check_writable(amount.json, "--json")
     if amount.report is not None:
         check_report(amount.report)
+    check_models("language", models.target, models.draft)
 
     from draftwood.api import load
     from draftwood.core.machine import load_average, machine, versions

@@ -10,9 +10,11 @@ from click.core import ParameterSource
 from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, ChatServer, check_remote, settings_of
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
+from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Sectioned, section_options
 from draftwood.core.errors import ConfigError
 from draftwood.core.options import pick
+from draftwood.loading.names import check_models
 
 
 @click.command(name="chat", cls=Sectioned, sections=SECTIONS, short_help="Talk with a chat model.")
@@ -34,17 +36,18 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     if server.url is not None:
         check_remote(given)
     settings = settings_of(*with_grammar(options, given))
-
+    if message is None and display.compare:
+        raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
+    if server.url is None:
+        check_models("language", settings.models.target, settings.models.draft)
     if message is not None:
-        from draftwood.cli.ask import ask, ask_server
-
+        with loading_libraries():
+            from draftwood.cli.ask import ask, ask_server
         if server.url is not None:
             ask_server(server, settings, display, typed(message))
         else:
             ask(settings, display, typed(message))
         return
-    if display.compare:
-        raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
-    from draftwood.cli.conversation import converse
-
+    with loading_libraries():
+        from draftwood.cli.conversation import converse
     converse(settings, display, server)

@@ -18,11 +18,11 @@ from draftwood import __version__
 from draftwood.cli.results import name_of
 from draftwood.core.cores import SINCE_START, usable_cores
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.core.fit import resolve
 from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.core.threads import free_threads, torch_threads
-from draftwood.engine.methods import resolve
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.names import bundled_pairs

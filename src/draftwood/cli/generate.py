@@ -10,9 +10,12 @@ from click.core import ParameterSource
 
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
+from draftwood.cli.job.lines import check_files
+from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, section_options
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
+from draftwood.loading.names import check_models
 
 
 @click.command(name="generate", cls=Sectioned, sections=SECTIONS, short_help="Continue a prompt, or every prompt of a file.")
@@ -38,18 +41,19 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     settings = Settings.of(*with_grammar(options, given))
     _check_together(ctx, settings, prompt)
     if prompt is None:
-        from draftwood.cli.generate_lines import run_file
-
+        with loading_libraries():
+            from draftwood.cli.generate_lines import run_file
         if run_file(settings):
             ctx.exit(1)
     else:
-        from draftwood.cli.single import run_single
-
+        check_models("language", settings.models.target, settings.models.draft)
+        with loading_libraries():
+            from draftwood.cli.single import run_single
         run_single(settings, _text(prompt))
 
 
 def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options that would have no effect, and files that cannot be read or written."""
     files, display = settings.files, settings.display
     if prompt is None and files.input is None:
         raise ConfigError(
@@ -64,6 +68,7 @@ def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) 
     for name in ("show", "compare"):
         if files.input is not None and getattr(display, name):
             raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
+    check_files(files.input, files.output)
     settings.logprobs.check_json(display.json or files.input is not None, "--json, or give --input FILE")
     check_display(display, settings.method)
 

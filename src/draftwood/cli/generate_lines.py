@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from draftwood.cli.job.answers import Answers
-from draftwood.cli.job.lines import Line, check_two_files
+from draftwood.cli.job.lines import Line
 from draftwood.cli.job.lock import locked
 from draftwood.cli.job.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.job.run import Job, run
@@ -32,7 +32,6 @@ def run_file(settings: Settings) -> int:
     """
     files = settings.files
     assert files.input is not None
-    check_two_files(files.input, files.output)
     with locked(files.output):
         return _complete(settings, files.input, Answers(files.output))
 

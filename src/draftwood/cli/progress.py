@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from draftwood.core.imports import importing
+
 if TYPE_CHECKING:
     from draftwood.core.rounds import Stats
 
@@ -25,6 +27,13 @@ def note(text: str) -> Iterator[None]:
 
     console = Console(stderr=True)
     with console.status(text) if console.is_terminal else nullcontext():
+        yield
+
+
+@contextmanager
+def loading_libraries() -> Iterator[None]:
+    """A context in which PyTorch and what needs it are imported, with a note on a terminal."""
+    with note("Loading PyTorch"), importing():
         yield
 
 

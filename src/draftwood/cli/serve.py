@@ -14,6 +14,7 @@ from draftwood.cli.settings import Models, Sectioned, check_fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.loading.names import check_models
 from draftwood.serve.settings import ServeOptions, read_keys
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
@@ -41,6 +42,7 @@ def command(**options: Any) -> None:
     settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
     keys = read_keys(settings.api_key_file)
     check_fit(models, method, Sampling())
+    check_models("language", models.target, models.draft)
     _serve(settings, models, pick(LoadOptions, options), method, keys)
 
 

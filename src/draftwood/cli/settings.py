@@ -12,14 +12,13 @@ import click
 
 from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.progress import note
+from draftwood.cli.progress import loading_libraries, note
+from draftwood.core import fit
 from draftwood.core.errors import ConfigError
-from draftwood.core.imports import importing
 from draftwood.core.limits import Limits
-from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
-from draftwood.core.shapes import MAX_NODES
+from draftwood.loading.names import bundled_drafter, check_models
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
@@ -155,11 +154,12 @@ class Settings:
 
     def open(self) -> tuple[Pair, Decoder, Sampling]:
         """Load the models and build the decoder. Sampling settings that were not given are the target's own."""
+        check_models("language", self.models.target, self.models.draft)
+        with loading_libraries():
+            from draftwood.api import load
+            from draftwood.core.threads import set_threads
+            from draftwood.loading.models import quiet_loading
         with note(f"Loading {self.models.target or 'the bundled models'}"):
-            with importing():
-                from draftwood.api import load
-                from draftwood.core.threads import set_threads
-                from draftwood.loading.models import quiet_loading
             quiet_loading()
             set_threads(self.loading.threads)
             pair = load(self.models.target, self.models.draft, options=self.loading)
@@ -181,18 +181,11 @@ def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
         ConfigError: options in conflict; if no sampling fits, the error of the last one.
         PairingError: a verifier that is not exact for the method.
     """
-    with note("Loading PyTorch"), importing():
-        from draftwood.engine.decode import Decoder
-        from draftwood.engine.methods import build
-        from draftwood.loading.names import bundled_drafter
-        from draftwood.runners.table import toy
     has_draft = models.draft is not None or models.target is None or bundled_drafter(models.target) is not None
-    fills_blocks = method.method != "auto" and METHODS[method.method].needs == "block"
-    draft = toy(MAX_NODES if fills_blocks else 0) if has_draft else None
     refused: ConfigError | None = None
     for sampling in samplings:
         try:
-            list(Decoder(toy(), *build(method, draft, greedy=sampling.greedy)).stream([], sampling))
+            fit.check_fit(method, has_draft=has_draft, temperature=sampling.temperature)
             return
         except ConfigError as error:
             refused = error

@@ -23,6 +23,7 @@ from draftwood.cli.settings import (
 )
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import check_folder, check_readable, check_writable
 from draftwood.core.limits import Limits
 from draftwood.core.options import pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
@@ -84,12 +85,18 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
 
 
 def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[str]) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options that would have no effect, and files that cannot be read or written."""
+    for name in ("json", "html"):
+        if (path := getattr(wanted, name)) is not None:
+            check_writable(path, f"--{name}")
+    if wanted.svg is not None:
+        check_folder(wanted.svg, "--svg")
     if wanted.input is not None:
         others = sorted(given - {"input", "explain", "html", "svg"})
         if prompt is not None or others:
             other = "a prompt" if prompt is not None else f"--{others[0].replace('_', '-')}"
             raise ConfigError(f"--input shows a file, but {other} was given too: leave one of them out")
+        check_readable(wanted.input)
         return
     if prompt is None and wanted.translate is None:
         raise ConfigError('there is nothing to trace: give a prompt, --translate "SENTENCE", or --input FILE')

@@ -8,10 +8,13 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import typed
+from draftwood.cli.job.lines import check_files
+from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Sectioned, check_display
 from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
+from draftwood.loading.names import check_models
 
 
 @click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")
@@ -33,18 +36,19 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     text = None if text is None else typed(text)
     _check_together(ctx, settings, text)
     if text is not None and text != "-":
+        check_models("translation", settings.models.target, settings.models.draft)
         run_one(settings, text)
         return
-    from draftwood.cli.translate_lines import run_lines
-
+    with loading_libraries():
+        from draftwood.cli.translate_lines import run_lines
     if run_lines(settings):
         ctx.exit(1)
 
 
 def run_one(settings: Settings, text: str) -> None:
     """Translate one text and print the translation."""
-    from draftwood.cli.single import OneText, write_one
-
+    with loading_libraries():
+        from draftwood.cli.single import OneText, write_one
     opened = settings.open()
     translator = opened.translator
     write_one(
@@ -63,7 +67,7 @@ def run_one(settings: Settings, text: str) -> None:
 
 
 def _check_together(ctx: click.Context, settings: Settings, text: str | None) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options that would have no effect, and files that cannot be read or written."""
     files, display = settings.files, settings.display
     if text is None and files.input is None:
         raise ConfigError('there is no text: give a sentence such as "Guten Tag.", - for standard input, or --input FILE')
@@ -78,5 +82,6 @@ def _check_together(ctx: click.Context, settings: Settings, text: str | None) ->
     for name in ("show", "compare"):
         if not single and getattr(display, name):
             raise ConfigError(f"--{name} is for a single text; leave it out with --input and -")
+    check_files(files.input, files.output)
     settings.logprobs.check_json(display.json, "--json")
     check_display(display, settings.method)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from draftwood.cli.job.lines import NOT_UTF8, Line, check_two_files, read_lines, report_error
+from draftwood.cli.job.lines import NOT_UTF8, Line, read_lines, report_error
 from draftwood.cli.job.lock import locked
 from draftwood.cli.job.run import Job, Task, run
 from draftwood.cli.job.translations import Translations
@@ -26,7 +26,6 @@ def run_lines(settings: Settings) -> int:
     """
     files = settings.files
     source = Path("-") if files.input is None else files.input
-    check_two_files(source, files.output)
     with locked(files.output):
         return _complete(settings, read_sentences(source))
 

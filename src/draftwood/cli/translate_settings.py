@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import click
 
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.progress import note
+from draftwood.cli.progress import loading_libraries, note
 from draftwood.cli.settings import DisplayOptions, check_fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions, Method, Sampling
 from draftwood.core.shapes import MAX_NODES
+from draftwood.loading.names import check_models, named_or_bundled, resolve
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder
@@ -118,7 +119,6 @@ class Opened:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """The settings that the translations depend on, as plain values."""
         from draftwood.cli.job.resume import end_facts, model_facts, text_facts
-        from draftwood.loading.names import named_or_bundled, resolve
 
         models = settings.models
         target, draft = named_or_bundled("translation", models.target, models.draft)
@@ -178,10 +178,11 @@ class Settings:
 
     def open(self) -> Opened:
         """Load the models and build the decoder. Ignored settings of the target are reported on standard error."""
-        from draftwood.core.threads import set_threads
-        from draftwood.loading.models import quiet_loading
-        from draftwood.translation import load_translator
-
+        check_models("translation", self.models.target, self.models.draft)
+        with loading_libraries():
+            from draftwood.core.threads import set_threads
+            from draftwood.loading.models import quiet_loading
+            from draftwood.translation import load_translator
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
             set_threads(self.loading.threads)

@@ -12,11 +12,12 @@ import click
 
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import replace_file
+from draftwood.core.files import check_writable, replace_file
 from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
+from draftwood.loading.names import check_models
 from draftwood.tune.charts import Bar
-from draftwood.tune.documents import check_writable, text_of
+from draftwood.tune.documents import text_of
 from draftwood.tune.plots import Measured, check_report, recorded, write_report
 from draftwood.tune.prompts import built_in
 from draftwood.tune.sizes import Sizes
@@ -57,12 +58,6 @@ def command(**options: Any) -> None:
 
     Afterwards --method auto uses the choice for the nearest temperature when this pair is loaded here.
     """
-    from draftwood.api import load
-    from draftwood.core.threads import set_threads
-    from draftwood.loading.models import quiet_loading
-    from draftwood.loading.profile import default_path
-    from draftwood.tune.run import tune
-
     models, loading = pick(Models, options), pick(LoadOptions, options)
     files, sizes = pick(Files, options), pick(Sizes, options)
     prompts = _prompts(files.input, sizes.prompts)
@@ -70,6 +65,14 @@ def command(**options: Any) -> None:
         check_writable(files.out, "--out")
     if files.report is not None:
         check_report(files.report)
+    check_models("language", models.target, models.draft)
+
+    from draftwood.api import load
+    from draftwood.core.threads import set_threads
+    from draftwood.loading.models import quiet_loading
+    from draftwood.loading.profile import default_path
+    from draftwood.tune.run import tune
+
     quiet_loading()
     set_threads(loading.threads)
     pair = load(models.target, models.draft, options=replace(loading, profile="none"))

@@ -10,6 +10,7 @@ from reprlib import Repr
 from typing import Any, Final, TypeVar
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import advice
 
 T = TypeVar("T")
 LARGEST: Final = 3.4028234663852886e38
@@ -127,5 +128,9 @@ def settings(name: str, value: Any, kind: type[T]) -> T:
         raise ConfigError(f"{name} is {shown(value)}: give a {kind.__name__}, or a mapping of its settings")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if unknown := [key for key in value if key not in known]:
-        raise ConfigError(f"{name} holds {shown(unknown[0])}, which is not one of its settings: {', '.join(known)}")
+        said = advice(str(unknown[0]), known)
+        raise ConfigError(
+            f"{name} holds {shown(unknown[0])}, which is not one of its settings: {', '.join(known)}"
+            f"{'' if said is None else f'; {said}'}"
+        )
     return kind(**value)

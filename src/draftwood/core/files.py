@@ -1,12 +1,15 @@
-"""Files that are replaced as a whole."""
+"""Files that are replaced as a whole, and checks of files before the work begins."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from draftwood.core.errors import named
+from draftwood.core.errors import ConfigError, named
 
 
 @contextmanager
@@ -34,3 +37,40 @@ def replace_file(path: Path, text: str) -> None:
     """Write a text file as a whole; see :func:`replacing`."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before minutes of work.
+
+    Raises:
+        ConfigError: no such folder, or no permission.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"output folder {path.parent} does not exist: create it first, or name another {option}")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"output {path} cannot be written: name another {option}")
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuse a folder that cannot be made or written.
+
+    Raises:
+        ConfigError: there is a file in its way, or no permission.
+    """
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ConfigError(f"output folder {path} cannot be written: name another {option}")
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a file that cannot be read, before models are loaded. The file is not opened: it may be a pipe.
+
+    Raises:
+        ConfigError: no such file, a folder, or no permission.
+    """
+    try:
+        wrong = errno.EISDIR if stat.S_ISDIR(path.stat().st_mode) else 0 if os.access(path, os.R_OK) else errno.EACCES
+    except OSError as error:
+        wrong = error.errno or errno.EIO
+    if wrong:
+        raise ConfigError(f"{path} cannot be read: {os.strerror(wrong)}")

@@ -7,9 +7,11 @@ from typing import final
 
 from draftwood.core.checks import flag, integer, several
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import known_fields
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """When a text ends.

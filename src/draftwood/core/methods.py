@@ -46,7 +46,8 @@ class MethodSpec:
         name: the name on the command line.
         summary: one line for help and tables.
         source: the paper.
-        draw: how siblings are chosen above temperature 0.
+        draw: how siblings are chosen.
+        greedy_draw: how they are chosen at temperature 0, where that differs.
         needs: the draft model that the method needs.
         verifier: the verifier of ``auto`` above temperature 0.
         shapes: kind of shape -> an example, for each kind that the method takes.
@@ -70,6 +71,7 @@ class MethodSpec:
     shape: str | None = None
     nodes: int | None = None
     grows: bool = False
+    greedy_draw: Draw | None = None
     options: frozenset[Option] = frozenset()
     tuned: tuple[str | None, ...] = ()
     tuned_verifiers: tuple[VerifierName, ...] = ("auto",)
@@ -185,6 +187,7 @@ _SPECS: Final = (
         summary="a drawn tree, grown where the draft is most certain",
         source="after EAGLE-2: Li et al. 2024, arXiv 2406.16858",
         draw=Draw.WITHOUT_REPLACEMENT,
+        greedy_draw=Draw.POINT_MASS,
         needs="draft",
         verifier="traversal",
         shapes={WidthByLength: "4x8"},
@@ -222,6 +225,7 @@ _SPECS: Final = (
         summary="a drawn tree, grown as far as it pays; a seed does not repeat its text",
         source="after Dinkelbach 1967 and traversal verification, arXiv 2505.12398",
         draw=Draw.WITHOUT_REPLACEMENT,
+        greedy_draw=Draw.POINT_MASS,
         needs="draft",
         verifier="traversal",
         no_shape="grows its trees as far as it pays",

@@ -15,6 +15,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.grammar import Grammar
 from draftwood.core.methods import METHODS, MethodName, Option, taking
 from draftwood.core.shapes import MAX_NODES
+from draftwood.core.unknown import known_fields
 from draftwood.core.verifiers import VerifierName
 
 DTypeName: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -31,6 +32,7 @@ TAU: Final = 1.0
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """How models are loaded and run.
@@ -80,6 +82,23 @@ class LoadOptions:
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
         flag("trust_remote_code", self.trust_remote_code)
+        if self.backend == "torch":
+            check_torch(self.weights, self.device)
+        if self.backend == "openvino" and self.dtype in ("float16", "float64"):
+            raise not_openvino(self.dtype)
+
+
+def check_torch(weights: Weights, device: str) -> None:
+    """Raise a ConfigError for settings that PyTorch does not have."""
+    if weights != "same":
+        raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
+    if device.startswith("openvino:"):
+        raise ConfigError(f"device {device!r} is for OpenVINO: add --backend openvino")
+
+
+def not_openvino(dtype: str) -> ConfigError:
+    """The error for a number format that OpenVINO does not compute in here."""
+    return ConfigError(f"dtype {dtype} is impossible with OpenVINO: use --dtype float32 or bfloat16, or --backend torch")
 
 
 def _named(option: Option) -> str:
@@ -87,6 +106,7 @@ def _named(option: Option) -> str:
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A drafting method and its verifier.
@@ -176,6 +196,7 @@ NO_PLAIN_OPTION = ("logit_bias", "grammar", *ONLY_PYTHON)
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are drawn from the model's scores.

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, integer, settings, shown
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import known_fields
 
 Of: TypeAlias = Literal["model", "sampled"]
 MAX_TOP: Final = 20
@@ -15,6 +16,7 @@ MAX_TOP: Final = 20
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class LogprobSettings:
     """Which log-probabilities are reported with the tokens of a text.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, final
 
 from draftwood.core.draws import ALL_DRAWS, DRAWS_WITH_LOG_PROBS, Draw
+from draftwood.core.errors import ConfigError, PairingError
 
 VerifierName: TypeAlias = Literal["auto", "recursive", "traversal", "coupled", "greedy", "tolerance"]
 Reads: TypeAlias = Literal["probabilities", "argmax"]
@@ -78,3 +80,22 @@ _SPECS: Final = (
     ),
 )
 VERIFIERS: Final[dict[str, VerifierSpec]] = {spec.name: spec for spec in _SPECS}
+
+
+def check_pairing(verifier: str, draws: Collection[Draw], drafter: str, draw: Draw) -> None:
+    """Raise a PairingError unless ``draw``, how the drafter chooses siblings, is one for which the verifier is exact."""
+    if draw not in draws:
+        fitting = ", ".join(sorted(draws))
+        raise PairingError(
+            f"verifier {verifier!r} is not exact for drafter {drafter!r}, whose siblings are drawn as {draw.value!r}; it "
+            f"takes {fitting}. Use --verifier auto"
+        )
+
+
+def check_temperature(verifier: str, temperature: float) -> None:
+    """Raise a ConfigError if a verifier for temperature 0 is given another one."""
+    if temperature != 0:
+        raise ConfigError(
+            f"verifier {verifier!r} is for temperature 0 only, but temperature is {temperature:g}: use --verifier auto, or "
+            "temperature 0"
+        )

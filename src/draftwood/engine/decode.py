@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 from typing import Any, final
 
 from draftwood.core.constraint import Grammars
-from draftwood.core.errors import PairingError
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
 from draftwood.core.threads import threads_alongside
 from draftwood.core.token_logprobs import TokenLogprob
+from draftwood.core.verifiers import check_pairing
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
@@ -55,12 +55,7 @@ class Decoder:
     ) -> None:
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.verifier = verifier
-        if self.drafter.draw not in verifier.draws:
-            fitting = ", ".join(sorted(verifier.draws))
-            raise PairingError(
-                f"verifier {verifier.name!r} is not exact for drafter {self.drafter.name!r}, whose siblings are drawn as "
-                f"{self.drafter.draw.value!r}; it takes {fitting}. Use --verifier auto"
-            )
+        check_pairing(verifier.name, verifier.draws, self.drafter.name, self.drafter.draw)
         self.target = Target(target)
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)

@@ -11,8 +11,9 @@ from typing import Any, Final, TypeAlias, cast, final
 
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError, PairingError
-from draftwood.core.methods import METHODS, MethodName
-from draftwood.core.settings import BETA, TAU, Method
+from draftwood.core.fit import no_draft, resolve, shape_of
+from draftwood.core.methods import METHODS
+from draftwood.core.settings import Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
 from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import Controllers
@@ -64,7 +65,7 @@ class BuildArgs:
     def runner(self) -> Runner:
         """The draft model; raises PairingError without one."""
         if self.draft is None:
-            raise _no_draft(self.method.method)
+            raise no_draft(self.method.method)
         return self.draft
 
 
@@ -75,56 +76,11 @@ def levels(policy: Callable[[Any], LevelPolicy]) -> Builder:
     """The builder of a method that draws level by level; ``policy`` makes its policy from a shape."""
 
     def build_levels(args: BuildArgs) -> Drafter:
-        if args.method.nodes is not None:
-            raise ConfigError(f"nodes and the fixed shape {args.method.shape!r} exclude each other: give one of them")
         made, gain = policy(args.shape), args.method.min_gain
         _check_depth(args, len(made.widths))
         return LevelDrafter(args.runner, made, None if gain is None else float(gain))
 
     return build_levels
-
-
-def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
-    """The method with every ``auto`` replaced.
-
-    Args:
-        method: the caller's choice.
-        has_draft: there is a draft model.
-        greedy: temperature 0.
-        has_block: the draft model is a :class:`draftwood.runners.protocols.BlockRunner`.
-
-    Raises:
-        ConfigError: ``beta`` or ``tau`` above temperature 0.
-        PairingError: a method that needs a draft model without one.
-    """
-    name: MethodName = method.method
-    if name == "auto":
-        # A node budget or a shape means a tree; a block draft takes a shape as a chain.
-        drafted: MethodName = "block" if has_block else "adaptive"
-        if method.nodes is not None or (method.shape is not None and not has_block):
-            drafted = "shared-noise"
-        name = drafted if has_draft else "lookup"
-        if method.nodes is not None and not has_draft:
-            raise PairingError(
-                "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
-            )
-    spec = METHODS[name]
-    if spec.needs != "nothing" and not has_draft:
-        raise _no_draft(name)
-    beta, tau, verifier = method.beta, method.tau, method.verifier
-    if (beta, tau) != (None, None):
-        if not greedy and verifier != "tolerance":  # the decoder refuses that one by name
-            raise ConfigError(
-                "beta and tau are for temperature 0, where there is a best token: leave them out, or set temperature 0"
-            )
-        verifier = "tolerance"
-    if verifier == "auto":
-        # Plain decoding is coupled too, so a seed gives the same text with and without a coupled draft.
-        verifier = "greedy" if greedy else spec.verifier
-    if verifier == "tolerance":
-        beta, tau = BETA if beta is None else beta, TAU if tau is None else tau
-    shape = method.shape or spec.shape
-    return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
 
 
 def build(
@@ -143,14 +99,9 @@ def build(
         PairingError: the method needs a draft model, or one of another kind.
     """
     chosen = resolve(method, has_draft=draft is not None, greedy=greedy, has_block=isinstance(draft, BlockRunner))
-    shape = None if chosen.shape is None else METHODS[chosen.method].parse(chosen.shape)
-    args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy, controllers=controllers or Controllers())
+    shape, controllers = shape_of(chosen), controllers or Controllers()
+    args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy, controllers=controllers)
     return BUILDERS[chosen.method](args), VERIFIER_BUILDERS[chosen.verifier](chosen)
-
-
-def _no_draft(name: str) -> PairingError:
-    others = " or ".join(sorted((spec.name for spec in METHODS.values() if spec.needs == "nothing"), reverse=True))
-    return PairingError(f"method {name!r} needs a draft model: give --draft, or use --method {others}")
 
 
 def _hybrid(shape: WidthByLength | Branching) -> LevelPolicy:

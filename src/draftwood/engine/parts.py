@@ -11,6 +11,7 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
+from draftwood.core.verifiers import check_temperature
 from draftwood.core.warping import check_bias
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
@@ -78,11 +79,8 @@ class Parts:
 
     def check(self, sampling: Sampling) -> None:
         """Raise a ConfigError if the verifier is for temperature 0 and the sampling is not."""
-        if self.verifier.greedy_only and not sampling.greedy:
-            raise ConfigError(
-                f"verifier {self.verifier.name!r} is for temperature 0 only, but temperature is {sampling.temperature:g}: "
-                "use --verifier auto, or temperature 0"
-            )
+        if self.verifier.greedy_only:
+            check_temperature(self.verifier.name, sampling.temperature)
 
     def open(self, number: int, request: Request, sampling: Sampling, method: str | None) -> Row:
         """A row for a request.

@@ -9,16 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, overload
 from weakref import finalize
 
-from draftwood.core.arguments import (
-    Array,
-    LimitsLike,
-    MethodLike,
-    Prompt,
-    SamplingLike,
-    Singles,
-    method_of,
-    prompts_of,
-)
+from draftwood.core.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompts_of
 from draftwood.core.checks import shown
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.grammar import Grammar
@@ -26,6 +17,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
 from draftwood.core.settings import Method, Sampling
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
+from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
 from draftwood.engine.cost_trial import measure_costs
@@ -199,6 +191,7 @@ class Session(ABC):
                 raise
             raise type(error)(f"{self._item} {index}: {error}") from error
 
+    @known_arguments
     def stream(
         self, prompt: Prompt | Array, *,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
@@ -254,6 +247,7 @@ class Session(ABC):
         grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
     ) -> Result | list[Result]: ...  # fmt: skip
 
+    @known_arguments
     def generate(
         self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *, trace: TraceLike = False,
         method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.fit import check_fit
 from draftwood.core.methods import METHODS
 from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import NO_PLAIN_OPTION, LoadOptions, Method, Sampling
+from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
+from draftwood.loading.names import check_models, named_or_bundled
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
@@ -42,6 +44,8 @@ class CheckConfig:
         for name in ("samples", "new_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
         if self.enumerate is None:
             return
         if self.enumerate < 1:
@@ -74,16 +78,20 @@ def _check(
     config: CheckConfig, options: LoadOptions, method: Method, sampling: Sampling
 ) -> tuple[Report | Enumerated, dict[str, Any]]:
     """The report, and the method, engine and fallback of the tested pair."""
+    if options.weights != "same":
+        raise ConfigError(
+            f"check compares texts with the model's original weights, but --weights is {options.weights}: leave it out"
+        )
+    check_models("language", config.target, config.draft)
+    has_draft = named_or_bundled("language", config.target, config.draft)[1] is not None
+    check_fit(method, has_draft=has_draft, temperature=sampling.temperature)
+
     from draftwood.api import load
     from draftwood.core.threads import set_threads
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
     from draftwood.loading.models import quiet_loading
 
-    if options.weights != "same":
-        raise ConfigError(
-            f"check compares texts with the model's original weights, but --weights is {options.weights}: leave it out"
-        )
     quiet_loading()
     set_threads(options.threads)
     pair = load(config.target, config.draft, options=options)

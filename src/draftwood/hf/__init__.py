@@ -36,6 +36,7 @@ from draftwood.core.processors import ByRow
 from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method, Sampling
+from draftwood.core.unknown import known_arguments
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import DrafterCache
@@ -54,6 +55,7 @@ _SEEDS = 1 << 62
 _DRAFTERS = DrafterCache()
 
 
+@known_arguments
 def recipe(
     draft: Any = None,
     *,

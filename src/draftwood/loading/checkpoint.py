@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +70,7 @@ def _check_generation_config(path: Path) -> None:
         raise ModelError(f"{path} cannot be read as JSON ({error}): correct it, or remove it") from error
 
 
+@cache
 def _check_hub(name: str) -> None:
     """Request the config once. Loading would repeat failed requests for a minute."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache

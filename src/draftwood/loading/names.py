@@ -106,28 +106,51 @@ def resolve(name: str | Path) -> str | Path:
     Raises:
         ModelError: a GGUF file that does not exist or cannot be converted, or a folder with several of them.
     """
+    found, file = _place(name)
+    return found if file is None else converted(file)
+
+
+def _place(name: str | Path) -> tuple[str | Path, Path | None]:
+    """What a name stands for, before any conversion, and the GGUF file if it is one."""
     if not isinstance(name, str | Path) or not str(name):
-        return name
+        return name, None
     if (model := _short(name)) is not None:
         name = installed_file(model) or converted_folder(model) or model.hub
-    file = _gguf_file(Path(name))
-    return name if file is None else converted(file)
+    return name, _gguf_file(Path(name))
 
 
-def locate(name: str | Path) -> str | Path:
-    """As :func:`resolve`, and checked by :func:`draftwood.loading.checkpoint.check_path`.
+def check_models(kind: str, target: str | Path | None, draft: str | Path | None) -> None:
+    """Refuse the names that :func:`named_or_bundled` and :func:`locate` refuse, without PyTorch; nothing is converted.
+
+    Raises:
+        ConfigError, ModelError: as those functions.
+    """
+    for name in named_or_bundled(kind, target, draft):
+        if name is not None:
+            check_model(name)
+
+
+def check_model(name: str | Path) -> None:
+    """Refuse a name that :func:`locate` refuses.
 
     Raises:
         ModelError: names what is missing, and for a short name how to install it.
     """
-    found = resolve(name)
+    found, file = _place(name)
+    if file is not None:
+        return
     try:
         check_path(found)
     except ModelError as error:
         if not isinstance(name, str | Path) or (model := _short(name)) is None:
             raise
         raise ModelError(f"model {str(name)!r} is not installed ({error}). Install it with: {model.install}") from error
-    return found
+
+
+def locate(name: str | Path) -> str | Path:
+    """As :func:`resolve`, and checked by :func:`check_model`."""
+    check_model(name)
+    return resolve(name)
 
 
 def _short(name: str | Path) -> ShortName | None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from draftwood.core.errors import ConfigError, DraftwoodError
-from draftwood.core.settings import Backend, BackendName, Weights
+from draftwood.core.errors import DraftwoodError
+from draftwood.core.settings import Backend, BackendName, Weights, check_torch
 from draftwood.runners.auto import requested_backend, why_no_room, why_not_openvino
 from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.blocks.heads import HeadsDrafter
@@ -157,10 +157,7 @@ def _drafter(backend: Backend, draft_model: Any, model: Any) -> Runner:
 
 def _runners_by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place: str | None) -> Runners:
     if backend == "torch":
-        if weights != "same":
-            raise ConfigError(f"weights {weights!r} are for OpenVINO: add --backend openvino, or leave --weights out")
-        if place is not None:
-            raise ConfigError(f"device 'openvino:{place}' is for OpenVINO: add --backend openvino")
+        check_torch(weights, "" if place is None else f"openvino:{place}")
         return _pair(TorchRunner, "torch", model, draft_model)
     return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), "openvino", model, draft_model)
 

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias, final
 
 from draftwood.core.checks import integer, settings
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import known_fields
 
 
 @final
+@known_fields
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings:
     """The bounds of a trace.

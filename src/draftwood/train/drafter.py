@@ -61,6 +61,7 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     loop.save_weights(drafter, config.out)
     loop.write_json(config.out / "metrics.json", metrics)
     (config.out / "README.md").write_text(card(config, drafter.config, metrics), encoding="utf-8")
+    print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
 
 
@@ -104,5 +105,7 @@ def _train(
     with torch.no_grad():  # robust fine-tuning (Wortsman et al. 2022, "WiSE-FT", arXiv 2109.01903)
         for name, weight in drafter.named_parameters():
             weight.lerp_(before[name], config.start_share)
+    measured = loop.measured(drafter, report)
+    loop.show("end", measured)
     held = sum(features.lengths[i] for i in held_out)
-    return {**loop.facts(config, drafter, {"chats": held}), "held_out": loop.measured(drafter, report), **result}
+    return {**loop.facts(config, drafter, {"chats": held}), "held_out": measured, **result}

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from draftwood.core.errors import ConfigError
@@ -94,7 +95,13 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
             self._add(state, model)
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        state.log_history[-1]["seconds"] = round(time.monotonic() - self.start, 1)
+        entry = state.log_history[-1]
+        entry["seconds"] = round(time.monotonic() - self.start, 1)
+        if "loss" in entry:
+            print(
+                f"step {entry['step']:,} of {state.max_steps:,}: loss {entry['loss']:.4g}, {entry['seconds']:.0f} s",
+                flush=True,
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
         if state.global_step % self.every == 0 and state.global_step < state.max_steps:
@@ -103,7 +110,25 @@ class Reporter(TrainerCallback):  # type: ignore[misc]
     def _add(self, state: Any, model: Any) -> None:
         entry = {"step": state.global_step, "report": measured(model, self.report)}
         state.log_history.append(entry | {"seconds": round(time.monotonic() - self.start, 1)})
-        print(json.dumps(entry), flush=True)
+        show(f"step {state.global_step:,}", entry["report"])
+
+
+def show(when: str, figures: Mapping[str, Any]) -> None:
+    """Print figures on held-out text."""
+    print(f"{when}, on held-out text:", *_described(figures), sep="\n  ", flush=True)
+
+
+def _described(figures: Mapping[str, Any]) -> list[str]:
+    """Lines of text: one for the figures, and one for each group of figures."""
+    groups = {name: value for name, value in figures.items() if isinstance(value, Mapping)}
+    own = ", ".join(f"{name} {_shown(value)}" for name, value in figures.items() if name not in groups)
+    return [*filter(None, [own]), *(f"{name}: {'; '.join(_described(group))}" for name, group in groups.items())]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class Deadline(TrainerCallback):  # type: ignore[misc]
@@ -207,6 +232,8 @@ def run(trainer: Trainer, tokens_until: Callable[[int], int]) -> dict[str, Any]:
         tokens_until: from a number of steps to the number of tokens in them.
     """
     last = get_last_checkpoint(trainer.args.output_dir) if Path(trainer.args.output_dir).is_dir() else None
+    for printer in (PrinterCallback, ProgressCallback):  # they print dictionaries
+        trainer.remove_callback(printer)
     trainer.train(resume_from_checkpoint=last)
     history = trainer.state.log_history
     seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)

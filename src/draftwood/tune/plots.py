@@ -11,12 +11,11 @@ from string import Template
 from typing import TYPE_CHECKING, Final, final
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.files import replace_file
+from draftwood.core.files import check_writable, replace_file
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method, Sampling
 from draftwood.trace.records import Trace
 from draftwood.tune.charts import Bar, draw_bars, draw_costs, figure_class
-from draftwood.tune.documents import check_writable
 
 if TYPE_CHECKING:
     from draftwood.api import Pair
@@ -89,8 +88,8 @@ def check_report(path: Path) -> None:
     """
     if path.suffix not in _FORMS:
         raise ConfigError(f"--report {path} ends in {path.suffix or 'nothing'}: give a name that ends in .svg or .html")
-    figure_class()
     check_writable(path, "--report")
+    figure_class()
 
 
 def write_report(path: Path, measured: Measured) -> None:

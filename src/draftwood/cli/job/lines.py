@@ -10,7 +10,9 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError
+from draftwood.core.files import check_readable
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
 _MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write
@@ -66,11 +68,18 @@ def report_error(index: int, error: str) -> None:
     click.echo(f"Line {index + 1}: {error}.", err=True)
 
 
-def check_two_files(source: Path, output: Path | None) -> None:
-    """Refuse to read and write the same file.
+def check_files(source: Path | None, output: Path | None) -> None:
+    """Refuse files that cannot be read and written, before models are loaded; ``-`` is standard input.
 
     Raises:
-        ConfigError: both are the same file.
+        ConfigError: names the file, or both are the same one.
     """
-    if output is not None and output.exists() and source.exists() and output.samefile(source):
+    if source is None:
+        return
+    if str(source) != "-":
+        check_readable(source)
+    if output is None:
+        return
+    check_output(output)
+    if output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(f"--input and --output are the same file, {source}: name another --output")

@@ -1,0 +1,99 @@
+"""Whether a method, its shape, its verifier and a temperature fit together, known without any model.
+
+This module imports nothing heavy, so a command can refuse before PyTorch is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from draftwood.core.errors import ConfigError, PairingError
+from draftwood.core.methods import METHODS, MethodName
+from draftwood.core.settings import BETA, TAU, Method
+from draftwood.core.shapes import Branching, Shape
+from draftwood.core.verifiers import VERIFIERS, check_pairing, check_temperature
+
+
+def check_fit(method: Method, *, has_draft: bool, temperature: float) -> None:
+    """Refuse a method that no models with, or without, a draft can run. The lengths of blocks are known to a draft only.
+
+    Args:
+        method: the caller's choice.
+        has_draft: there is a draft model.
+        temperature: of the sampling.
+
+    Raises:
+        ConfigError: a shape that does not fit the method, or settings for another temperature.
+        PairingError: no draft model where one is needed, or a verifier that is not exact for the method.
+    """
+    greedy = temperature == 0
+    chosen = resolve(method, has_draft=has_draft, greedy=greedy)
+    shape_of(chosen)
+    spec, verifier = METHODS[chosen.method], VERIFIERS[chosen.verifier]
+    draw = spec.draw if spec.greedy_draw is None or not greedy else spec.greedy_draw
+    check_pairing(verifier.name, verifier.draws, spec.name, draw)
+    if verifier.greedy_only:
+        check_temperature(verifier.name, temperature)
+
+
+def shape_of(method: Method) -> Shape | None:
+    """The shape of a resolved method; None for a tree that grows, or has a node budget.
+
+    Raises:
+        ConfigError: a shape that does not fit the method, or a fixed shape and a node budget.
+    """
+    if method.shape is None:
+        return None
+    shape = METHODS[method.method].parse(method.shape)
+    if method.nodes is not None and isinstance(shape, Branching):
+        raise ConfigError(f"nodes and the fixed shape {method.shape!r} exclude each other: give one of them")
+    return shape
+
+
+def resolve(method: Method, *, has_draft: bool, greedy: bool, has_block: bool = False) -> Method:
+    """The method with every ``auto`` replaced.
+
+    Args:
+        method: the caller's choice.
+        has_draft: there is a draft model.
+        greedy: temperature 0.
+        has_block: the draft model is a :class:`draftwood.runners.protocols.BlockRunner`.
+
+    Raises:
+        ConfigError: ``beta`` or ``tau`` above temperature 0.
+        PairingError: a method that needs a draft model without one.
+    """
+    name: MethodName = method.method
+    if name == "auto":
+        # A node budget or a shape means a tree; a block draft takes a shape as a chain.
+        drafted: MethodName = "block" if has_block else "adaptive"
+        if method.nodes is not None or (method.shape is not None and not has_block):
+            drafted = "shared-noise"
+        name = drafted if has_draft else "lookup"
+        if method.nodes is not None and not has_draft:
+            raise PairingError(
+                "nodes is a budget for a draft model's trees, but there is no draft: give --draft, or leave it out"
+            )
+    spec = METHODS[name]
+    if spec.needs != "nothing" and not has_draft:
+        raise no_draft(name)
+    beta, tau, verifier = method.beta, method.tau, method.verifier
+    if (beta, tau) != (None, None):
+        if not greedy and verifier != "tolerance":  # the decoder refuses that one by name
+            raise ConfigError(
+                "beta and tau are for temperature 0, where there is a best token: leave them out, or set temperature 0"
+            )
+        verifier = "tolerance"
+    if verifier == "auto":
+        # Plain decoding is coupled too, so a seed gives the same text with and without a coupled draft.
+        verifier = "greedy" if greedy else spec.verifier
+    if verifier == "tolerance":
+        beta, tau = BETA if beta is None else beta, TAU if tau is None else tau
+    shape = method.shape or spec.shape
+    return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
+
+
+def no_draft(name: str) -> PairingError:
+    """The error for a method that needs a draft model, where there is none."""
+    others = " or ".join(sorted((spec.name for spec in METHODS.values() if spec.needs == "nothing"), reverse=True))
+    return PairingError(f"method {name!r} needs a draft model: give --draft, or use --method {others}")

@@ -1,0 +1,94 @@
+"""Keyword arguments that do not exist: the error says which one was meant, or in which settings it belongs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, TypeVar, cast
+
+from draftwood.core.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_ALIASES: Final = {
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length", "num_predict", "n_predict"), "max_new_tokens"),
+    **dict.fromkeys(("stop_strings", "stop_sequences"), "stop"),
+    **dict.fromkeys(("repeat_penalty", "rep_pen"), "repetition_penalty"),
+    **dict.fromkeys(("top_logprobs", "output_scores"), "logprobs"),
+    **dict.fromkeys(("response_format", "json_schema", "guided_json", "structured_outputs"), "grammar"),
+    **dict.fromkeys(("draft_model", "assistant_model"), "draft"),
+    **dict.fromkeys(("num_assistant_tokens", "num_speculative_tokens"), "nodes"),
+    "temp": "temperature",
+    "logits_processor": "processors",
+    "torch_dtype": "dtype",
+}
+"""Names of other programs -> ours."""
+_OTHER_ADVICE: Final = {
+    "do_sample": "give temperature=0 for the most likely text, and a higher temperature to sample",
+    "n": "give the prompt several times",
+    "num_return_sequences": "give the prompt several times",
+    "device_map": "give options=LoadOptions(device=...)",
+}
+
+
+class UnknownArgumentError(ConfigError, TypeError):
+    """A keyword argument that does not exist."""
+
+
+def known_arguments(function: F) -> F:
+    """A decorator: an unknown keyword argument is an :class:`UnknownArgumentError`, in a sentence."""
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @wraps(function)
+    def checked(*positional: Any, **given: Any) -> Any:
+        if unknown := next((name for name in given if name not in names), None):
+            where = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+            said = advice(unknown, names) or f"it takes {', '.join(names)}"
+            raise UnknownArgumentError(f"{where} has no argument {unknown!r}: {said}")
+        return function(*positional, **given)
+
+    return cast(F, checked)
+
+
+def known_fields(cls: type[T]) -> type[T]:
+    """As :func:`known_arguments`, for the fields of a dataclass; the decorator comes before ``@dataclass``."""
+    cls.__init__ = known_arguments(cls.__init__)  # type: ignore[misc, method-assign]
+    return cls
+
+
+def advice(name: str, names: Sequence[str]) -> str | None:
+    """What to give in place of a setting that is none of ``names``; None if nothing like it is known."""
+    if name in _OTHER_ADVICE:
+        return _OTHER_ADVICE[name]
+    meant = _ALIASES.get(name, name)
+    if meant in names:
+        return f"give {meant}"
+    if (found := _place(meant, names)) is not None:
+        return found
+    near = get_close_matches(name, [*names, *(field for _, _, settings in _wholes() for field in settings)], n=1, cutoff=0.7)
+    if not near:
+        return None
+    return f"did you mean {near[0]}?" if near[0] in names else f"did you mean {near[0]}? {_place(near[0], names)}"
+
+
+def _place(name: str, names: Sequence[str]) -> str | None:
+    """Where a field of settings belongs; None if no settings have it."""
+    places = [(whole, kind) for whole, kind, settings in _wholes() if name in settings]
+    for whole, kind in places:
+        if whole in names:
+            return f"give {whole}={kind}({name}=...)"
+    return f"it is a setting of {places[0][1]}" if places else None
+
+
+def _wholes() -> Iterator[tuple[str, str, list[str]]]:
+    """Arguments that are settings: their name, their type and its fields."""
+    from draftwood.core.limits import Limits
+    from draftwood.core.settings import LoadOptions, Method, Sampling
+    from draftwood.core.token_logprobs import LogprobSettings
+
+    kinds = {"method": Method, "sampling": Sampling, "limits": Limits, "logprobs": LogprobSettings, "options": LoadOptions}
+    for whole, kind in kinds.items():
+        yield whole, kind.__name__, [field.name for field in fields(kind)]
