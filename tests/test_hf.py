@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     DynamicCache,
     LogitsProcessor,
+    MaxLengthCriteria,
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StopStringCriteria,
@@ -289,6 +290,23 @@ def test_a_text_streamer_prints_the_text(capsys):
     made = recipe(other(), streamer=TextStreamer(tokenizer()))
     text = ours(target(), made, {"input_ids": torch.tensor([[5, 6, 7]])})
     assert capsys.readouterr().out == tokenizer().decode(text[0]) + "\n"
+
+
+def test_generate_hands_neither_streamer_nor_assistant_to_a_callable():
+    """The fact behind the advice to give them to the recipe. If this fails, they can be bound or refused."""
+    seen = {}
+
+    def probe(model, input_ids, streamer=None, assistant_model=None, tokenizer=None, assistant_tokenizer=None, **rest):
+        seen.update(rest, named=(streamer, assistant_model, tokenizer, assistant_tokenizer))
+        return input_ids
+
+    streamer, ids = Recorder(), {"input_ids": torch.tensor([[5, 6, 7]])}
+    ours(target(), probe, ids, streamer=streamer, assistant_model=other(), tokenizer=tokenizer())
+    assert seen["named"] == (None, None, None, None)
+    assert not any(value is streamer for value in seen.values())
+    assert (streamer.got, streamer.ended) == ([[[5, 6, 7]]], 0)  # from generate itself, before the callable
+    with pytest.raises(ConfigError, match="streamer cannot be handed to the model"):  # should it ever come
+        recipe()(target(), ids["input_ids"], stopping_criteria=[MaxLengthCriteria(5)], streamer=streamer)
 
 
 def test_several_rows_and_a_streamer_are_refused():

@@ -80,6 +80,21 @@ def test_the_answers_come_in_order_with_their_ids(run: Run, pair: list[str], tmp
     assert [line[:8] for line in result.stderr.split("\n")[:4]] == ["Line 1: ", "Line 4: ", "Line 6: ", "Line 7: "]
 
 
+def test_equal_ids_and_fields_that_nobody_reads_cost_nothing(run: Run, pair: list[str], tmp_path: Path) -> None:
+    line = '{"prompt": "the", "id": "twin", "note": "unread"}'
+    path, out = written(tmp_path / "prompts.jsonl", line, line, '{"prompt": "the"}'), tmp_path / "out.jsonl"
+    command = ["generate", *pair, *SHORT, "--input", path, "--output", out]
+    assert run(*command).exit_code == 0
+    whole = out.read_bytes()
+    out.write_bytes(whole[: whole.index(b"\n") + 1])  # as a killed run leaves it
+    assert run(*command).exit_code == 0
+    first, found = objects(whole), objects(out.read_bytes())
+    assert [answer["text"] for answer in found] == [answer["text"] for answer in first]
+    told = [(answer["index"], answer.get("id"), answer["seed"]) for answer in found]
+    assert told == [(0, "twin", 5), (1, "twin", 6), (2, None, 7)]
+    assert not any("note" in answer for answer in found)
+
+
 def test_an_empty_prompt_without_a_beginning_of_text(run: Run, models: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "prompts.jsonl", '{"prompt": ""}', '{"prompt": "the"}')
     result = run("generate", "--target", models / "bare", *SHORT, "--input", path)

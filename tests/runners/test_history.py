@@ -12,7 +12,7 @@ from draftwood.runners.history import History
 from draftwood.runners.openvino import memory
 from draftwood.runners.torch_runner import TorchRunner
 from tests.runners.test_logit_identity import Walk
-from tests.runners.zoo import plain_scores, tiny
+from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny
 
 CLOSE, WRONG = 1e-4, 1e-2  # float32, scores of up to 10
 LONG = {"max_position_embeddings": 256}
@@ -60,6 +60,18 @@ def test_the_scores_after_a_kept_beginning_are_those_of_the_model(make: Any, kin
     walk = Chat(make, kind)
     for common in (9, 100, 3, 12, 1):
         assert max(walk.round(), walk.round(unscored=2), walk.round(unscored=3)) < CLOSE
+        walk.again(min(common, len(walk.texts[0])), 4)
+    assert walk.round() < CLOSE
+
+
+@pytest.mark.parametrize("make", BACKENDS)
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_a_text_that_has_left_the_window_is_cut_back_to_within_it(make: Any, kind: str) -> None:
+    """A memory of the last window alone would lack the tokens that are visible again (huggingface/transformers#48280)."""
+    walk = Chat(make, kind, **{"sliding_window": WINDOW, **WINDOWED[kind]})
+    for common in (9, WINDOW + 3, WINDOW - 3, WINDOW, 2):
+        assert max(walk.round(), walk.round(nodes=9), walk.round(unscored=2), walk.round()) < CLOSE
+        assert len(walk.texts[0]) > WINDOW
         walk.again(min(common, len(walk.texts[0])), 4)
     assert walk.round() < CLOSE
 

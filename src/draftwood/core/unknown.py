@@ -55,7 +55,7 @@ def known_arguments(function: F) -> F:
 
 def known_fields(cls: type[T]) -> type[T]:
     """As :func:`known_arguments`, for the fields of a dataclass; the decorator comes before ``@dataclass``."""
-    cls.__init__ = known_arguments(cls.__init__)  # type: ignore[misc, method-assign]
+    cls.__init__ = known_arguments(cls.__init__)  # type: ignore[method-assign]
     return cls
 
 

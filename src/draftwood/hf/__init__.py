@@ -4,8 +4,8 @@
 >>> made = recipe(draft_model, tokenizer=tokenizer, streamer=TextStreamer(tokenizer))  # doctest: +SKIP
 >>> ids = model.generate(**inputs, max_new_tokens=100, stop_strings=["###"], custom_generate=made)  # doctest: +SKIP
 
-``generate`` does not pass ``assistant_model=``, ``streamer=`` and ``tokenizer=`` on to a ``custom_generate``. So give the
-draft, the streamer and the tokenizer to :func:`recipe`, and stop strings to ``generate``. ``generate`` itself fails on stop
+``generate`` does not pass ``assistant_model=``, ``streamer=`` and ``tokenizer=`` on to a ``custom_generate``, which cannot
+notice them. So give the draft, the streamer and the tokenizer to :func:`recipe`, and stop strings to ``generate``. ``generate`` itself fails on stop
 strings of a generation config: clear them there and pass them by name.
 
 Logits processors and stopping criteria see the same texts as in plain ``generate``, including padding. Both are called for
@@ -69,10 +69,12 @@ def recipe(
     The estimates of a drafter are kept for the next ``generate`` with the same models, under any recipe.
 
     Args:
-        draft: the draft model; the default is prompt lookup (method ``lookup``).
+        draft: the draft model; the default is prompt lookup (method ``lookup``). An ``assistant_model`` of ``generate`` does
+            not get here, and would be ignored.
         method: a method and its verifier, or the name of a method.
         tokenizer: the model's tokenizer, for the ``stop_strings`` of ``generate``.
-        streamer: as for ``generate``: it receives the prompt, then every token, then ``end()``. It takes one text at a time.
+        streamer: as for ``generate``, whose own ``streamer`` would get the prompt only: this one receives the prompt, then
+            every token, then ``end()``. It takes one text at a time.
         seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several seeds. The default is drawn from torch's
             global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
 

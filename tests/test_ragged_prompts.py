@@ -1,0 +1,51 @@
+"""Prompts of different length, where the padding token is the end-of-text token: each row is the text of its prompt alone.
+
+Left-padded batches of other programs shift positions, or hide end-of-text tokens of the prompt
+(huggingface/transformers#25790, unslothai/unsloth#3699).
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftwood.api import Pair
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Method
+from draftwood.hf import recipe
+from tests.faults.test_08_texts_beyond_a_window import Words
+from tests.runners.zoo import EOS, VOCAB, tiny
+
+KINDS = ["gpt2", "llama", "opt"]  # learned positions, rotary ones, learned ones with an offset
+DRAFT = Method(method="rsd-c", shape="2-2")
+PROMPTS = [[9], [EOS, 8, EOS, 40, 41, 12, EOS], [(11 * i) % (VOCAB - 4) + 4 for i in range(64)], [30, EOS]]
+NEW = 8
+
+
+def model(kind: str, seed: int = 0):
+    return tiny(kind, seed, dtype=torch.float32, num_hidden_layers=1, max_position_embeddings=128, pad_token_id=EOS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_of_a_call_is_the_text_of_its_prompt_alone(kind):
+    pair = Pair(model(kind), model(kind, 1), Words())
+    settings = {"method": DRAFT, "temperature": 1.0, "limits": Limits(max_new_tokens=NEW, ignore_eos=True)}
+    alone = [pair.generate(prompt, seed=5 + row, **settings).token_ids for row, prompt in enumerate(PROMPTS)]
+    together = pair.generate(PROMPTS, seed=5, **settings)
+    assert [result.token_ids for result in together] == alone
+    assert len({tuple(tokens) for tokens in alone}) == len(PROMPTS)
+    assert sum(result.stats.drafted for result in together) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_is_every_row_of_a_padded_batch_of_generate(kind):
+    target, width = model(kind), max(map(len, PROMPTS))
+    ids = torch.tensor([[EOS] * (width - len(prompt)) + prompt for prompt in PROMPTS])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in PROMPTS])
+    settings = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": EOS, "eos_token_id": EOS}
+    made = recipe(model(kind, 1), method=DRAFT)
+    found = target.generate(ids, attention_mask=mask, custom_generate=made, **settings)
+    for row, prompt in enumerate(PROMPTS):
+        one = torch.tensor([prompt])
+        wanted = target.generate(one, attention_mask=torch.ones_like(one), **settings)[0, len(prompt) :]
+        assert found[row, width:].tolist() == wanted.tolist(), row
