@@ -12,7 +12,8 @@ from draftwood.core.constraint import Constraint, Grammars
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.grammar import Grammar
 from tests.faults.folders import tiny_tokenizer
-from tests.grammar.tiny import END, PATTERN, VOCAB, legal, letters
+from tests.grammar.schemas import compact, items, record
+from tests.grammar.tiny import END, PATTERN, TOKENS, VOCAB, legal, letters
 
 GRAMMARS = Grammars(letters(), VOCAB + 2, frozenset([END]))  # two scores more than there are tokens
 
@@ -40,6 +41,30 @@ def test_masks_are_those_of_the_language_in_any_order_of_nodes():
         one = constraint()
         for path in paths:
             assert tokens_of(one.mask(path)) == legal(path), path
+
+
+MORE = (*TOKENS, "ca", "bb", "cab", "ba")  # several ways to write a text
+JSON_TOKENS = (*'{}[]":abc', '{"', '"a', "ab", 'b":', '":[', ':["', "ca", '"]', '"]}', '"c')
+NESTED = record({"ab": items({"enum": ["ca", "b"]}, 1, 1)})
+
+
+@pytest.mark.parametrize(("tokens", "grammar", "words"), [
+    (MORE, Grammar.regex("cabab"), ("cabab",)),
+    (MORE, Grammar.regex("(ab|bc)ab?"), ("aba", "abab", "bca", "bcab")),
+    (MORE, Grammar.lark('start: "a" middle "ab"\nmiddle: "b" | "cab"'), ("abab", "acabab")),
+    (MORE, Grammar.lark('%llguidance {}\nstart: "c" "a" "b"'), ("cab",)),
+    (JSON_TOKENS, Grammar.json_schema(compact(NESTED)), ('{"ab":["ca"]}', '{"ab":["b"]}')),
+    (JSON_TOKENS, Grammar.lark('start: "c" %json {"enum": ["ab"]}'), ('c"ab"',)),
+], ids=["regex", "regex with a choice", "lark", "options in lark", "json", "json in lark"])  # fmt: skip
+def test_every_token_of_the_only_text_that_is_left_may_come(tokens, grammar, words):
+    vocab = 1 + len(tokens)
+    one = Grammars(letters(tokens), vocab, frozenset([END])).constraint(grammar, frozenset())
+    paths: list[list[int]] = [[]]
+    for path in paths:
+        allowed = legal(path, words, tokens)
+        assert one.mask(path).nonzero()[0].tolist() == allowed, [tokens[token - 1] for token in path]
+        paths += [[*path, token] for token in allowed if token != END]
+    assert len(paths) > 2 * max(map(len, words))
 
 
 def test_masks_of_a_text_that_grows_are_those_of_the_same_path():
@@ -120,6 +145,47 @@ def test_a_dead_end_names_the_grammar_and_leaves_other_nodes_alone():
     assert tokens_of(one.mask([2])) == [0]
     one.commit([2], 0)
     assert tokens_of(one.mask([])) == [0]
+
+
+COMPLEX = Grammar.regex("c{1,12}|c{0,12}b(.{1,200}){1,200}(.{1,200}){1,200}x")
+"""After "b", a long token that begins with "a" reaches a limit of the library."""
+
+
+def of_a_long_token() -> Grammars:
+    tokens = (*TOKENS, "ab" * 60)
+    return Grammars(letters(tokens), 1 + len(tokens), frozenset([END]))
+
+
+def test_a_node_that_is_too_complex_leaves_other_nodes_other_texts_and_later_ones_alone():
+    grammars = of_a_long_token()
+    one, other = (grammars.constraint(COMPLEX, frozenset()) for _ in range(2))
+    assert tokens_of_any(one.mask([2])) == []
+    assert "is too complex to follow here: lexer error" in str(one.dead_end([2]))
+    assert one.mask([3, 1]) is None
+    assert [tokens_of_any(one.mask(path)) for path in ([], [3], [3] * 12)] == [[2, 3], [0, 2, 3], [0, 2]]
+    assert "is too complex to follow here: lexer error" in str(one.dead_end([2]))
+    assert tokens_of_any(one.mask([3, 2])) == []
+    other.commit([3], 0)
+    assert tokens_of_any(other.mask([3])) == [0, 2, 3]
+    assert tokens_of_any(grammars.constraint(COMPLEX, frozenset()).mask([])) == [2, 3]
+    one.commit([2], 0)
+    assert tokens_of_any(one.mask([])) == []
+    assert "is too complex to follow here: lexer error" in str(one.dead_end([]))
+
+
+def test_nodes_that_are_too_complex_are_not_tried_for_ever():
+    one = of_a_long_token().constraint(COMPLEX, frozenset())
+    for count in range(10):
+        assert tokens_of_any(one.mask([*[3] * count, 2])) == []
+    assert tokens_of_any(one.mask([3])) == []
+    assert "is too complex to follow here: lexer error" in str(one.dead_end([3]))
+
+
+def test_a_long_text_that_a_grammar_leaves_is_not_guessed_and_spoils_no_mask():
+    one = constraint(Grammar.regex("c|b(a{1000}){1000}"))
+    one.commit([2], 0)
+    assert one.forced() == []
+    assert tokens_of(one.mask([])) == tokens_of(one.mask([1] * 9)) == [1]
 
 
 @pytest.mark.parametrize(

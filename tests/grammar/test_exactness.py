@@ -64,6 +64,15 @@ def test_drawn_trees_are_exact_under_a_grammar(case):
     assert total_variation(found(engine(*case), Sampling(grammar=GRAMMAR)), expected(plain)) < EXACT
 
 
+@pytest.mark.parametrize("case", [("ar", None, "recursive"), ("chain", "3", "recursive"), ("rsd-s", "2x2", "traversal"),
+                                  ("ngram", "3", "recursive")], ids=named)  # fmt: skip
+def test_the_only_text_that_is_left_is_written_with_the_tokens_that_the_target_draws(case):
+    found_texts = found(engine(*case), Sampling(grammar=Grammar.regex("abab?")))
+    wanted = expected(lambda scores, text: masked(scores, text[len(PROMPT) :], ("aba", "abab")).softmax(-1))
+    assert len(wanted) > 4
+    assert total_variation(found_texts, wanted) < EXACT
+
+
 @pytest.mark.parametrize("case", [("rsd-s", "2x3", "recursive"), ("rsd-c", "2-2", "traversal")], ids=named)
 def test_penalties_and_bias_come_before_the_mask_and_truncation_after_it(case):
     sampling = Sampling(
@@ -125,7 +134,7 @@ def test_forced_tokens_are_drafted_without_a_draft_model_and_are_exact(verifier)
     assert len(wanted) > 1
     assert total_variation(found, wanted) < EXACT
     assert [] in drafted  # at the beginning there is a choice
-    assert [3] in drafted
+    assert [3] in drafted  # after "b"
 
 
 CONTROLS = pytest.mark.parametrize("case", [("chain", "2", "recursive"), ("rsd-c", "2", "traversal")], ids=named)

@@ -169,11 +169,27 @@ def test_a_bias_cannot_revive_a_token_and_what_it_forbids_ends_in_an_error_that_
             pair.generate("b", sampling=nothing, method=method, seed=1)
 
 
+@pytest.mark.parametrize("method", ["ar", "adaptive", "lookup", "ngram", "rsd-s"])
+@pytest.mark.parametrize(("banned", "written"), [(1, [4, 3, 4]), (4, [1, 2, 3, 1, 2])])
+def test_the_only_text_that_is_left_is_written_without_a_banned_token(method, banned, written):
+    sampling = Sampling(grammar=Grammar.regex("abcab"), logit_bias={banned: -float("inf")})
+    for seed in range(3):
+        result = pair_of_letters().generate("b", sampling=sampling, method=method, seed=seed)
+        assert (result.token_ids, result.finish_reason) == ([*written, END], "stop")
+
+
+DEAD_ENDS = [
+    (Grammar.lark('start: "b" "b"* | "a" X\nX: /[a-c]+/ & /[x-z]+/'), "leaves no token possible"),
+    (Grammar.regex("b+|c(.{1,200}){1,200}(.{1,200}){1,200}x"), "is too complex to follow here"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "said"), DEAD_ENDS, ids=["impossible", "too complex"])
 @pytest.mark.parametrize("method", ["rsd-s", "rsd-c", "adaptive", "ar"])
-def test_a_dead_end_is_an_error_only_for_a_text_that_gets_there(method):
-    pair, grammar = pair_of_letters(), Grammar.lark('start: "b" "b"* | "a" X\nX: /[a-c]+/ & /[x-z]+/')
-    rarely, mostly = (Sampling(grammar=grammar, logit_bias={1: bias}) for bias in (-30.0, 30.0))
+def test_a_dead_end_is_an_error_only_for_a_text_that_gets_there(method, grammar, said):
+    pair = pair_of_letters((*TOKENS, "ab" * 60))
+    rarely, mostly = (Sampling(grammar=grammar, logit_bias={1: bias, 3: bias}) for bias in (-30.0, 30.0))
     texts = pair.generate(["b"] * 8, sampling=rarely, method=method, seed=1, limits={"max_new_tokens": 8})
     assert all(set(text.text) == {"b"} for text in texts)
-    with pytest.raises(NumericsError, match=r"the Lark grammar .* leaves no token possible"):
+    with pytest.raises(NumericsError, match=said):
         pair.generate(["b"] * 8, sampling=mostly, method=method, seed=1, limits={"max_new_tokens": 8})

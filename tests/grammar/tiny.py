@@ -50,9 +50,9 @@ def legal(text: Sequence[int], words: Collection[str] = WORDS, tokens: Sequence[
     return [END, *found] if written in words else found
 
 
-def masked(scores: torch.Tensor, text: Sequence[int]) -> torch.Tensor:
+def masked(scores: torch.Tensor, text: Sequence[int], words: Collection[str] = WORDS) -> torch.Tensor:
     """Scores with -inf for what may not follow the text."""
     out = torch.full_like(scores, -torch.inf)
-    allowed = legal(text)
+    allowed = legal(text, words)
     out[allowed] = scores[allowed]
     return out

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from itertools import takewhile
 from typing import Any, Final, TypeAlias, final
 
@@ -18,6 +18,42 @@ Path: TypeAlias = tuple[int, ...]
 """Tokens after the committed text."""
 _COMPILED: Final = 128  # grammars that stay compiled, from before a text waits until it begins
 _NO_TOKEN: Final = "NoExtension"  # the beginning of llguidance's error where no token is possible
+_RENEWALS: Final = 8  # of a text; each may take as long as compiling
+_LONGEST_RUN: Final = 5000  # bytes of forced text, which are found anew in every round
+
+
+def _spoilt(matcher: Any) -> bool:
+    """Whether a limit of llguidance ended a matcher, and with it all copies, which share its lexer."""
+    return bool(matcher.is_error()) and not str(matcher.get_error()).startswith(_NO_TOKEN)
+
+
+def _consumed(matcher: Any, tokens: Sequence[int]) -> bool:
+    """Whether a matcher could read tokens. If not, it has an error only if it is spoilt."""
+    if matcher.try_consume_tokens(list(tokens)) == len(tokens):
+        return True
+    matcher.compute_bitmask()  # a spoilt lexer refuses tokens without an error
+    return False
+
+
+@final
+class Beginning:
+    """A compiled grammar before any text.
+
+    Args:
+        compiled: makes a matcher of llguidance.
+    """
+
+    def __init__(self, compiled: Callable[[], Any]) -> None:
+        self._compiled = compiled
+        self._matcher = compiled()
+
+    def matcher(self) -> Any:
+        """A matcher that has read nothing: a copy, or a new one if some other copy has spoilt their lexer."""
+        trial = self._matcher.deep_copy()
+        trial.compute_bitmask()
+        if _spoilt(trial):
+            self._matcher = self._compiled()
+        return self._matcher.deep_copy()
 
 
 @final
@@ -29,20 +65,25 @@ class Constraint:
 
     Args:
         grammar: for errors.
-        matcher: of llguidance, at the beginning of the text.
+        beginning: of the text.
+        guesses: the same with another lexer, since a look far ahead may spoil it.
         vocab: number of tokens.
         ends: tokens that end the text. They are possible where the grammar may end, and nothing else is possible after them.
     """
 
-    def __init__(self, grammar: Grammar, matcher: Any, vocab: int, ends: frozenset[int]) -> None:
+    def __init__(self, grammar: Grammar, beginning: Beginning, guesses: Beginning, vocab: int, ends: frozenset[int]) -> None:
         self.grammar = grammar
         self.vocab = vocab
         self.ends = ends
-        self._committed = matcher  # has read the text, and computes no mask: a dead end would spoil it
-        self._written = 0  # tokens of the text
+        self._beginning = beginning
+        self._renewals = _RENEWALS
+        self._committed = beginning.matcher()  # has read the text, and computes no mask: a dead end would spoil it
+        self._guesser: Any = guesses.matcher()
+        self._text: list[int] = []
         self._ended = False
         self._matchers: dict[Path, Any] = {}
         self._masks: dict[Path, Mask | None] = {}
+        self._too_complex: dict[Path, str] = {}  # reasons of nodes that have no mask
 
     def commit(self, tokens: Sequence[int], prompt_length: int) -> None:
         """Read what was committed since the last call.
@@ -54,16 +95,19 @@ class Constraint:
         Raises:
             NumericsError: it breaks the grammar.
         """
-        new = tokens[prompt_length + self._written :]
+        new = tokens[prompt_length + len(self._text) :]
         if not new:
             return
         self._matchers.clear()
         self._masks.clear()
-        self._written += len(new)
+        self._too_complex.clear()
+        self._text += new
         text = list(takewhile(lambda token: token not in self.ends, [] if self._ended else new))
-        if self._committed.try_consume_tokens(text) < len(text):
-            raise NumericsError(f"the text does not follow {self.grammar.name}: something wrote a token that was masked")
         self._ended = self._ended or len(text) < len(new)
+        if self._guesser is not None:
+            self._guesser.try_consume_tokens(text)
+        if not _consumed(self._committed, text) and not (_spoilt(self._committed) and self._renewed()):
+            raise NumericsError(f"the text does not follow {self.grammar.name}: something wrote a token that was masked")
 
     def mask(self, path: Sequence[int]) -> Mask | None:
         """The tokens that may follow the committed text and a path; None if the grammar forbids the path itself."""
@@ -83,18 +127,20 @@ class Constraint:
     def forced(self) -> list[int]:
         """Tokens of the only text that may follow the committed one, as the tokenizer writes it; often none.
 
-        A mask may admit other tokens of the same text, so these are a good guess and no certainty.
+        A mask admits other tokens of the same text, so these are a good guess and no certainty.
         """
-        if self._ended or (matcher := self._matcher(())) is None:
+        if self._ended or self._guesser is None:
             return []
-        found: list[int] = matcher.deep_copy().compute_ff_tokens()
+        own = self._guesser.deep_copy()
+        if len(own.compute_ff_bytes()) > _LONGEST_RUN:
+            self._guesser = None
+            return []
+        found: list[int] = own.compute_ff_tokens()  # of the bytes that were found above
         return found
 
     def dead_end(self, path: Sequence[int]) -> NumericsError:
         """The error of a node without a possible token."""
-        matcher = None if self._after_end(tuple(path)) else self._matcher(tuple(path))
-        reason = "" if matcher is None else str(matcher.get_error()).partition("\n")[0]
-        if reason and not reason.startswith(_NO_TOKEN):
+        if reason := self._too_complex.get(tuple(path)):
             return NumericsError(f"{self.grammar.name} is too complex to follow here: {reason}. Simplify it")
         return NumericsError(
             f"{self.grammar.name} leaves no token possible after this text: no token of the model continues it, or other "
@@ -104,16 +150,30 @@ class Constraint:
     def _after_end(self, path: Path) -> bool:
         return self._ended or not self.ends.isdisjoint(path)
 
-    def _mask(self, path: Path) -> Mask | None:
+    def _renewed(self) -> bool:
+        """Read the text with another lexer, which no other node or text has spoilt; False if that fails."""
+        if self._renewals == 0:
+            return False
+        self._renewals -= 1
+        self._matchers.clear()
+        self._committed = self._beginning.matcher()
+        text = list(takewhile(lambda token: token not in self.ends, self._text))
+        return _consumed(self._committed, text)
+
+    def _mask(self, path: Path, *, again: bool = True) -> Mask | None:
         if self._after_end(path):
             mask, may_end = np.zeros(self.vocab, np.bool_), True
         elif (matcher := self._matcher(path)) is None:
             return None
         else:
             bits, may_end = matcher.compute_bitmask(), matcher.is_accepting()
+            if again and _spoilt(matcher) and self._renewed():
+                return self._mask(path, again=False)
             mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=self.vocab, bitorder="little").astype(np.bool_)
             if matcher.is_error():  # its mask then holds the end of the text
                 mask[:], may_end = False, False
+                if _spoilt(matcher):
+                    self._too_complex[path] = str(matcher.get_error()).partition("\n")[0]
         mask[list(self.ends)] = may_end
         return mask
 
@@ -122,7 +182,7 @@ class Constraint:
         if path not in self._matchers:
             above = self._matcher(path[:-1]) if path else self._committed
             made = None if above is None else above.deep_copy()
-            if made is not None and path and not made.try_consume_tokens([path[-1]]):
+            if made is not None and not _consumed(made, path[-1:]) and not _spoilt(made):
                 made = None
             self._matchers[path] = made
         return self._matchers[path]
@@ -163,9 +223,9 @@ class Grammars:
             ConfigError: no tokenizer, or one that llguidance cannot read; no end-of-text token; a grammar that is too large,
                 or that admits no text of this model.
         """
-        matcher = self._compiled(grammar).deep_copy()
+        beginning, guesses = self._compiled(grammar)
         special = {token for token in stops if self._vocabulary.is_special_token(token)}
-        return Constraint(grammar, matcher, self._vocab, self._eos | special)
+        return Constraint(grammar, beginning, guesses, self._vocab, self._eos | special)
 
     @cached_property
     def _vocabulary(self) -> Any:
@@ -185,17 +245,22 @@ class Grammars:
                 f"({error}): leave the grammar out"
             ) from error
 
-    def _compile(self, grammar: Grammar) -> Any:
-        """The matcher at the beginning of a text."""
-        matcher = guidance().LLMatcher(self._vocabulary, grammar.source(), log_level=0, limits=parser_limits())
-        if matcher.is_error():
-            raise grammar.refused(matcher.get_error())
-        first = Constraint(grammar, matcher, self._vocab, self._eos)
+    def _compile(self, grammar: Grammar) -> tuple[Beginning, Beginning]:
+        """The beginning of a text, for masks and for guesses."""
+        read = partial(guidance().LLMatcher, self._vocabulary, grammar.source(), log_level=0, limits=parser_limits())
+        beginning = Beginning(read)
+        if (made := beginning.matcher()).is_error():
+            raise grammar.refused(made.get_error())
+        guesses = Beginning(read)
+        first = Constraint(grammar, beginning, guesses, self._vocab, self._eos)
         mask = first.mask(())
         if mask is None or not mask.any():
             raise grammar.refused(str(first.dead_end(())))
-        trial = matcher.deep_copy()  # a lexer that is too large shows only now
         begin = [int(token) for token in np.flatnonzero(mask) if token not in self._eos][:1]
-        if trial.try_consume_tokens(begin) < len(begin):
-            raise grammar.refused(f"it is too large to follow: {trial.get_error() or 'its lexer has too many states'}")
-        return matcher
+        trials = beginning.matcher(), guesses.matcher()  # a lexer that is too large shows only now
+        trials[1].compute_ff_bytes()
+        trials[1].compute_bitmask()
+        if not _consumed(trials[0], begin) or _spoilt(trials[1]):
+            reason = " ".join(trial.get_error() for trial in trials) or "its lexer has too many states"
+            raise grammar.refused(f"it is too large to follow: {reason}")
+        return beginning, guesses

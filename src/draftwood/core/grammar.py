@@ -22,6 +22,8 @@ _LIMITS: Final = {  # about half a second each; the library's defaults are 1,000
     "max_grammar_size": 20_000,
     "verbose_errors": False,
 }
+_OPTIONS: Final = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: ""'}  # of the whole list that it stands in.
+# Without "no_forcing" a mask holds one token where one text is left: the token that the tokenizer would write.
 _BLANKS: Final = r"\n?[ \t]{0,40}"  # between tokens of JSON; without a bound, small models write blanks for ever
 
 
@@ -122,15 +124,19 @@ class Grammar:
         Raises:
             ConfigError: a schema that is not JSON.
         """
+        return json.dumps({"grammars": [self._read(), _OPTIONS]}, ensure_ascii=False)
+
+    def _read(self) -> Any:
+        """The grammar without options, as an entry of llguidance's list."""
         matcher = guidance().LLMatcher
-        if self.kind == "regex":
-            return str(matcher.grammar_from_regex(self.text))
         if self.kind == "lark":
-            return str(matcher.grammar_from_lark(self.text))
+            return {"lark_grammar": self.text}
+        if self.kind == "regex":
+            return json.loads(matcher.grammar_from_regex(self.text))["grammars"][0]
         try:
             schema = json.loads(self.text)
             text = "{}" if schema is True else self.text  # which takes options
-            return str(matcher.grammar_from_json_schema(text, defaults=_defaults(schema)))
+            return json.loads(matcher.grammar_from_json_schema(text, defaults=_defaults(schema)))["grammars"][0]
         except (ValueError, RecursionError) as error:
             raise self.refused(str(error)) from error
 
