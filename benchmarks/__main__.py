@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-import draftwood.core.cores  # noqa: F401  # it counts free cores from here on
 from draftwood.cli.group import Commands
 
 

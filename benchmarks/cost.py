@@ -21,7 +21,7 @@ from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.machine import load_average
-from draftwood.core.threads import threads_alongside, torch_threads
+from draftwood.core.threads import chosen_threads
 from draftwood.runners.protocols import ModelRunner
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
@@ -46,7 +46,7 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
     for context in config.context:
         taken: dict[tuple[str, int], list[float]] = {}
         for backend, pair in pairs.items():
-            with torch_threads(threads_alongside(pair.target)):  # as in decoding
+            with chosen_threads(pair.target):  # as in decoding
                 for tokens, seconds in _forwards(pair.target, context, config.tokens, config.repeats):
                     taken.setdefault((backend, tokens), []).append(1e3 * seconds)
         results += [

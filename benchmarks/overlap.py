@@ -16,7 +16,7 @@ from benchmarks.cost import forward
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.threads import threads_alongside, torch_threads
+from draftwood.core.threads import chosen_threads
 from draftwood.runners.protocols import ModelRunner
 
 CHAIN: Final = 4
@@ -51,7 +51,7 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
     results = []
     for backend, target, draft in _drafting(pairs):
         taken: dict[tuple[int, str], list[float]] = {}
-        with torch_threads(threads_alongside(target)):  # as in decoding
+        with chosen_threads(target):  # as in decoding
             for size, way, seconds in _timed(target, draft, context, sizes, repeats):
                 taken.setdefault((size, way), []).append(1e3 * seconds)
         results += [

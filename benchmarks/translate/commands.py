@@ -32,14 +32,14 @@ def command(**options: Any) -> None:
     """
     from benchmarks.translate.peers import require_packages
     from benchmarks.translate.sentences import chosen_pairs, longest_translation, read_sentences
-    from draftwood.core.threads import free_threads, torch_threads
+    from draftwood.core.threads import kept_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.translation import load_translator
 
     config = TranslateConfig(**options)
     require_packages(config)
     quiet_loading()
-    with torch_threads(config.threads or free_threads()):
+    with kept_threads(config.threads):
         count = len(chosen_pairs(config))  # a folder that cannot be read is named before the models are loaded
         loading = LoadOptions(dtype="float32", device="cpu", backend=config.backend)
         translator = load_translator(config.target, config.draft, options=loading)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import draftwood.core.cores  # noqa: F401  # it measures what other processes take from here on
+
 if TYPE_CHECKING:
     from draftwood.api import Pair, load
     from draftwood.core.errors import (

@@ -17,7 +17,7 @@ from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.core.threads import set_threads
+from draftwood.core.threads import loading_threads
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.engine import tracing
@@ -77,9 +77,15 @@ def load(
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     target, draft = named_or_bundled("language", target, draft)
-    target, draft = locate(target), None if draft is None else locate(draft)
-    if options.threads is not None:
-        set_threads(options.threads)
+    with loading_threads(options.threads):
+        pair = _load(locate(target), None if draft is None else locate(draft), options)
+    pair.measure_costs()
+    for remark in pair.remarks:
+        _LOG.warning("%s", remark)
+    return pair
+
+
+def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Pair:
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):
@@ -91,14 +97,8 @@ def load(
         place = openvino_place(options.device)
         runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
-    pair = Pair(
-        model, draft_model, tokenizer, profile_key=profile_key, profile=find(options.profile, profile_key),
-        memory=memory_of(options.profile, profile_key), runners=runners,
-    )  # fmt: skip
-    pair.measure_costs()
-    for remark in pair.remarks:
-        _LOG.warning("%s", remark)
-    return pair
+    profile, memory = find(options.profile, profile_key), memory_of(options.profile, profile_key)
+    return Pair(model, draft_model, tokenizer, profile_key=profile_key, profile=profile, memory=memory, runners=runners)
 
 
 def _load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:

@@ -12,7 +12,7 @@ from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.core.threads import set_threads
+from draftwood.core.threads import loading_threads
 from draftwood.core.unknown import known_arguments
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
@@ -68,9 +68,12 @@ def load_translator(
     _check_options(options)
     target, draft = named_or_bundled("translation", target, draft)
     own = draft is not None and str(draft).startswith(_OWN)
-    target, draft = locate(target), draft if own or draft is None else locate(draft)
-    if options.threads is not None:
-        set_threads(options.threads)
+    with loading_threads(options.threads):
+        return _load(locate(target), draft if own or draft is None else locate(draft), options)
+
+
+def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Translator:
+    own = draft is not None and str(draft).startswith(_OWN)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-import draftwood.core.cores  # noqa: F401  # starts its measurement of busy cores
 from draftwood import __version__
 from draftwood.cli.group import Commands
 

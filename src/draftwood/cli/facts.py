@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,13 +15,13 @@ import torch
 
 from draftwood import __version__
 from draftwood.cli.results import name_of
-from draftwood.core.cores import SINCE_START, usable_cores
+from draftwood.core.cores import FREE, usable_cores
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.fit import resolve
 from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.core.threads import free_threads, torch_threads
+from draftwood.core.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.names import bundled_pairs
@@ -36,7 +35,7 @@ _FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
 
 def gather() -> dict[str, Any]:
     """Everything that ``info`` shows, as plain values."""
-    device = choose_device("auto")
+    device, threads = choose_device("auto"), RULE.count()
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -44,8 +43,8 @@ def gather() -> dict[str, Any]:
         "transformers": version("transformers"),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "cores": {"usable": usable_cores(), "taken_by_others": round(SINCE_START.taken(), 2)},
-        "threads": free_threads(),
+        "cores": {"usable": usable_cores(), "taken_by_others": round(FREE.taken, 2)},
+        "threads": threads,
         "dtype": str(choose_dtype("auto", device)).removeprefix("torch."),
         "backends": {**_auto_backend(device), "openvino": version_of("openvino")},
         "converted": {"folder": str(store_folder()), "bytes": store_size()},
@@ -95,7 +94,7 @@ def _languages(card: Path) -> list[str]:
 
 def profiles() -> list[dict[str, Any]]:
     """The profiles in the user's cache, and whether they apply here."""
-    with torch_threads(free_threads()):
+    with loading_threads(None):
         return [_profile(path) for path in sorted((cache_folder() / "profiles").glob("*.json"))]
 
 
@@ -151,8 +150,8 @@ def parameter_count(path: Path) -> int:
 def _thread_line(facts: dict[str, Any]) -> str:
     """The number of threads, and why it is not the number of cores."""
     cores, threads = facts["cores"], facts["threads"]
-    if os.environ.get("OMP_NUM_THREADS"):
-        why = "as OMP_NUM_THREADS says"
+    if RULE.said:
+        why = f"as {RULE.said} says"
     else:
         taken = cores["taken_by_others"]
         why = f"of {cores['usable']} cores" + (f", of which other processes take {taken:g}" if taken else "")

@@ -56,11 +56,9 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
                 f'the server needs the package {error.name}; install it with: pip install "draftwood[serve]"'
             ) from error
         from draftwood.api import load
-        from draftwood.core.threads import set_threads
         from draftwood.loading.models import quiet_loading
 
         quiet_loading()
-        set_threads(loading.threads)
         pair = load(models.target, models.draft, options=loading)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     name = settings.name or _name(models.target)

@@ -157,11 +157,9 @@ class Settings:
         check_models("language", self.models.target, self.models.draft)
         with loading_libraries():
             from draftwood.api import load
-            from draftwood.core.threads import set_threads
             from draftwood.loading.models import quiet_loading
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
-            set_threads(self.loading.threads)
             pair = load(self.models.target, self.models.draft, options=self.loading)
         sampling = pair.own_sampling(
             {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}

@@ -180,12 +180,10 @@ class Settings:
         """Load the models and build the decoder. Ignored settings of the target are reported on standard error."""
         check_models("translation", self.models.target, self.models.draft)
         with loading_libraries():
-            from draftwood.core.threads import set_threads
             from draftwood.loading.models import quiet_loading
             from draftwood.translation import load_translator
         with note(f"Loading {self.models.target or 'the bundled models'}"):
             quiet_loading()
-            set_threads(self.loading.threads)
             translator = load_translator(self.models.target, self.models.draft, options=self.loading)
         for remark in translator.remarks:
             click.echo(f"Note: {remark}.", err=True)

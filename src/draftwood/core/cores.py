@@ -8,15 +8,31 @@ are slower than one thread.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Final, final
 
 _STAT = Path("/proc/stat")
+_SIBLINGS = Path("/sys/devices/system/cpu")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 """Limits of this process; in a container, the container's own."""
 _FREE = 0.75  # the part of a core that must be left for a thread to pay
 _SETTLED = 0.1  # seconds of measurement below which nothing is concluded: the kernel counts in hundredths
+_EVERY = 1.0  # seconds of a measurement
+_CALM, _LONGEST = 3.0, 60.0  # seconds for which more cores must be free: a thread too many costs more than one too few
+
+
+def default_threads() -> frozenset[int]:
+    """The numbers of threads that PyTorch takes by itself: the cores of this process, with or without their second threads.
+
+    It takes the first with OpenMP alone and the second with MKL.
+    """
+    cpus = _cpus()
+    siblings = [_SIBLINGS / f"cpu{number}" / "topology" / "thread_siblings_list" for number in cpus]
+    with suppress(OSError):
+        return frozenset({len(cpus), len({file.read_text(encoding="utf-8") for file in siblings})})
+    return frozenset({len(cpus)})
 
 
 def usable_cores() -> int:
@@ -59,16 +75,59 @@ class CoreMeter:
         self._began = perf_counter()
         self._busy, self._own = _busy_seconds(), _own_seconds()
 
+    @property
+    def seconds(self) -> float:
+        """The length of the measurement so far."""
+        return perf_counter() - self._began
+
     def taken(self) -> float:
         """Cores that other processes used on average so far; 0 where that is unknown, or not known yet."""
-        seconds, busy = perf_counter() - self._began, _busy_seconds()
+        seconds, busy = self.seconds, _busy_seconds()
         if busy is None or self._busy is None or seconds < _SETTLED:
             return 0.0
         return max(0.0, (busy - self._busy) - (_own_seconds() - self._own)) / seconds
 
-    def free(self) -> int:
+
+@final
+class FreeCores:
+    """The number of cores that other processes leave free, measured anew about once a second while somebody asks.
+
+    Nothing runs in the background: a measurement lasts from one question to a later one. A core that another process begins
+    to use is missing from the next measurement on. It counts again when it was free for three seconds. This time doubles
+    whenever the core is soon lost again, up to a minute: so a neighbour that comes and goes, or another process that chooses
+    by the same rule, does not make the number swing.
+
+    Attributes:
+        taken: cores that other processes used during the last measurement.
+    """
+
+    def __init__(self) -> None:
+        self._meter, self._needed = CoreMeter(), _SETTLED
+        self._count = usable_cores()
+        self._more, self._calm = 0, 0.0  # the least that was free lately, if more than the count, and for how many seconds
+        self._wait, self._since = _CALM, float("inf")  # seconds until more cores count, and seconds since they last did
+        self.taken = 0.0
+
+    def count(self) -> int:
         """The number of cores for one thread each: at least 1, at most :func:`usable_cores`."""
-        return max(1, min(usable_cores(), int(len(_cpus()) - self.taken() + 1 - _FREE)))
+        seconds = self._meter.seconds
+        if seconds >= self._needed:
+            self.taken = self._meter.taken()
+            self._conclude(max(1, min(usable_cores(), int(len(_cpus()) - self.taken + 1 - _FREE))), seconds)
+            self._meter, self._needed = CoreMeter(), _EVERY
+        return self._count
+
+    def _conclude(self, free: int, seconds: float) -> None:
+        self._since += seconds
+        if free < self._count:
+            self._wait = min(2 * self._wait, _LONGEST) if self._since < self._wait else _CALM
+        if free <= self._count:
+            self._count, self._calm = free, 0.0
+            return
+        self._more = min(self._more, free) if self._calm else free
+        self._calm += seconds
+        if self._calm >= self._wait:
+            self._count, self._calm, self._since = self._more, 0.0, 0.0
 
 
 def _busy_seconds() -> float | None:
@@ -92,5 +151,5 @@ def _own_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-SINCE_START: Final = CoreMeter()
-"""Measures from the import of this module on; the command line imports it before anything heavy."""
+FREE: Final = FreeCores()
+"""Measures from the import of Draftwood on, so that something is known when models are loaded."""

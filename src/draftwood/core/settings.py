@@ -37,8 +37,9 @@ TAU: Final = 1.0
 class LoadOptions:
     """How models are loaded and run.
 
-    ``threads`` apply to the whole process. By default :func:`draftwood.load` does not change them, and the command line uses
-    the cores that other processes leave free (:mod:`draftwood.core.cores`).
+    ``threads`` apply to the whole process. By default PyTorch's number follows the cores that other processes leave free,
+    from round to round, and OpenVINO's is that of the moment (:mod:`draftwood.core.threads`). A number that you gave with
+    ``OMP_NUM_THREADS`` or ``torch.set_num_threads`` is left alone.
 
     Raises:
         ConfigError: a value of another type, or an unknown one.

@@ -1,49 +1,78 @@
-"""The threads of PyTorch."""
+"""The number of threads of PyTorch and OpenVINO. It is chosen here for the command line, the server and Python.
+
+It is what the user says: ``threads``, or ``OMP_NUM_THREADS``, or ``torch.set_num_threads``. Else it is one for each core
+that other processes leave free (:mod:`draftwood.core.cores`). PyTorch's number follows them from round to round; OpenVINO
+compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps the number that it had.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, final
 
 import torch
 
-from draftwood.core import cores
+from draftwood.core.cores import FREE, FreeCores, default_threads
+
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def threads_alongside(runner: object) -> int | None:
-    """The number of PyTorch threads while this runner's models run; None for all.
+@final
+class ThreadRule:
+    """The rule of this process.
 
-    Once woken, PyTorch's threads keep spinning for a while, and take cores from the threads of another engine.
+    Args:
+        free: the cores that other processes leave free.
+
+    Attributes:
+        given: the number that was given to Draftwood; it counts as long as it is PyTorch's.
     """
-    return None if getattr(runner, "engine", "torch") == "torch" else 1
+
+    def __init__(self, free: FreeCores) -> None:
+        self._free, self._defaults = free, default_threads()
+        self.given: int | None = None
+
+    @property
+    def said(self) -> str | None:
+        """The environment variable that sets PyTorch's number of threads; None if it is not set."""
+        return next((name for name in _VARIABLES if os.environ.get(name)), None)
+
+    def count(self) -> int:
+        """The number of threads at this moment: PyTorch's own where the user has said it, else at most that."""
+        own = torch.get_num_threads()
+        if own == self.given or own not in self._defaults or self.said:
+            return own
+        return min(own, self._free.count())
+
+
+RULE: Final = ThreadRule(FREE)
 
 
 def set_threads(count: int | None) -> None:
-    """Set the number of threads of PyTorch, and of the models that OpenVINO compiles from now on.
-
-    None means :func:`free_threads`.
-    """
-    torch.set_num_threads(free_threads() if count is None else count)
-
-
-def free_threads() -> int:
-    """One thread for each core that other processes have left free since the start, at most PyTorch's number.
-
-    If the environment variable ``OMP_NUM_THREADS`` is set, PyTorch's number.
-    """
-    return (
-        torch.get_num_threads()
-        if os.environ.get("OMP_NUM_THREADS")
-        else min(torch.get_num_threads(), cores.SINCE_START.free())
-    )
+    """Set the number of threads for the rest of this process; None keeps the choice of this moment, as for a measurement."""
+    RULE.given = RULE.count() if count is None else count
+    torch.set_num_threads(RULE.given)
 
 
 @contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """A context in which PyTorch uses this many threads; None leaves the number as it is."""
+def kept_threads(count: int | None) -> Iterator[None]:
+    """A context in which :func:`set_threads` counts."""
+    before, given = torch.get_num_threads(), RULE.given
+    set_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        RULE.given = given
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """A context in which PyTorch uses this many threads."""
     before = torch.get_num_threads()
-    if count is None or count == before:
+    if count == before:
         yield
         return
     torch.set_num_threads(count)
@@ -51,3 +80,23 @@ def torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def loading_threads(count: int | None) -> Iterator[None]:
+    """A context in which models are loaded, with the given number of threads from now on, or with that of this moment."""
+    if count is not None:
+        set_threads(count)
+    with torch_threads(RULE.count()):
+        yield
+
+
+@contextmanager
+def chosen_threads(runner: object) -> Iterator[None]:
+    """A context for forwards of this runner's models: PyTorch has the number of threads of this moment.
+
+    Next to another engine it is one: once woken, PyTorch's threads keep spinning for a while, and take cores from the
+    threads of that engine.
+    """
+    with torch_threads(RULE.count() if getattr(runner, "engine", "torch") == "torch" else 1):
+        yield

@@ -21,7 +21,7 @@ from draftwood.core.rng import Rng, RoundRng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.core.threads import torch_threads
+from draftwood.core.threads import chosen_threads
 from draftwood.core.tree import DraftTree
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.tolerant import TolerantDrafter
@@ -137,10 +137,10 @@ class Batch:
                 error of a round the batch is unusable.
         """
         clock, self.failed = Clock(), {}
-        self._join(clock)
-        if not (rows := self._rows):
-            return []
-        with torch_threads(self.parts.threads):
+        with chosen_threads(self.parts.target.runner):
+            self._join(clock)
+            if not (rows := self._rows):
+                return []
             this_round = self._round(clock)
             pieces = [piece for i, row in enumerate(rows) if (piece := self._take(row, i, this_round)) is not None]
             for part in (self.parts.target, self.parts.drafter):

@@ -10,7 +10,6 @@ from draftwood.core.constraint import Grammars
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
-from draftwood.core.threads import threads_alongside
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.verifiers import check_pairing
 from draftwood.draft import Drafter
@@ -60,7 +59,6 @@ class Decoder:
         self.tokenizer = tokenizer
         self.eos = frozenset(eos)
         self.stats: list[Stats] = []
-        self._threads = threads_alongside(target)
         self._in_use = in_use or InUse()
         self.grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
 
@@ -78,7 +76,6 @@ class Decoder:
             tokenizer=self.tokenizer,
             eos=self.eos,
             grammars=self.grammars,
-            threads=self._threads,
         )
 
     @contextmanager

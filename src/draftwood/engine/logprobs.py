@@ -12,7 +12,7 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.log_probs import RoundChecks
 from draftwood.core.rounds import Round
-from draftwood.core.threads import threads_alongside, torch_threads
+from draftwood.core.threads import chosen_threads
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.runners.protocols import Runner
 from draftwood.trace.arrays import best_of
@@ -96,13 +96,13 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
         raise CacheError(f"the prompt has {len(prompt)} tokens, but the model's context is {runner.max_length}: shorten it")
     runner.clear()
     runner.add([[]])
-    threads, most = threads_alongside(runner), max(1, min(_CHUNK, _SCORES // runner.vocab_size))
+    most = max(1, min(_CHUNK, _SCORES // runner.vocab_size))
     for start in range(0, len(prompt) - 1, most):
         following = list(prompt[start + 1 : start + 1 + most])
         size = len(following)
         nodes = torch.tensor([prompt[start : start + size]], device=runner.device)
         chain = torch.ones(1, size, size, dtype=torch.bool, device=runner.device).tril()
-        with torch.inference_mode(), torch_threads(threads):
+        with torch.inference_mode(), chosen_threads(runner):
             scores = runner.extend(nodes, torch.arange(size, device=runner.device).unsqueeze(0), chain).logits
             for error in RoundChecks().check(scores).values():
                 raise error

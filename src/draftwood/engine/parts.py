@@ -61,7 +61,6 @@ class Parts:
         tokenizer: for text and stop strings; None for token ids only.
         eos: end-of-text token ids.
         grammars: compiled for the target's tokens.
-        threads: threads of PyTorch during a round; None for no change.
     """
 
     target: Target
@@ -70,7 +69,6 @@ class Parts:
     tokenizer: Any
     eos: frozenset[int]
     grammars: Grammars
-    threads: int | None
 
     @property
     def max_length(self) -> int | None:

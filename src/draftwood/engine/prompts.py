@@ -9,7 +9,6 @@ from typing import Final, final
 import torch
 
 from draftwood.core.rounds import Clock
-from draftwood.core.threads import torch_threads
 from draftwood.engine.parts import Parts, Row
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import common_length
@@ -113,7 +112,7 @@ class Prompts:
         target, drafter = self._parts.target, self._parts.drafter
         # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
         copied = None if prefix is None else prefix._replace(length=prefix.length - 1)
-        with torch.inference_mode(), torch_threads(self._parts.threads):
+        with torch.inference_mode():
             began = perf_counter()
             hidden = target.prefill(text, prefix=copied)
             read = perf_counter()

@@ -1,0 +1,372 @@
+"""Threads wait for one another: on a core that another process takes, one of them makes all others late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood import api
+from draftwood.api import load
+from draftwood.core import cores
+from draftwood.core import threads as chosen
+from draftwood.core.cores import CoreMeter, FreeCores, usable_cores
+from draftwood.core.errors import ConfigError
+from draftwood.core.limits import Limits
+from draftwood.core.settings import LoadOptions
+from draftwood.core.threads import ThreadRule, kept_threads, set_threads
+from draftwood.translation import load_translator
+from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
+from tests.helpers import tiny_gpt
+from tests.test_decode import VOCAB, Words
+
+
+class Machine:
+    """What the kernel tells of a machine of four cores, of which this process may use two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.stat, self.now, self.own = folder / "stat", 100.0, 0.0
+        self.busy = {number: 0.0 for number in range(4)}
+        self.nice = 0.0
+        monkeypatch.setattr(cores, "_STAT", self.stat)
+        monkeypatch.setattr(cores, "CONTROL_GROUP", folder)
+        monkeypatch.setattr(cores, "_cpus", lambda: [0, 1])
+        monkeypatch.setattr(cores, "perf_counter", lambda: self.now)
+        times = lambda: SimpleNamespace(user=self.own, system=0.0, children_user=0.0, children_system=0.0)  # noqa: E731
+        monkeypatch.setattr(cores.os, "times", times)
+        self.write()
+
+    def write(self) -> None:
+        lines = ["cpu 0 0 0 0 0 0 0 0 0 0"]
+        lines += [f"cpu{n} {round(100 * b)} {round(100 * self.nice)} 0 9 9 0 0 0 0 0" for n, b in self.busy.items()]
+        self.stat.write_text("\n".join([*lines, "intr 1 2 3"]))
+
+    def passes(
+        self, seconds: float, *, own: float = 0.0, others: float = 0.0, elsewhere: float = 0.0, nice: float = 0.0
+    ) -> None:
+        """Time passes; each kind of process takes so many cores."""
+        self.now += seconds
+        self.own += own * seconds
+        self.busy[0] += (own + others) * seconds / 2
+        self.busy[1] += (own + others) * seconds / 2
+        self.busy[3] += elsewhere * seconds
+        self.nice += nice * seconds
+        self.write()
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "taken", "free"),
+    [
+        ({}, 0.0, 2),
+        ({"own": 2.0}, 0.0, 2),
+        ({"others": 1.0}, 1.0, 1),
+        ({"own": 1.0, "others": 1.0}, 1.0, 1),
+        ({"others": 2.0}, 2.0, 1),
+        ({"others": 0.2}, 0.2, 2),
+        ({"others": 0.5}, 0.5, 1),
+        ({"elsewhere": 1.0}, 0.0, 2),
+        ({"nice": 2.0}, 0.0, 2),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_core_that_others_take_is_not_free(box: Machine, load: dict[str, float], taken: float, free: int) -> None:
+    meter, cores_left = CoreMeter(), FreeCores()
+    box.passes(2.0, **load)
+    assert meter.taken() == pytest.approx(taken, abs=0.02)
+    assert cores_left.count() == free
+
+
+def test_nothing_is_concluded_from_a_moment(box: Machine) -> None:
+    cores_left = FreeCores()
+    box.passes(0.05, others=2.0)
+    assert cores_left.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "usable"),
+    [
+        ("cpu.max", "max 100000", 2),
+        ("cpu.max", "150000 100000", 1),
+        ("cpu.max", "50000 100000", 1),
+        ("cpu.max", "800000 100000", 2),
+        ("cpu.max", "nonsense", 2),
+    ],
+)
+def test_a_containers_limit_counts(box: Machine, tmp_path: Path, name: str, text: str, usable: int) -> None:
+    (tmp_path / name).write_text(text)
+    assert usable_cores() == usable
+    assert FreeCores().count() == usable
+
+
+def test_an_older_containers_limit_counts(box: Machine, tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000")
+    assert usable_cores() == 1
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
+    assert usable_cores() == 2
+
+
+def test_without_the_kernels_figures_all_cores_are_free(box: Machine) -> None:
+    box.stat.unlink()
+    cores_left = FreeCores()
+    box.now += 5
+    assert (cores_left.count(), cores_left.taken) == (2, 0.0)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def rule(box: Machine, monkeypatch: pytest.MonkeyPatch) -> ThreadRule:
+    """The rule on a machine of two cores, where nothing is known yet and the user has said nothing."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    found = ThreadRule(FreeCores())
+    monkeypatch.setattr(chosen, "RULE", found)
+    return found
+
+
+class Watched:
+    """A pair of tiny models, and the numbers of threads of its target's forwards."""
+
+    def __init__(self, watched: api.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pair, self.seen = watched, []
+        extend = watched.target.extend
+        monkeypatch.setattr(
+            watched.target, "extend", lambda *given: (self.seen.append(torch.get_num_threads()), extend(*given))[1]
+        )
+
+    def rounds(self, count: int) -> Iterator[int]:
+        """The number of threads, round after round of one text."""
+        self.seen.clear()
+        limits = Limits(max_new_tokens=count, ignore_eos=True)
+        for _ in self.pair.stream([1, 2], method="ar", limits=limits, seed=1):
+            yield self.seen[-1]
+
+
+@pytest.fixture
+def watched(rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(api.Pair(tiny_gpt(VOCAB, 1), None, Words()), monkeypatch)
+
+
+def test_the_number_follows_a_neighbour_that_comes_and_goes(box: Machine, rule: ThreadRule) -> None:
+    with threads(2):
+        found = []
+        for others in [0.0] * 2 + [1.0] * 2 + [0.0] * 5:
+            box.passes(1.0, own=1.0, others=others)
+            found.append(rule.count())
+    assert found == [2, 2, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_neighbour_that_comes_and_goes_fast_leaves_the_number_low(box: Machine, rule: ThreadRule) -> None:
+    with threads(2):
+        found = set()
+        for others in [1.0, 0.0] * 10:
+            box.passes(1.0, own=1.0, others=others)
+            found.add(rule.count())
+    assert found == {1}
+
+
+def test_a_core_that_is_lost_soon_after_it_counted_is_waited_for_longer(box: Machine, rule: ThreadRule) -> None:
+    with threads(2):
+        found = []
+        for others in [0.0, *[1.0, *[0.0] * 4] * 24]:  # two minutes of a neighbour that works for one second in five
+            box.passes(1.0, own=1.0, others=others)
+            found.append(rule.count())
+    assert 2 in found[2:12]
+    assert 2 not in found[-60:]
+
+
+def test_the_kernel_is_asked_once_a_second(box: Machine, rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = cores._busy_seconds
+    monkeypatch.setattr(cores, "_busy_seconds", lambda: (asked.append(box.now), real())[1])
+    with threads(2):
+        for _ in range(1000):
+            box.passes(0.01, others=1.0)
+            assert rule.count() == (2 if box.now < 100.1 else 1)
+    assert len(asked) <= 2 * 11
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_two_processes_that_choose_by_this_rule_find_their_parts(
+    box: Machine, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(cores, "_cpus", lambda: list(range(max(4, count)))[:count])
+    used, both, history = [0.0, 0.0], [FreeCores()], []
+    box.passes(0.4)
+    both.append(FreeCores())
+    for _ in range(6000):  # ten minutes
+        wanted = []
+        for free, box.own in zip(both, used, strict=True):
+            wanted.append(free.count())
+        history.append(wanted)
+        each = 0.1 * min(1.0, count / sum(wanted))  # seconds of a thread in a tenth of a second
+        used = [seconds + each * number for seconds, number in zip(used, wanted, strict=True)]
+        box.passes(0.1, others=10 * each * sum(wanted))
+    assert all(min(wanted) >= 1 for wanted in history)
+    assert sum(sum(wanted) > count for wanted in history) < 0.05 * len(history)  # threads that wait for a core
+    assert sum(old != new for old, new in pairwise(history[3000:])) <= 40
+
+
+def test_rounds_follow_a_neighbour_and_the_users_number_stays(box: Machine, watched: Watched) -> None:
+    with threads(2):
+        found = []
+        for number in watched.rounds(8):
+            found.append(number)
+            assert torch.get_num_threads() == 2
+            box.passes(1.0, own=1.0, others=float(len(found) >= 3))
+        assert torch.get_num_threads() == 2
+    assert found[:3] == [2, 2, 2]
+    assert set(found[4:]) == {1}
+
+
+def test_a_text_does_not_depend_on_the_threads(box: Machine, watched: Watched) -> None:
+    def text() -> list[int]:
+        return watched.pair.generate([1, 2], method="ar", seed=3, max_new_tokens=24).token_ids
+
+    with threads(2):
+        wanted = text()
+        box.passes(2.0, others=2.0)
+        assert text() == wanted
+
+
+def test_what_the_user_says_counts(box: Machine, rule: ThreadRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.passes(2.0, others=2.0)
+    with threads(2):
+        assert rule.count() == 1
+    with threads(3):
+        assert rule.count() == 3  # torch.set_num_threads: it is not PyTorch's own number here
+    with threads(2):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, "2")
+                assert (rule.count(), rule.said) == (2, name)
+        set_threads(2)
+        assert rule.count() == 2
+        torch.set_num_threads(1)  # later and by the user
+        assert rule.count() == 1
+
+
+def test_a_measurement_keeps_the_number_that_it_began_with(box: Machine, rule: ThreadRule) -> None:
+    with threads(2):
+        with kept_threads(None):
+            box.passes(5.0, others=2.0)
+            assert (rule.count(), torch.get_num_threads()) == (2, 2)
+        assert rule.count() == 1
+        with kept_threads(None):
+            assert (rule.count(), torch.get_num_threads()) == (1, 1)
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_loading_takes_the_free_cores_and_leaves_the_users_number(
+    box: Machine,
+    rule: ThreadRule,
+    models: Path,  # noqa: F811
+    others: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    real = api.make_runners
+    monkeypatch.setattr(
+        api, "make_runners", lambda *given, **rest: (seen.append(torch.get_num_threads()), real(*given, **rest))[1]
+    )
+    box.passes(2.0, others=others)
+    with threads(2):
+        load(models / "target", options=LoadOptions(backend="torch"))
+        assert torch.get_num_threads() == 2
+        load(models / "target", options=LoadOptions(backend="torch", threads=2))
+        box.passes(2.0, others=2.0)
+        assert (torch.get_num_threads(), rule.count()) == (2, 2)
+        load(models / "target", options=LoadOptions(backend="torch", threads=1))
+        assert torch.get_num_threads() == 1
+    assert seen == [1 if others else 2, 2, 1]
+
+
+@pytest.mark.parametrize(("count", "message"), [(0, "threads is 0: give 1 or more"), (3_000_000_000, "give at most 1024")])
+def test_an_impossible_number_is_refused(count: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LoadOptions(threads=count)
+
+
+def test_translation_reads_sources_with_the_chosen_threads(
+    box: Machine, rule: ThreadRule, translation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with threads(2):
+        translator = load_translator(translation / "target", options=LoadOptions(backend="torch"))
+        seen: list[int] = []
+        encoder = translator.model.get_encoder()
+        encoder.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+        monkeypatch.setattr(translator.target, "add", watched_add(translator.target.add, seen))
+        box.passes(2.0, others=2.0)
+        translator.translate([4, 5], max_new_tokens=2)
+    assert seen
+    assert set(seen) == {1}
+
+
+def watched_add(add: Any, seen: list[int]) -> Any:
+    return lambda *given: (seen.append(torch.get_num_threads()), add(*given))[1]
+
+
+def test_generate_and_info_use_and_tell_the_free_cores(
+    box: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,  # noqa: F811
+    pair: list[str],  # noqa: F811
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    free = FreeCores()
+    for module in ("core.threads", "cli.facts"):
+        monkeypatch.setattr(f"draftwood.{module}.RULE", ThreadRule(free))
+    monkeypatch.setattr("draftwood.cli.facts.FREE", free)
+    box.passes(2.0, others=1.0)
+    seen: list[int] = []
+    real: Any = api._load
+
+    def watched(*args: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return real(*args)
+
+    monkeypatch.setattr(api, "_load", watched)
+    command = ["generate", *pair, "the fox", "--max-new-tokens", "2", "--backend", "torch"]
+    with threads(2):
+        assert "1 thread of 2 cores, of which other processes take 1)" in run("info").stdout
+        assert run(*command).exit_code == 0
+        assert run(*command, "--threads", "2").exit_code == 0
+    assert seen == [1, 2]
+
+
+@pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="other processes are seen on Linux only")
+def test_a_real_process_that_computes_is_seen() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            time.sleep(0.3)  # it starts
+            meter = CoreMeter()
+            time.sleep(0.6)
+            assert meter.taken() > 0.3
+        finally:
+            other.kill()
