@@ -71,8 +71,9 @@ def pair(models: Path) -> list[str]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call the program in this process."""
+    """Call the program in this process; ``--compare`` has time for one run of each."""
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
+    monkeypatch.setattr("draftwood.cli.comparison.SECONDS", 0.0)
 
     def call(*args: object, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(main, [str(arg) for arg in args], input=stdin, prog_name="draftwood")

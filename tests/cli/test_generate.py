@@ -69,7 +69,7 @@ def test_a_dash_reads_standard_input_without_its_last_line_break(run: Run, pair:
 @pytest.mark.parametrize("options", [["--temperature", "0"], ["--method", "chain", "--verifier", "coupled"]])
 def test_compare_finds_the_same_text_without_a_draft(run: Run, pair: list[str], options: list[str]) -> None:
     result = succeeded(run("generate", *pair, *SHORT, *options, "--compare", "the fox"))
-    assert re.search(r"Plain decoding: 12 tokens .* Speed-up [\d.]+ \(one run of each", result.stderr)
+    assert re.search(r"By turns: .* plain decoding .* Speed-up [\d.]+ \(one run of each", result.stderr)
     assert "The two texts are identical." in result.stderr
 
 

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.comparison import NOTHING, Comparison, by_turns
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import json_of, summary
@@ -78,17 +79,18 @@ class OneText:
 
 def write_one(one: OneText) -> None:
     """Decode and print one text, with the comparison and the remarks of its display."""
-    if one.plain is not None:
-        _warm_up([one.decoder, one.plain], one)
+    plain = None if one.method.method == "ar" else one.plain
+    if plain is not None:
+        _warm_up([one.decoder, plain], one)
     if one.display.json:
         result = _decode(one.decoder, one)
-        extra = {} if one.plain is None else {"compare": _comparison(result, _decode(one.plain, one))}
         found = {
             **one.head,
             **json_of(result, one.sampling, TokenTexts(one.decoder.tokenizer)),
             "method": asdict(one.method),
-            **extra,
         }
+        if one.display.compare:
+            found["compare"] = None if plain is None else _compared(result, one, plain).to_json()
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
         return
@@ -101,8 +103,14 @@ def write_one(one: OneText) -> None:
     screen.remark(", ".join(part for part in (summary(result.stats, one.decoder), one.seed, _ending(result)) if part))
     if painter is not None:
         screen.remark(painter.legend)
-    if one.plain is not None:
-        screen.remark(_verdict(result, _decode(one.plain, one), one))
+    if plain is not None:
+        screen.remark(_compared(result, one, plain).sentences(one.decoder.verifier, one.dtype))
+    elif one.display.compare:
+        screen.remark(NOTHING)
+
+
+def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:
+    return by_turns(result, lambda: _decode(one.decoder, one), lambda: _decode(plain, one))
 
 
 def _warm_up(decoders: list[Decoder], one: OneText) -> None:
@@ -136,39 +144,3 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
 
 def _ending(result: Result) -> str:
     return "ended by itself" if result.finish_reason == "stop" else "ended at the length limit"
-
-
-def _comparison(result: Result, plain: Result) -> dict[str, Any]:
-    before, after = plain.stats.tokens_per_second, result.stats.tokens_per_second
-    return {
-        "tokens_per_second": round(before, 2),
-        "speed_up": round(after / before, 3) if before else None,
-        "identical": plain.token_ids == result.token_ids,
-    }
-
-
-def _verdict(result: Result, plain: Result, one: OneText) -> str:
-    found, verifier = _comparison(result, plain), one.decoder.verifier
-    text = (
-        f"Plain decoding: {plain.stats.new_tokens} tokens in {plain.stats.total_seconds:.2f} s: "
-        f"{found['tokens_per_second']:.1f} tokens/s. Speed-up {found['speed_up']:.2f} (one run of each; 'draftwood bench' "
-        "repeats). "
-    )
-    if found["identical"]:
-        return text + "The two texts are identical."
-    if not verifier.lossless:
-        return text + (
-            f"The two texts differ, because verifier {verifier.name} also keeps tokens whose scores are close to "
-            f"the target's best. Plain decoding writes: {plain.text}"
-        )
-    if verifier.reads == "argmax":
-        pairs = enumerate(zip(result.token_ids, plain.token_ids, strict=False))
-        at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(result.token_ids), len(plain.token_ids)))
-        return text + (
-            f"The two texts differ from token {at} on: two scores were so close there that rounding in "
-            f"{one.dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
-        )
-    return (
-        text
-        + f"The two texts differ because verifier {verifier.name} uses other random numbers; their distribution is the same."
-    )

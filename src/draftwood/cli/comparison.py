@@ -1,0 +1,119 @@
+"""``--compare``: the speeds of a method and of plain decoding on one text, which both write in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final, final
+
+from draftwood.engine.requests import Result
+from draftwood.verify import Verifier
+
+MOST: Final = 5
+"""Runs of each, at most."""
+SECONDS: Final = 10.0
+"""The time of all runs after the first of each; a run that does not fit in is left out."""
+NOTHING: Final = "Nothing to compare: the method is plain decoding itself."
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Speeds in tokens per second, run by run.
+
+    Attributes:
+        shown, plain: the first text by the method, and the first by plain decoding.
+        ours, theirs: speeds of the method and of plain decoding; entries of one index stand next to each other in time.
+    """
+
+    shown: Result
+    plain: Result
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """The speed-up of every pair of runs; a text without a measured time counts as equally fast."""
+        return [ours / theirs if theirs else 1.0 for ours, theirs in zip(self.ours, self.theirs, strict=True)]
+
+    @property
+    def identical(self) -> bool:
+        return self.plain.token_ids == self.shown.token_ids
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; ``tokens_per_second`` is plain decoding's. Speeds and speed-up are medians."""
+        ratios = self.ratios
+        return {
+            "runs": len(ratios),
+            "method_tokens_per_second": round(median(self.ours), 2),
+            "tokens_per_second": round(median(self.theirs), 2),
+            "speed_up": round(median(ratios), 3),
+            "speed_up_range": [round(min(ratios), 3), round(max(ratios), 3)],
+            "identical": self.identical,
+        }
+
+    def sentences(self, verifier: Verifier, dtype: str) -> str:
+        """Speeds, and whether the two texts are the same.
+
+        Args:
+            verifier: the method's.
+            dtype: number format of the target.
+        """
+        ratios = self.ratios
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs of each" if ratios[1:] else "one run of each"
+        return (
+            f"By turns: {median(self.ours):.1f} tokens/s, plain decoding {median(self.theirs):.1f}. "
+            f"Speed-up {median(ratios):.2f} ({spread}; 'draftwood bench' takes more texts). "
+            f"{self._difference(verifier, dtype)}"
+        )
+
+    def _difference(self, verifier: Verifier, dtype: str) -> str:
+        if self.identical:
+            return "The two texts are identical."
+        if not verifier.lossless:
+            return (
+                f"The two texts differ, because verifier {verifier.name} also keeps tokens whose scores are close to "
+                f"the target's best. Plain decoding writes: {self.plain.text}"
+            )
+        if verifier.reads == "argmax":
+            ours, theirs = self.shown.token_ids, self.plain.token_ids
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            at = next((i for i, (own, other) in pairs if own != other), min(len(ours), len(theirs)))
+            return (
+                f"The two texts differ from token {at} on: two scores were so close there that rounding in "
+                f"{dtype.removeprefix('torch.')} decided; --dtype float64 makes this rarer."
+            )
+        why = f"verifier {verifier.name} uses other random numbers"
+        return f"The two texts differ because {why}; their distribution is the same."
+
+
+def by_turns(shown: Result, ours: Callable[[], Result], theirs: Callable[[], Result]) -> Comparison:
+    """Let plain decoding write the text, and then both again, while the time lasts.
+
+    The first text of each only warms up, unless there is time for no other. The order changes from pair to pair, so that a
+    machine that becomes slower or faster affects both alike.
+
+    Args:
+        shown: the method's text that was shown.
+        ours, theirs: write the text again, by the method and by plain decoding.
+    """
+    plain = theirs()
+    first = (shown, plain)
+    runs: list[tuple[Result, Result]] = []
+    spent = 0.0
+    while len(runs) < MOST and spent + _seconds(runs[-1] if runs else first) <= SECONDS:
+        if len(runs) % 2:
+            own, other = ours(), theirs()
+        else:
+            other, own = theirs(), ours()
+        runs.append((own, other))
+        spent += _seconds(runs[-1])
+    speeds = [tuple(result.stats.tokens_per_second for result in pair) for pair in runs or [first]]
+    return Comparison(
+        shown=shown, plain=plain, ours=tuple(pair[0] for pair in speeds), theirs=tuple(pair[1] for pair in speeds)
+    )
+
+
+def _seconds(pair: tuple[Result, Result]) -> float:
+    return sum(result.stats.total_seconds for result in pair)
