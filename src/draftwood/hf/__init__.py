@@ -5,8 +5,8 @@
 >>> ids = model.generate(**inputs, max_new_tokens=100, stop_strings=["###"], custom_generate=made)  # doctest: +SKIP
 
 ``generate`` does not pass ``assistant_model=``, ``streamer=`` and ``tokenizer=`` on to a ``custom_generate``, which cannot
-notice them. So give the draft, the streamer and the tokenizer to :func:`recipe`, and stop strings to ``generate``. ``generate`` itself fails on stop
-strings of a generation config: clear them there and pass them by name.
+notice them. So give the draft, the streamer and the tokenizer to :func:`recipe`, and stop strings to ``generate``.
+``generate`` itself fails on stop strings of a generation config: clear them there and pass them by name.
 
 Logits processors and stopping criteria see the same texts as in plain ``generate``, including padding. Both are called for
 one row at a time, processors for drafts too. So they must be functions of their input.
