@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.engine.output import Detokenizer, RowOutput
+from draftwood.engine.output import RowOutput
 
 calm = settings(deadline=None, derandomize=True)
 PROMPT = [9, 8]
@@ -161,9 +162,9 @@ def test_what_is_held_is_the_rest_of_the_text_so_far(text, at):
 
 def test_half_a_character_is_held():
     output = row(Bytes())
-    assert output.take([0x61, 0xC3]) == (2, "")
-    assert output.held == "a\ufffd"
-    assert output.take([0xA4]) == (1, "aä")
+    assert output.take([0x61, 0xC3]) == (2, "a")
+    assert output.held == "\ufffd"
+    assert output.take([0xA4]) == (1, "ä")
     assert output.held == ""
 
 
@@ -291,6 +292,54 @@ def tokenizer_of_bytes() -> PreTrainedTokenizerFast:
 
 
 WITH_SPACES, OF_BYTES = tokenizer_with_spaces(), tokenizer_of_bytes()
+
+
+@pytest.mark.parametrize("name", ["bytes", "byte-level", "byte-fallback"])
+@calm
+@given(st.text("a🌍é ", max_size=12), st.lists(st.integers(1, 4), max_size=12))
+def test_only_the_incomplete_character_of_a_round_waits(name, text, sizes):
+    """What the tokens of full characters say goes out with them, wherever a round ends."""
+    data = text.encode()
+    tokenizer, before, left = {
+        "bytes": (Bytes(), [97], list(data)),
+        "byte-level": (OF_BYTES, OF_BYTES("a")["input_ids"], OF_BYTES(text)["input_ids"]),
+        "byte-fallback": (WITH_SPACES, [0], [6 + byte for byte in data]),
+    }[name]
+    words, given_out, seen = Detokenizer(tokenizer, before), "", 0
+    for size in [*sizes, len(left)]:
+        block, left = left[:size], left[size:]
+        given_out, seen = given_out + words.push(block), seen + len(block)
+        assert given_out == data[:seen].decode(errors="ignore")
+        assert bool(words.held) == (given_out.encode() != data[:seen])
+    assert given_out == text
+
+
+BROKEN = [
+    ([0xE4, 0xBD, 0xA0, 0xF0], "你\ufffd"),  # the cap cuts the second of two characters
+    ([0xE4, 0xBD, 0xA0, 0xF0, 0x9F, 0x8C, 0x8D], "你🌍"),
+    ([0xE4, 0xBD, 0xA0, 0xF0, -3], "你\ufffdtime"),
+    ([-3, 0xFF, 0xFF, -3], "time\ufffd\ufffdtime"),
+]
+
+
+@pytest.mark.parametrize(("tokens", "text"), BROKEN)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_broken_character_spoils_none_before_it_and_blocks_do_not_matter(tokens, text, size):
+    """A decoder of byte tokens gives up a whole run of them for one that is broken."""
+    ids = [6 + byte if byte >= 0 else -byte for byte in tokens]
+    output = row(WITH_SPACES, max_new_tokens=len(ids))
+    assert feed(output, [ids[i : i + size] for i in range(0, len(ids), size)]) == text
+
+
+def test_broken_bytes_do_not_wait_for_ever():
+    words = Detokenizer(Bytes())
+    assert [len(words.push([0xFF])) for _ in range(6)] == [0, 0, 0, 1, 1, 1]  # a character lacks a byte after three at most
+
+
+def test_a_prompt_that_ends_inside_a_character_has_its_rest_in_the_text():
+    *first, last = "🌍".encode()
+    assert Detokenizer(Bytes(), [97, *first]).push([last, 98]) == "🌍b"
+    assert Detokenizer(Bytes(), list("a\ufffd".encode())).push([98]) == "b"
 
 
 CHARACTERS = st.characters(codec="utf-8").map(lambda c: [6 + b for b in c.encode()])

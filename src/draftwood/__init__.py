@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from draftwood.core.rounds import Round, Stats, Verdict
     from draftwood.core.settings import LoadOptions, Method, Sampling
     from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+    from draftwood.core.token_texts import TokenTexts
     from draftwood.core.tree import DraftTree
     from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder
     from draftwood.engine.requests import Piece, Request, Result
-    from draftwood.engine.token_texts import TokenTexts
     from draftwood.trace.records import Trace
     from draftwood.trace.settings import TraceSettings
     from draftwood.translation import Translator, load_translator
@@ -57,7 +57,7 @@ _HOME = {
     "Sampling": "core.settings",
     "LogprobSettings": "core.token_logprobs",
     "TokenLogprob": "core.token_logprobs",
-    "TokenTexts": "engine.token_texts",
+    "TokenTexts": "core.token_texts",
     "Stateless": "core.processors",
     "DraftTree": "core.tree",
     "Round": "core.rounds",

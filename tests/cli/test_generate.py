@@ -12,7 +12,7 @@ from click.testing import Result
 
 from draftwood.cli import show
 from draftwood.cli.settings import SECTIONS
-from draftwood.engine.output import Detokenizer
+from draftwood.core.detokenizer import Detokenizer
 from tests.cli.conftest import Run
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]

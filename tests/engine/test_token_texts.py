@@ -39,6 +39,23 @@ def test_a_word_keeps_the_space_before_it(token, text):
     assert SPACES.bytes_of(token) == (b"\xe2" if text == "\ufffd" else text.encode())
 
 
+@pytest.mark.parametrize(
+    ("token", "marked", "escaped"),
+    [(3, "time", "time"), (5, "</s>", "</s>"), (6 + 0xE2, "<E2>", r"bytes:\xe2"), (6 + 0x41, "A", "A"), (999, "", "")],
+)
+def test_parts_of_characters_are_shown_by_their_bytes(token, marked, escaped):
+    assert (SPACES.marked(token), SPACES.escaped(token)) == (marked, escaped)
+
+
+def test_whole_characters_around_a_part_stay():
+    words = {"Ġð\u0141": 0, "ĮįaĠ": 1, "ï¿½": 2}  # a blank and F0 9F; 8C 8D, "a" and a blank; the sign U+FFFD itself
+    inner = Tokenizer(models.BPE(words, []))
+    inner.decoder = decoders.ByteLevel()
+    texts = TokenTexts(PreTrainedTokenizerFast(tokenizer_object=inner))
+    assert [texts.marked(token) for token in range(3)] == [" <F0 9F>", "<8C 8D>a ", "\ufffd"]
+    assert [texts.escaped(token) for token in range(3)] == [r"bytes: \xf0\x9f", r"bytes:\x8c\x8da ", "\ufffd"]
+
+
 def other(words: list[str], decoder: object, **special: str) -> TokenTexts:
     inner = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     inner.decoder = decoder

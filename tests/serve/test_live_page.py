@@ -15,7 +15,7 @@ from draftwood import Method, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
-from draftwood.trace.page.pieces import pieces_of, shown
+from draftwood.trace.page.pieces import shown
 from tests.browser import Browser, serious
 from tests.serve.conftest import METHOD, Live, live_server, loaded, make_service, until
 
@@ -114,7 +114,7 @@ def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened: Browser, 
     assert trace.prompt_text == "the fox ran"
     assert len(trace.tokens) <= 40
     assert opened.js("return window.counts.size") > 3  # round by round
-    words = shown(trace.prompt_text) + "".join(shown(part) for made in trace.rounds for part, _ in pieces_of(trace, made))
+    words = shown(trace.prompt_text) + "".join(shown(part.text) for made in trace.rounds for part in made.parts)
     assert opened.js(TEXT) == words
     lengths = [len(made.path) for made in trace.rounds]
     assert opened.js(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from draftwood.trace.records import Choice, Distribution, Node, Trace, TracedRound, Trial
+from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial
 
 WORDS = [" the", " a", " little", " girl", " named", " Lily", ".", " She", " loved", " to", " play", " outside", ",", " and",
          " he", " saw", " big", " tree", " was", " very", " happy", "\n", " day", " Once"]  # fmt: skip
@@ -78,7 +78,9 @@ class Maker:
         return TracedRound(
             number=number, position=position, draw="without_replacement" if self.draws else "point_mass", nodes=nodes,
             trials=trials, choices=choices, path=path, next_token=last, next_from=source, next_is_residual=changed,
-            tokens=made, text="".join(self.words[t] for t in made), seconds=seconds, end=end + sum(seconds.values()),
+            tokens=made, text="".join(self.words[t] for t in made),
+            parts=[Part(text=self.words[t], drafted=i < len(path)) for i, t in enumerate(made)],
+            seconds=seconds, end=end + sum(seconds.values()),
         )  # fmt: skip
 
     def _test(self, tokens, children, dists, trials, choices, path, verdicts):

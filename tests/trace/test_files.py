@@ -91,7 +91,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 
 ROUND = ("traces", 0, "rounds", 1)
 EDITS = [
-    (change("version", to=2), "its version is 2"),
+    (change("version", to=1), "its version is 1"),
     (change("version", to=True), "its version is True"),
     (change("format", to="other"), "format"),
     (change("more", to=1), "other fields"),
@@ -114,6 +114,7 @@ EDITS = [
     (change(*ROUND, "path", to=[2, 1]), "no path"),
     (change(*ROUND, "path", to=[100]), "no path"),
     (change(*ROUND, "nodes", to=[]), "begin"),
+    (change(*ROUND, "parts", to=[{"text": "a", "drafted": True}]), "parts are not those of its text"),
     (change(*ROUND, "nodes", 1, "parent", to=1), "parents come before"),
     (change(*ROUND, "nodes", 1, "parent", to=None), "parents come before"),
     (change(*ROUND, "nodes", 1, "depth", to=3), "depth or rank"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures import draw_round
 from draftwood.trace.page import page, write, write_page
-from draftwood.trace.page.pieces import pieces_of, shown
+from draftwood.trace.page.pieces import shown
 from tests.browser import serious
 from tests.trace.builder import Maker
 from tests.trace.test_figures import HOSTILE, overlapping
@@ -300,14 +299,3 @@ def test_a_page_needs_something_to_show(tmp_path):
 
 def test_the_page_depends_on_the_traces_alone():
     assert page([OTHER]) == page([OTHER])
-
-
-def test_parts_of_a_round_are_found_in_its_text():
-    made = TEXT.rounds[0]
-    assert "".join(text for text, _ in pieces_of(TEXT, made)) == made.text
-    assert [drafted for _, drafted in pieces_of(TEXT, made)] == [True] * len(made.path) + [False]
-
-
-def test_a_text_that_tokens_alone_do_not_give_is_one_part():
-    made = replace(TEXT.rounds[0], text="something else")
-    assert pieces_of(TEXT, made) == [("something else", None)]

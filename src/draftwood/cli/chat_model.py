@@ -73,7 +73,7 @@ class LocalModel:
 
     def answer(self, messages: Sequence[Mapping[str, Any]], screen: Screen) -> Generator[str]:
         request = self._pair.chat_request(messages, self._limits, self._seed)
-        painter = Painter(screen, self._decoder.tokenizer) if self._show else None
+        painter = Painter(screen, self._decoder.tokenizer, request.prompt) if self._show else None
         self.reason, self._drawn = None, None if self._sampling.greedy else request.seed
         for [piece] in self._decoder.stream([request], self._sampling, reuse=True):
             if painter is not None:

@@ -17,7 +17,7 @@ from draftwood.cli.job.run import Job, run
 from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
 from draftwood.core.seeds import drawn
-from draftwood.engine.token_texts import TokenTexts
+from draftwood.core.token_texts import TokenTexts
 from draftwood.loading.names import named_or_bundled, resolve
 
 

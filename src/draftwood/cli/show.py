@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, final
 
 import click
 
 from draftwood.cli.console import standard_output
-from draftwood.engine.output import Detokenizer
+from draftwood.core.detokenizer import Marks
 from draftwood.engine.requests import Piece
 
 DRAFTED, OWN = "cyan", "yellow"
@@ -46,12 +46,11 @@ class Screen:
 
 @final
 class Painter:
-    """Marks drafted tokens by colour, or by brackets where there are no colours."""
+    """Marks drafted tokens by colour, or by brackets where there are no colours; for the text after a prompt."""
 
-    def __init__(self, screen: Screen, tokenizer: Any) -> None:
+    def __init__(self, screen: Screen, tokenizer: Any, prompt: Sequence[int]) -> None:
         self._screen = screen
-        self._words = Detokenizer(tokenizer)
-        self._kinds: deque[bool] = deque()  # per pending character: was it drafted?
+        self._marks = Marks(tokenizer, prompt)
 
     @property
     def legend(self) -> str:
@@ -59,17 +58,9 @@ class Painter:
         return f"{drafted}: drafted and accepted; {own}: the target's own token of each round"
 
     def take(self, piece: Piece) -> None:
-        for i, token in enumerate(piece.tokens):
-            self._put(self._words.push([token]), i < piece.drafted)
-        if piece.finish_reason is not None:
-            self._put(self._words.push([], last=True), False)
-        # The piece's text may lag behind its tokens, and a stop string cuts it.
-        kinds = [self._kinds.popleft() for _ in piece.text]
-        for drafted, run in groupby(zip(kinds, piece.text, strict=True), key=lambda pair: pair[0]):
-            self._write("".join(c for _, c in run), drafted)
-
-    def _put(self, text: str, drafted: bool) -> None:
-        self._kinds.extend([drafted] * len(text))
+        parts = self._marks.take(piece.tokens, piece.drafted, piece.text, last=piece.finish_reason is not None)
+        for drafted, run in groupby(parts, key=lambda part: part[1]):
+            self._write("".join(text for text, _ in run), drafted)
 
     def _write(self, text: str, drafted: bool) -> None:
         if self._screen.coloured:

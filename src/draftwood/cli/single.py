@@ -18,9 +18,9 @@ from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn
 from draftwood.core.settings import Method, Sampling
+from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
-from draftwood.engine.token_texts import TokenTexts
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
@@ -95,7 +95,7 @@ def write_one(one: OneText) -> None:
             click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
-    painter = Painter(screen, one.decoder.tokenizer) if one.display.show else None
+    painter = Painter(screen, one.decoder.tokenizer, one.request.prompt) if one.display.show else None
     screen.prompt(one.shown_before)
     result = _decode(one.decoder, one, screen, painter)
     if one.quiet:

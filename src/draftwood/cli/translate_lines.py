@@ -15,7 +15,7 @@ from draftwood.cli.job.translations import Translations
 from draftwood.cli.results import json_of
 from draftwood.cli.translate_settings import Opened, Settings
 from draftwood.core.errors import CacheError, ConfigError
-from draftwood.engine.token_texts import TokenTexts
+from draftwood.core.token_texts import TokenTexts
 
 
 def run_lines(settings: Settings) -> int:

@@ -1,51 +1,15 @@
-"""The output of committed tokens: limits, stop rules, trimming and incremental text."""
+"""The output of committed tokens: limits, stop rules and trimming."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, final
 
+from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 
 FinishReason: TypeAlias = Literal["stop", "length"]
-_JOIN = 6  # tokens of the prompt that decide whether the first word begins with a space
-_WINDOW = 32  # the most tokens that are decoded again with a new one
-_HALF_CHARACTER = "\ufffd"
-
-
-@final
-class Detokenizer:
-    """Text of a growing list of tokens; incomplete characters are held back.
-
-    Attributes:
-        held: what is held back, as it would end the text.
-    """
-
-    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._ids = list(before)
-        self._done = len(before)  # tokens [0, done) are in the text
-        self._context = 0  # decoding starts here, for correct joins between tokens
-        self._before = self._decode(self._ids)  # text of the tokens [context, done)
-        self.held = ""
-
-    def push(self, ids: Sequence[int], *, last: bool = False) -> str:
-        """The new text; with ``last`` nothing is held back."""
-        self._ids.extend(ids)
-        now = self._decode(self._ids[self._context :])
-        new, self.held = now[len(self._before) :], ""
-        if now.endswith(_HALF_CHARACTER) and not last:
-            self.held = new
-            return ""
-        first, self._done, self._before = self._done, len(self._ids), now
-        if new and self._done - self._context > _WINDOW:  # tokens without text, such as special ones, are no context
-            self._context, self._before = first, self._decode(self._ids[first:])
-        return new
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
 
 
 @final
@@ -87,7 +51,7 @@ class RowOutput:
         self._room = limits.max_new_tokens
         if longest is not None:
             self._room = min(self._room, longest - len(prompt))
-        self._words = Detokenizer(tokenizer, list(prompt)[-_JOIN:]) if tokenizer is not None else None
+        self._words = Detokenizer(tokenizer, prompt) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
         self._cut = False  # a stop string ended the text
         self._criterion = criterion

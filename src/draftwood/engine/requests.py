@@ -9,8 +9,8 @@ from typing import Any, final
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round, Stats
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.output import FinishReason
-from draftwood.engine.token_texts import TokenTexts
 from draftwood.trace.records import Trace
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from draftwood.core.token_logprobs import TokenLogprob
-from draftwood.engine.token_texts import LOWEST, TokenTexts
+from draftwood.core.token_texts import LOWEST, TokenTexts
 
 
 def of_chat(entries: Sequence[TokenLogprob], texts: TokenTexts) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def of_chat(entries: Sequence[TokenLogprob], texts: TokenTexts) -> dict[str, Any
 class CompletionLogprobs:
     """The log-probabilities of a completion, part by part: offsets count on.
 
+    A token that is no whole characters is named by its bytes, as in ``bytes:\\xf0\\x9f``.
+
     Args:
         texts: the texts of tokens.
     """
@@ -39,7 +41,7 @@ class CompletionLogprobs:
         tokens = [*([] if first is None else [first]), *(entry.token for entry in entries)]
         unknown = [] if first is None else [None]
         return {
-            "tokens": [self._texts.text_of(token) for token in tokens],
+            "tokens": [self._texts.escaped(token) for token in tokens],
             "token_logprobs": [*unknown, *(max(entry.logprob, LOWEST) for entry in entries)],
             "top_logprobs": [*unknown, *map(self._top, entries)],
             "text_offset": [self._begins(token) for token in tokens],
@@ -51,7 +53,7 @@ class CompletionLogprobs:
             return None
         found: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
-            found.setdefault(self._texts.text_of(token), max(logprob, LOWEST))
+            found.setdefault(self._texts.escaped(token), max(logprob, LOWEST))
         return found
 
     def _begins(self, token: int) -> int:

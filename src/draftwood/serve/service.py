@@ -14,8 +14,8 @@ from draftwood.core.arguments import MethodLike
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import TokenLogprob
+from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.logprobs import of_prompt
-from draftwood.engine.token_texts import TokenTexts
 from draftwood.serve.admission import Admission
 from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError

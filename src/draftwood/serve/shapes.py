@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 from uuid import uuid4
 
 from draftwood.core.token_logprobs import TokenLogprob
-from draftwood.engine.token_texts import TokenTexts
+from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.answers import Answer
 from draftwood.serve.echoes import Echo
 from draftwood.serve.jobs import Written

@@ -66,6 +66,8 @@ def _in_round(one: TracedRound) -> Iterator[str]:
     made = [*(one.nodes[node].token for node in one.path), one.next_token]
     if not 0 < len(one.tokens) <= len(made) or one.tokens[:-1] != made[: len(one.tokens) - 1]:
         yield ".tokens are not those of the path"
+    if "".join(part.text for part in one.parts) != one.text:
+        yield ".parts are not those of its text"
     for i, trial in enumerate(one.trials):
         if not 0 < trial.node < count:
             yield f".trials[{i}].node is no drafted node"

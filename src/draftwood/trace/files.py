@@ -17,11 +17,11 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.trace.checks import check
 from draftwood.trace.plain import definition_of, plain, record
-from draftwood.trace.records import Choice, Distribution, Node, Trace, TracedRound, Trial
+from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial
 
 FORMAT: Final = "draftwood trace"
-VERSION: Final = 1
-_RECORDS: Final = (Trace, TracedRound, Node, Trial, Choice, Distribution)
+VERSION: Final = 2
+_RECORDS: Final = (Trace, TracedRound, Part, Node, Trial, Choice, Distribution)
 
 
 def to_json(traces: Sequence[Trace]) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from typing import Any, Protocol, final
 import torch
 
 from draftwood.core.counter_rng import CounterRng
+from draftwood.core.detokenizer import BROKEN, Marks
 from draftwood.core.rounds import Round
+from draftwood.core.token_texts import TokenTexts
 from draftwood.trace.arrays import RoundArrays
-from draftwood.trace.records import Distribution, Trace, TracedRound
+from draftwood.trace.records import Distribution, Part, Trace, TracedRound
 from draftwood.trace.rows import Place, RowRecord, Rules
 
 
@@ -27,6 +29,9 @@ class Observed(Protocol):
 
     @property
     def tokens(self) -> list[int]: ...
+
+    @property
+    def drafted(self) -> int: ...
 
     @property
     def text(self) -> str: ...
@@ -48,6 +53,7 @@ class _Text:
 
     head: Trace
     rng: CounterRng
+    marks: Marks | None
     words: dict[int, str]
     tokens: list[int] = field(default_factory=list)
     text: str = ""
@@ -86,8 +92,9 @@ class Recorder:
             self._learn(text, piece.tokens)
             return None
         place = Place(
-            number=number, position=position, tokens=list(piece.tokens), text=piece.text, end=text.seconds, rng=text.rng
-        )
+            number=number, position=position, tokens=list(piece.tokens), text=piece.text, parts=_parts(text.marks, piece),
+            end=text.seconds, rng=text.rng,
+        )  # fmt: skip
         with torch.inference_mode():
             made = RowRecord(self._of(piece.round), piece.round_row, self._rules, place).make()
         text.rounds.append(made)
@@ -119,7 +126,8 @@ class Recorder:
     def _begun(self, head: Trace) -> _Text:
         """A text of which the prompt is known."""
         head = replace(head, prompt_text=self._decoded(head.prompt), source_text=self._decoded(head.source))
-        text = _Text(head=head, rng=CounterRng([head.seed], greedy=self._rules.greedy), words={})
+        marks = None if self._tokenizer is None else Marks(self._tokenizer, head.prompt)
+        text = _Text(head=head, rng=CounterRng([head.seed], greedy=self._rules.greedy), marks=marks, words={})
         self._learn(text, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
         return text
 
@@ -137,9 +145,22 @@ class Recorder:
         if self._tokenizer is None or not tokens:
             return {}
         if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:  # its decode_batch wakes threads
-            return {token: backend.decode([token], skip_special_tokens=False) for token in tokens}
-        decode = self._tokenizer.decode
-        return {token: decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False) for token in tokens}
+            found = {token: backend.decode([token], skip_special_tokens=False) for token in tokens}
+        else:
+            decode, plain = self._tokenizer.decode, {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+            found = {token: decode([token], **plain) for token in tokens}
+        if broken := [token for token, text in found.items() if BROKEN in text]:
+            texts = TokenTexts(self._tokenizer)
+            found.update({token: texts.marked(token) for token in broken})
+        return found
+
+
+def _parts(marks: Marks | None, piece: Observed) -> list[Part]:
+    """The text of a piece, token by token."""
+    if marks is None:
+        return []
+    found = marks.take(piece.tokens, piece.drafted, piece.text, last=piece.finish_reason is not None)
+    return [Part(text=text, drafted=drafted) for text, drafted in found]
 
 
 def _tokens_of(one: TracedRound) -> set[int]:

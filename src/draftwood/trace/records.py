@@ -109,6 +109,20 @@ class Choice:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a round's text.
+
+    Attributes:
+        text: what a token adds to the text: one or more characters.
+        drafted: whether the token was drafted; else it is the target's own.
+    """
+
+    text: str
+    drafted: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class TracedRound:
     """One round of one text.
 
@@ -124,7 +138,10 @@ class TracedRound:
         next_from: the distribution it was drawn from: the target's, or what rejections left of it.
         next_is_residual: whether a rejection changed ``next_from``.
         tokens: the tokens that joined the text; a stop may cut the last ones of the round.
-        text: their text, as it was streamed.
+        text: their text, as it was streamed. It may lag behind the tokens: a character comes with the token that completes
+            it, and what may begin a stop text waits.
+        parts: the text by tokens, joined they are the text; a character belongs to the token that completes it, one that
+            stays broken to the last token. Without a tokenizer there are none.
         seconds: wall time by stage: draft, target, verify, other.
         end: when the round ended, in seconds from the start of the text.
         stop: why the tree was not larger, in a few words; None for trees of fixed shape.
@@ -145,6 +162,7 @@ class TracedRound:
     next_is_residual: bool
     tokens: list[int]
     text: str
+    parts: list[Part]
     seconds: dict[str, float]
     end: float
     stop: str | None = None
@@ -166,7 +184,8 @@ class Trace:
         source: the source sentence's token ids, for a translation; else empty.
         tokens: the text's token ids.
         prompt_text, source_text, text: the same as text.
-        texts: the text of every token id that occurs in the trace, decoded alone.
+        texts: the text of every token id that occurs in the trace, decoded alone; the bytes of a part of a character are
+            shown as ``<F0 9F>``.
         rounds: the rounds that were kept, the first ones.
         dropped: how many rounds came after them.
         finish_reason: why the text ended.

@@ -14,7 +14,7 @@ from draftwood.core.counter_rng import CounterRng, CounterRoundRng, Stream
 from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays, real_nodes
-from draftwood.trace.records import Choice, Distribution, Node, TracedRound, Trial, Verdict
+from draftwood.trace.records import Choice, Distribution, Node, Part, TracedRound, Trial, Verdict
 from draftwood.trace.walks import Test, Walk, walk_recursive, walk_traversal
 
 _WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
@@ -49,7 +49,7 @@ class Place:
     """Where a round stands in its text.
 
     Attributes:
-        number, position, tokens, text, end: as in :class:`TracedRound`.
+        number, position, tokens, text, parts, end: as in :class:`TracedRound`.
         rng: the random numbers of the text.
     """
 
@@ -57,6 +57,7 @@ class Place:
     position: int
     tokens: list[int]
     text: str
+    parts: list[Part]
     end: float
     rng: CounterRng
 
@@ -105,6 +106,7 @@ class RowRecord:
             next_is_residual=walk is not None and walk.last is not None,
             tokens=place.tokens,
             text=place.text,
+            parts=place.parts,
             seconds=dict(arrays.made.seconds),
             end=place.end,
             stop=tree.stop,

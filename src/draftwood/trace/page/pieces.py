@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.write import is_plain, is_translation
 from draftwood.trace.labels import token_text, visible
 from draftwood.trace.records import Trace, TracedRound
-
-Piece: TypeAlias = tuple[str, bool | None]  # text; whether it was drafted, None where that cannot be said
-
-
-def pieces_of(trace: Trace, made: TracedRound) -> list[Piece]:
-    """The text of a round in parts, in order; joined they are the round's text.
-
-    The text of a token alone may differ from its part of the streamed text: tokenizers drop blanks, and a character may
-    need several tokens. Where tokens cannot be found in the text, the text is one part.
-    """
-    found: list[Piece] = []
-    start = 0
-    for place, token in enumerate(made.tokens):
-        word = trace.texts.get(token, "")
-        at = made.text.find(word, start) if word else start
-        if at < 0 or made.text[start:at].strip():
-            return [(made.text, None)]
-        found.append((made.text[start : at + len(word)], place < len(made.path)))
-        start = at + len(word)
-    return found if start == len(made.text) else [(made.text, None)]
 
 
 def shown(text: str) -> str:
@@ -66,7 +46,7 @@ def round_data(trace: Trace, made: TracedRound) -> dict[str, Any]:
     ]
     return {
         "number": made.number, "end": made.end, "tokens": len(made.tokens), "accepted": made.path, "nodes": nodes,
-        "pieces": [(shown(text), drafted) for text, drafted in pieces_of(trace, made)],
+        "pieces": [(shown(part.text), part.drafted) for part in made.parts],
         "own": token_text(trace, made.next_token), "stop": made.stop and visible(made.stop, spaces=False),
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from draftwood.core.token_logprobs import TokenLogprob
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have; OpenAI's interface has the same number."""
 _REPLACED: Final = "\ufffd"
+_PARTS: Final = re.compile("[\udc80-\udcff]+")  # bytes that are no whole character, as surrogateescape decodes them
 _BYTE: Final = re.compile(r"<0x([0-9A-F]{2})>")  # as byte-fallback tokenizers write bytes
 
 
@@ -46,6 +47,19 @@ class TokenTexts:
     def text_of(self, token: int) -> str:
         """The text of a token, with U+FFFD in place of parts of characters."""
         return self.bytes_of(token).decode("utf-8", errors="replace")
+
+    def marked(self, token: int) -> str:
+        """The text of a token for readers: bytes of a part of a character are shown as ``<F0 9F>``."""
+        text = self.bytes_of(token).decode("utf-8", errors="surrogateescape")
+        return _PARTS.sub(lambda part: f"<{part[0].encode('utf-8', 'surrogateescape').hex(' ').upper()}>", text)
+
+    def escaped(self, token: int) -> str:
+        """The text of a token, and ``bytes:\\xf0\\x9f`` for one with a part of a character, as in OpenAI's interface."""
+        data = self.bytes_of(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + data.decode("ascii", errors="backslashreplace")
 
     def to_json(self, entries: Iterable[TokenLogprob | None]) -> list[dict[str, Any] | None]:
         """Plain values for JSON: ``token_id``, ``token`` (its text), ``logprob``, and ``top`` with the same three."""
