@@ -133,6 +133,8 @@ class Pair(Session):
 
     Attributes:
         target, draft: their runners.
+        special_tokens_in_content: names of special tokens, such as ``<|im_end|>``, in messages of chats become these tokens;
+            by default they are text.
         fallback: why backend ``auto`` is PyTorch for this pair; None if it is OpenVINO or a backend was named.
         remarks: settings of the target's generation config that are not part of a sampling, such as stop strings.
 
@@ -158,6 +160,7 @@ class Pair(Session):
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile, memory=memory)
         self.limits = Limits()
+        self.special_tokens_in_content = False
         self.remarks = remarks(model)
 
     def __repr__(self) -> str:
@@ -230,7 +233,8 @@ class Pair(Session):
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
             CacheError: as :meth:`request`.
         """
-        wanted, ids = Singles().limits(limits, self.chat_limits), self._template.encode(messages)
+        wanted = Singles().limits(limits, self.chat_limits)
+        ids = self._template.encode(messages, special_tokens=self.special_tokens_in_content)
         if not wanted.ignore_eos:
             wanted = replace(wanted, stop_token_ids=(*wanted.stop_token_ids, *self._template.ends))
         return self.request(ids, wanted, seed)

@@ -53,7 +53,15 @@ def test_what_the_server_refuses_is_an_error_in_its_words(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("--target", "a"), ("--method", "ar"), ("--backend", "torch"), ("--show",), ("--compare",)]
+    "option",
+    [
+        ("--target", "a"),
+        ("--method", "ar"),
+        ("--backend", "torch"),
+        ("--show",),
+        ("--compare",),
+        ("--special-tokens-in-content",),
+    ],
 )
 def test_options_of_a_model_in_process_are_refused(live: Live, option: tuple[str, ...]) -> None:
     shown = talk("a dog", "--url", live.url, *option)

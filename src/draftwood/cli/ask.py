@@ -21,6 +21,7 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
     """
     _check(message)
     pair, decoder, sampling = settings.open()
+    pair.special_tokens_in_content = display.special_tokens_in_content
     messages = [*before(display.system), {"role": "user", "content": message}]
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if display.compare else None
     write_one(

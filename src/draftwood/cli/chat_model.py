@@ -61,6 +61,7 @@ class LocalModel:
 
     def __init__(self, settings: Settings, display: ChatDisplay) -> None:
         self._pair, self._decoder, self._sampling = settings.open()
+        self._pair.special_tokens_in_content = display.special_tokens_in_content
         self.name = str(settings.models.target)
         self._limits = limits_of(self._pair, settings)
         self._seed = settings.seed

@@ -41,13 +41,16 @@ class ChatLength:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChatDisplay:
-    """The system prompt and the display.
+    """The system prompt, what messages may hold, and the display.
 
     Raises:
         ConfigError: a system prompt that is no Unicode text, or ``compare`` with ``quiet``.
     """
 
     system: str | None = field(default=None, metadata={"help": "system prompt; default: that of the chat template, if any"})
+    special_tokens_in_content: bool = field(
+        default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
+    )
     show: bool = field(
         default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
     )
@@ -93,7 +96,8 @@ def check_remote(given: Collection[str]) -> None:
     Raises:
         ConfigError: names the option.
     """
-    own = {f.name for kind in (ChatModels, LoadOptions, Method) for f in fields(kind)} | {"show", "compare"}
+    own = {f.name for kind in (ChatModels, LoadOptions, Method) for f in fields(kind)}
+    own |= {"show", "compare", "special_tokens_in_content"}
     if found := [name for name in given if name in own]:
         option = f"--{min(found).replace('_', '-')}"
         raise ConfigError(f"{option} is for a model in this process, but --url names a server: leave out one of them")

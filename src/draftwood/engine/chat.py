@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 from draftwood.core.arguments import check_text
-from draftwood.core.checks import shown
+from draftwood.core.checks import flag, shown
 from draftwood.core.errors import ConfigError
+from draftwood.engine.contents import SpecialNames
 
 Message: TypeAlias = Mapping[str, Any]
 """A ``role``, a ``content``, and other fields that the chat template reads."""
@@ -31,15 +32,28 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._vocab = vocab
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message], *, special_tokens: bool = False) -> list[int]:
         """Token ids of the messages and the beginning of an answer.
 
         The template writes the special tokens itself, so the tokenizer adds none.
 
+        Args:
+            messages: the chat.
+            special_tokens: names of special tokens in contents become these tokens; else they are text.
+
         Raises:
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
         """
-        return self._ids(self._text(checked(messages), answer=True))
+        written: Sequence[Message] = checked(messages)
+        if flag("special_tokens_in_content", special_tokens):
+            return self._ids(self._text(written, answer=True))
+        hidden, signs = self._names.hidden(written)
+        text = self._text(hidden, answer=True)
+        return self._names.encode(text, signs) if signs else self._ids(text)
+
+    @cached_property
+    def _names(self) -> SpecialNames:
+        return SpecialNames(self._tokenizer)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:

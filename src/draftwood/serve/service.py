@@ -58,6 +58,7 @@ class Service:
         Raises:
             ConfigError: a method for temperature 0 only; what the decoder refuses.
         """
+        pair.special_tokens_in_content = options.special_tokens_in_content
         chosen, metrics = pair.method(method, temperature=1.0), Metrics()
         decoder = pair.decoder(chosen, temperature=1.0)
         if decoder.verifier.greedy_only or not decoder.verifier.lossless:

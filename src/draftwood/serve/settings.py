@@ -49,6 +49,9 @@ class ServeOptions:
         default=None, metadata={"help": "GiB for keys and values of all texts; default: half of what is free at the start"}
     )
     max_traces: int = field(default=16, metadata={"help": "the most traces that are kept; 0 keeps none, and has no page"})
+    special_tokens_in_content: bool = field(
+        default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
+    )
     drain: float = field(default=30.0, metadata={"help": "seconds that running texts get to end after SIGTERM"})
 
     def __post_init__(self) -> None:
