@@ -21,30 +21,26 @@ from draftwood.core.threads import loading_threads
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.engine import tracing
-from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate, Message
+from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import Memory, memory_of
+from draftwood.engine.messages import Message
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session
+from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
     check_parts,
-    check_tokenizers,
-    check_vocabulary,
     choose_device,
     choose_dtype,
     is_encoder_decoder,
-    load_hidden_drafter,
     load_model,
     load_tokenizer,
     openvino_place,
-    raw_config,
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
-from draftwood.loading.published import load_published
 from draftwood.runners.factory import Runners, make_runners
-from draftwood.runners.hidden.model import HiddenBlockConfig
 from draftwood.runners.openvino.store import loading
 from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_exact
@@ -93,26 +89,12 @@ def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) ->
         if is_encoder_decoder(target, options):
             raise ModelError(f"{str(target)!r} is an encoder-decoder model: use draftwood translate, or load_translator")
         model = load_model(target, options, device, dtype)
-        draft_model = None if draft is None else _load_draft(draft, target, model, tokenizer, options)
+        draft_model = None if draft is None else load_draft(draft, target, model, tokenizer, options)
         place = openvino_place(options.device)
         runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
     profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
     profile, memory = find(options.profile, profile_key), memory_of(options.profile, profile_key)
     return Pair(model, draft_model, tokenizer, profile_key=profile_key, profile=profile, memory=memory, runners=runners)
-
-
-def _load_draft(name: str | Path, target: str | Path, model: Any, tokenizer: Any, options: LoadOptions) -> Any:
-    """The draft model; raises a PairingError if its tokens are not those of the target."""
-    config = raw_config(name, options)
-    if config.get("model_type") == HiddenBlockConfig.model_type:
-        drafter = load_hidden_drafter(name, model.device, model.dtype)
-        check_vocabulary(drafter, model, tokenizer)
-        return drafter
-    if (published := load_published(name, config, model)) is not None:
-        return published
-    draft_model = load_model(name, options, model.device, model.dtype)
-    check_tokenizers(tokenizer, load_tokenizer(name, options), str(target), str(name))
-    return draft_model
 
 
 @final
@@ -221,22 +203,26 @@ class Pair(Session):
         return Limits(max_new_tokens=MAX_NEW_TOKENS if own is None else own)
 
     @cached_property
-    def _template(self) -> ChatTemplate:
+    def template(self) -> ChatTemplate:
+        """What writes chats as token ids."""
         return ChatTemplate(self.tokenizer, self.target.vocab_size)
 
     def chat_request(
-        self, messages: Sequence[Message], limits: LimitsLike | None = None, seed: int | None = None
-    ) -> Request:
-        """A request for the next answer; a seed of None is drawn.
+        self, messages: Sequence[Message], limits: LimitsLike | None = None, seed: int | None = None, *,
+        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
+    ) -> Request:  # fmt: skip
+        """A request for the next answer; a seed of None is drawn. The other arguments are those of :meth:`chat`.
 
         Raises:
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
             CacheError: as :meth:`request`.
         """
         wanted = Singles().limits(limits, self.chat_limits)
-        ids = self._template.encode(messages, special_tokens=self.special_tokens_in_content)
+        ids = self.template.encode(
+            messages, chat_template_kwargs, continues=continue_final_message, special_tokens=self.special_tokens_in_content
+        )
         if not wanted.ignore_eos:
-            wanted = replace(wanted, stop_token_ids=(*wanted.stop_token_ids, *self._template.ends))
+            wanted = replace(wanted, stop_token_ids=(*wanted.stop_token_ids, *self.template.ends))
         return self.request(ids, wanted, seed)
 
     @overload
@@ -246,6 +232,7 @@ class Pair(Session):
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
     ) -> Result: ...  # fmt: skip
 
     @overload
@@ -255,6 +242,7 @@ class Pair(Session):
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
     ) -> Iterator[Piece]: ...  # fmt: skip
 
     @known_arguments
@@ -264,6 +252,7 @@ class Pair(Session):
         seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
         top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
         grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
 
@@ -273,9 +262,12 @@ class Pair(Session):
 
         Args:
             messages: mappings with a ``role`` (system, developer, user, assistant or tool) and a ``content``: a text, or a
-                list of parts of type ``text``. The template gets other fields unchanged.
+                list of parts of type ``text``. The template gets other fields unchanged. A developer is the system where the
+                template knows none. ``tool`` and ``tool_calls`` need a template that writes them.
             stream: return the answer piece by piece, as :meth:`stream` does.
             limits: replaces ``self.chat_limits``.
+            chat_template_kwargs: further values that the template reads, such as ``{"enable_thinking": False}``.
+            continue_final_message: the last message is the assistant's, and the answer continues it.
             method, sampling, seed, max_new_tokens, temperature, top_k, top_p, min_p, logprobs, grammar, repetition_penalty,
                 stop, trace: as for :meth:`generate`; a stream has no trace.
 
@@ -288,7 +280,10 @@ class Pair(Session):
             repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
-        request = replace(self.chat_request(messages, wanted, seed), logprobs=logprob_settings(logprobs))
+        request = self.chat_request(
+            messages, wanted, seed, chat_template_kwargs=chat_template_kwargs, continue_final_message=continue_final_message
+        )
+        request = replace(request, logprobs=logprob_settings(logprobs))
         decoder, resolved = self._with_method(method, own)
         if not stream:
             draft = self._draft_runner

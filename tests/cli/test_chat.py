@@ -111,6 +111,18 @@ def test_a_system_prompt_comes_first_and_can_be_replaced(run: Run, folder: Path,
     assert shown.stderr == "the red hen\n"
 
 
+def test_values_reach_the_chat_template(run: Run, tmp_path: Path) -> None:
+    folder = save_chat(tmp_path / "target", tokenizer=chat_tokenizer(TEMPLATE + "{{ mood }}"))
+    own = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    messages = [{"role": "user", "content": "a dog"}]
+    wanted = own.chat(messages, chat_template_kwargs={"mood": " the"}, max_new_tokens=8, temperature=0).text
+    options = ["--target", folder, "--quiet", *GREEDY, "--backend", "torch"]
+    for message, stdin in ((["a dog"], None), ([], b"a dog\n")):
+        found = run("chat", *message, *options, "--chat-template-kwargs", '{"mood": " the"}', stdin=stdin)
+        assert found.stdout == f"{wanted}\n"
+    assert run("chat", "a dog", *options).stdout != f"{wanted}\n"
+
+
 def test_reset_forgets_the_messages_and_exit_ends(run: Run, folder: Path, pair: Pair) -> None:
     lines = "the fox ran\n/reset\na dog\n/exit\nthe hen\n"
     shown = succeeded(run("chat", "--target", folder, *GREEDY, stdin=lines))
@@ -163,6 +175,9 @@ def test_help_lists_every_option_under_its_subject(run: Run) -> None:
         (b"a\n", ["--seed", "-1"], "seed is -1"),
         (b"a\n", ["--method", "chain"], "method 'chain' needs a draft model"),
         (b"a\n", ["--system", "\udce9"], "the system prompt is not UTF-8 text"),
+        (b"a\n", ["--chat-template-kwargs", "{"], "chat_template_kwargs is '{': give a JSON object"),
+        (b"a\n", ["--chat-template-kwargs", "[1]"], "chat_template_kwargs is '[1]': give a JSON object"),
+        (b"a\n", ["--chat-template-kwargs", '{"tools": []}'], "chat_template_kwargs holds 'tools', which is not"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(run: Run, folder: Path, stdin: bytes, options: list[str], sentence: str) -> None:

@@ -28,7 +28,9 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
         OneText(
             decoder=decoder,
             plain=plain,
-            request=pair.chat_request(messages, limits_of(pair, settings), settings.seed),
+            request=pair.chat_request(
+                messages, limits_of(pair, settings), settings.seed, chat_template_kwargs=display.variables
+            ),
             sampling=sampling,
             display=DisplayOptions(show=display.show, compare=display.compare),
             shown_before="",
@@ -43,7 +45,7 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
 def ask_server(server: ChatServer, settings: Settings, display: ChatDisplay, message: str) -> None:
     """Let a server answer a message, and print the answer; raises what :func:`ask` does."""
     _check(message)
-    model, screen = RemoteModel(server, settings), Screen()
+    model, screen = RemoteModel(server, settings, display), Screen()
     for _ in model.answer([*before(display.system), {"role": "user", "content": message}], screen):
         pass
     screen.write("\n")

@@ -56,7 +56,7 @@ class LocalModel:
 
     Args:
         settings: models, method, sampling and limits.
-        display: whether drafted tokens are marked.
+        display: whether drafted tokens are marked, and values for the chat template.
     """
 
     def __init__(self, settings: Settings, display: ChatDisplay) -> None:
@@ -65,15 +65,16 @@ class LocalModel:
         self.name = str(settings.models.target)
         self._limits = limits_of(self._pair, settings)
         self._seed = settings.seed
+        self._variables = display.variables
         self._show = display.show
         self._drawn: int | None = None
         self.reason: str | None = None
 
     def check(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        self._pair.chat_request(messages)
+        self._pair.chat_request(messages, chat_template_kwargs=self._variables)
 
     def answer(self, messages: Sequence[Mapping[str, Any]], screen: Screen) -> Generator[str]:
-        request = self._pair.chat_request(messages, self._limits, self._seed)
+        request = self._pair.chat_request(messages, self._limits, self._seed, chat_template_kwargs=self._variables)
         painter = Painter(screen, self._decoder.tokenizer, request.prompt) if self._show else None
         self.reason, self._drawn = None, None if self._sampling.greedy else request.seed
         for [piece] in self._decoder.stream([request], self._sampling, reuse=True):

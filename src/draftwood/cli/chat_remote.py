@@ -13,7 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from draftwood.cli.chat_model import remark_of
-from draftwood.cli.chat_settings import ChatServer
+from draftwood.cli.chat_settings import ChatDisplay, ChatServer
 from draftwood.cli.settings import Settings
 from draftwood.cli.show import Screen
 from draftwood.core.checks import shown
@@ -33,6 +33,7 @@ class RemoteModel:
     Args:
         server: its address and key.
         settings: sampling and limits; what was not given is left to the server.
+        display: values for the chat template.
 
     Attributes:
         name: of the model, as the server calls it.
@@ -41,11 +42,13 @@ class RemoteModel:
         ConfigError: the server cannot be reached, or refuses the key.
     """
 
-    def __init__(self, server: ChatServer, settings: Settings) -> None:
+    def __init__(self, server: ChatServer, settings: Settings, display: ChatDisplay) -> None:
         self._url = f"{server.url}".rstrip("/").removesuffix("/v1")
         self._key = server.key
         self._seed = settings.seed
         self._fields = _fields(settings)
+        if display.variables is not None:
+            self._fields["chat_template_kwargs"] = display.variables
         self._usage: Mapping[str, Any] = {}
         self._seconds = 0.0
         self._drawn = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -41,15 +43,18 @@ class ChatLength:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChatDisplay:
-    """The system prompt, what messages may hold, and the display.
+    """The system prompt, the chat template, what messages may hold, and the display.
 
     Raises:
-        ConfigError: a system prompt that is no Unicode text, or ``compare`` with ``quiet``.
+        ConfigError: a system prompt that is no Unicode text, values that are no JSON object, or ``compare`` with ``quiet``.
     """
 
     system: str | None = field(default=None, metadata={"help": "system prompt; default: that of the chat template, if any"})
     special_tokens_in_content: bool = field(
         default=False, metadata={"help": "names of special tokens in messages become these tokens, not text"}
+    )
+    chat_template_kwargs: str | None = field(
+        default=None, metadata={"help": 'JSON object of values that the chat template reads: {"enable_thinking": false}'}
     )
     show: bool = field(
         default=False, metadata={"help": "mark drafted tokens (cyan, or in ⟦ ⟧) and the target's own (yellow)"}
@@ -62,6 +67,18 @@ class ChatDisplay:
             raise ConfigError("the system prompt is not UTF-8 text: convert it, for example with iconv -t utf-8")
         if self.compare and self.quiet:
             raise ConfigError("--compare shows two speeds, and --quiet shows none: leave out one of them")
+        _ = self.variables
+
+    @property
+    def variables(self) -> dict[str, Any] | None:
+        """The values for the chat template; None if none were given."""
+        if self.chat_template_kwargs is None:
+            return None
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(self.chat_template_kwargs), dict):
+                return found
+        given = shown(self.chat_template_kwargs)
+        raise ConfigError(f'chat_template_kwargs is {given}: give a JSON object such as {{"enable_thinking": false}}')
 
 
 @final

@@ -39,7 +39,7 @@ def converse(settings: Settings, display: ChatDisplay, server: ChatServer) -> No
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
     terminal = sys.stdin.isatty()
-    model: ChatModel = LocalModel(settings, display) if server.url is None else RemoteModel(server, settings)
+    model: ChatModel = LocalModel(settings, display) if server.url is None else RemoteModel(server, settings, display)
     chat = Conversation(model, display, terminal=terminal)
     if terminal and not display.quiet:
         _remark(f"Chat with {model.name}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")

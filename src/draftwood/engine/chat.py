@@ -1,19 +1,17 @@
-"""Chats: messages, checked and written by the model's own chat template."""
+"""Chats: messages, written by the model's own chat template."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
-from draftwood.core.arguments import check_text
 from draftwood.core.checks import flag, shown
 from draftwood.core.errors import ConfigError
 from draftwood.engine.contents import SpecialNames
+from draftwood.engine.messages import Message, checked
 
-Message: TypeAlias = Mapping[str, Any]
-"""A ``role``, a ``content``, and other fields that the chat template reads."""
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MAX_NEW_TOKENS: Final = 1024
 """Most tokens of an answer. An answer should end by itself, and this is long for one."""
 _MARK = "\x02"  # no template writes it
@@ -32,50 +30,108 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._vocab = vocab
 
-    def encode(self, messages: Sequence[Message], *, special_tokens: bool = False) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None = None,
+        *,
+        continues: bool = False,
+        special_tokens: bool = False,
+    ) -> list[int]:
         """Token ids of the messages and the beginning of an answer.
 
         The template writes the special tokens itself, so the tokenizer adds none.
 
         Args:
             messages: the chat.
+            variables: further values that the template reads.
+            continues: the last message is the assistant's, and the answer continues it.
             special_tokens: names of special tokens in contents become these tokens; else they are text.
 
         Raises:
-            ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
+            ConfigError: messages or variables that are not valid, no chat template, or one that refuses these messages.
         """
-        written: Sequence[Message] = checked(messages)
-        if flag("special_tokens_in_content", special_tokens):
-            return self._ids(self._text(written, answer=True))
-        hidden, signs = self._names.hidden(written)
-        text = self._text(hidden, answer=True)
+        given = self._adapted(checked(messages, continues=continues))
+        found, signs = (given, {}) if flag("special_tokens_in_content", special_tokens) else self._names.hidden(given)
+        text = self._text(found, self._checked(variables), answer=not continues, continues=continues)
         return self._names.encode(text, signs) if signs else self._ids(text)
 
     @cached_property
     def _names(self) -> SpecialNames:
         return SpecialNames(self._tokenizer)
 
+    def reads(self, name: str) -> bool:
+        """Whether the template holds a word."""
+        return name in self._source
+
+    @cached_property
+    def _source(self) -> str:
+        """The template that is used; empty where there is none."""
+        if not getattr(self._tokenizer, "chat_template", None):
+            return ""
+        return str(self._tokenizer.get_chat_template())
+
+    def _adapted(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages in the roles of the template.
+
+        Raises:
+            ConfigError: tools in the messages, of which the template writes nothing.
+        """
+        for i, message in enumerate(messages):
+            if (message["role"] == "tool" or "tool_calls" in message) and not self.reads("tool_calls"):
+                what = "is the answer of a tool" if message["role"] == "tool" else "holds tool_calls"
+                raise ConfigError(
+                    f"messages[{i}] {what}, but the target's chat template writes no tool calls: leave it out, write it as "
+                    "a user's message, or take a model that uses tools"
+                )
+        if self.reads("developer"):
+            return list(messages)
+        return [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
+
+    def _checked(self, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+        if variables is None:
+            return {}
+        if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+            given = shown(variables)
+            raise ConfigError(f"chat_template_kwargs is {given}: map names that the chat template reads to values")
+        own = inspect.signature(self._tokenizer.apply_chat_template).parameters
+        reserved = {"messages", *own, *self._tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+        if found := sorted(reserved & variables.keys()):
+            raise ConfigError(
+                f"chat_template_kwargs holds {found[0]!r}, which is not for settings of the chat template: leave it out"
+            )
+        return dict(variables)
+
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """The special token that the template writes after an answer, if there is one."""
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
         try:
-            _, found, after = self._text(messages, answer=False).rpartition(_MARK)
+            _, found, after = self._text(messages, {}, answer=False).rpartition(_MARK)
         except ConfigError:  # a template with other roles
             return ()
         first = self._ids(after.lstrip())[:1] if found else []
         special = self._tokenizer.added_tokens_decoder
         return tuple(token for token in first if token < self._vocab and token in special and special[token].special)
 
-    def _text(self, messages: Sequence[Message], *, answer: bool) -> str:
+    def _text(
+        self, messages: Sequence[Message], variables: Mapping[str, Any], *, answer: bool, continues: bool = False
+    ) -> str:
         if not getattr(self._tokenizer, "chat_template", None):
             raise ConfigError(
                 "the target's tokenizer has no chat template, so it is no chat model: take a chat model, or generate for a "
                 "plain text"
             )
         try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
+            text = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer, continue_final_message=continues, **variables
+            )
         except Exception as error:  # templates are programs, which raise errors of any class
+            if str(error).startswith("continue_final_message is set"):  # and goes on with the whole chat
+                raise ConfigError(
+                    "the target's chat template does not write the last message as it is, so nothing can continue it: send "
+                    "a chat that ends with a user's message"
+                ) from None
             reason = " ".join(str(error).split())
             raise ConfigError(f"the target's chat template refuses these messages: {reason}") from error
         if not text:
@@ -84,50 +140,3 @@ class ChatTemplate:
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def checked(messages: object) -> list[dict[str, Any]]:
-    """The messages of a chat, with their contents as texts. The last one must not be the assistant's.
-
-    Raises:
-        ConfigError: names the message and what is wrong with it.
-    """
-    wanted = 'a list of messages such as [{"role": "user", "content": "Hello"}]'
-    if not isinstance(messages, list | tuple):
-        raise ConfigError(f"messages is {shown(messages)}: give {wanted}")
-    if not messages:
-        raise ConfigError(f"messages is empty: give {wanted}")
-    found = [_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
-    if found[-1]["role"] == "assistant":
-        raise ConfigError("the last message is the assistant's, and its answer comes next: end with a user's message")
-    return found
-
-
-def _message(name: str, message: object) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise ConfigError(f"{name} is {shown(message)}: give a mapping with role and content")
-    if missing := [field for field in ("role", "content") if message.get(field) is None]:
-        raise ConfigError(f"{name} has no {missing[0]}: give a mapping with role and content")
-    if message["role"] not in ROLES:
-        raise ConfigError(f"{name} has role {shown(message['role'])}: give one of {', '.join(ROLES)}")
-    return {**message, "content": _content(name, message["content"])}
-
-
-def _content(name: str, content: object) -> str:
-    """The text of a content; parts of text are joined by line breaks."""
-    if isinstance(content, str):
-        return check_text(f"content of {name}", content)
-    if not isinstance(content, list | tuple):
-        raise ConfigError(f"the content of {name} is {shown(content)}: give a text, or a list of parts of type text")
-    return "\n".join(_part(f"part {i} of {name}", part) for i, part in enumerate(content))
-
-
-def _part(name: str, part: object) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(part, Mapping) or kind is None:
-        raise ConfigError(f'{name} is {shown(part)}: give {{"type": "text", "text": ...}}')
-    if kind != "text":
-        raise ConfigError(f"{name} has type {shown(kind)}, but the target reads text only: leave it out")
-    if not isinstance(part.get("text"), str):
-        raise ConfigError(f"{name} holds the text {shown(part.get('text'))}: give a text")
-    return check_text(name, part["text"])

@@ -1,0 +1,147 @@
+"""What a chat template gets: messages as agents keep them, a last message to continue, and settings of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import draftwood
+from draftwood import ConfigError, LoadOptions, Pair
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+
+TOOLS = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% for call in m['tool_calls'] or [] %}[{{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}]"
+    "{% endfor %}<end>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+THINKS = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}"
+CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": {"a": 1}}}
+
+
+def pair_of(folder: Path, template: str = TEMPLATE, **tokenizer: str) -> Pair:
+    save_chat(folder / "target", tokenizer=chat_tokenizer(template, **tokenizer))
+    return draftwood.load(folder / "target", options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A model whose template reads roles and contents only."""
+    return pair_of(tmp_path_factory.mktemp("plain"))
+
+
+def user(text: str = "the fox ran") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def ids(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+    return list(pair.chat_request(messages, **settings).prompt)
+
+
+def written(pair: Pair, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+    """What ``transformers`` makes of the messages."""
+    settings = {"add_generation_prompt": True, **settings}
+    return list(pair.tokenizer.apply_chat_template(messages, return_dict=False, **settings))
+
+
+# ---- messages ----
+
+
+@pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
+def test_an_assistants_message_without_content_is_an_empty_one(plain: Pair, message: dict[str, Any]) -> None:
+    found = ids(plain, [user(), message, user("on")])
+    assert found == written(plain, [user(), {"role": "assistant", "content": ""}, user("on")])
+
+
+def test_fields_that_say_nothing_do_not_reach_the_template(tmp_path: Path) -> None:
+    strict = "{% for m in messages %}{% for name in m %}{{ name }} {% endfor %}{% endfor %}"
+    pair = pair_of(tmp_path, strict)
+    message = {**user(), "tool_calls": [], "refusal": None, "name": "ann"}
+    assert pair.tokenizer.decode(ids(pair, [message])) == "role content name "
+
+
+@pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
+def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path: Path, template: str, role: str) -> None:
+    pair = pair_of(tmp_path, template)
+    found = ids(pair, [{"role": "developer", "content": "the hen"}, user()])
+    assert found == written(pair, [{"role": role, "content": "the hen"}, user()])
+
+
+def test_tool_calls_and_answers_of_tools_reach_a_template_that_writes_them(tmp_path: Path) -> None:
+    pair = pair_of(tmp_path, TOOLS)
+    messages = [user(), {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"}]
+    wanted = [messages[0], {"role": "assistant", "content": "", "tool_calls": [CALL]}, messages[2]]
+    assert ids(pair, messages) == written(pair, wanted)
+    assert '[the {"a": 1}]' in pair.tokenizer.decode(ids(pair, messages))
+
+
+@pytest.mark.parametrize("message", [
+    {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "a dog"},
+])  # fmt: skip
+def test_a_template_without_tools_is_given_none(plain: Pair, message: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"messages\[1\] .* the target's chat template writes no tool calls"):
+        plain.chat_request([user(), message, user("on")])
+
+
+def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain: Pair) -> None:
+    for kind, what in (("image_url", "images"), ("input_audio", "audio"), ("video_url", "videos"), ("file", "files")):
+        with pytest.raises(ConfigError, match=rf"messages\[0\] .* '{kind}', but this model takes no {what}: "):
+            plain.chat_request([{"role": "user", "content": [{"type": kind}]}])
+    with pytest.raises(ConfigError, match=r"type 'other', but this model takes texts only"):
+        plain.chat_request([{"role": "user", "content": [{"type": "other"}]}])
+
+
+# ---- a message that is continued ----
+
+
+@pytest.mark.parametrize("text", ["the he", "", "the hen "])
+def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) -> None:
+    messages = [user(), {"role": "assistant", "content": text}]
+    found = ids(plain, messages, continue_final_message=True)
+    assert found == written(plain, messages, add_generation_prompt=False, continue_final_message=True)
+    assert plain.tokenizer.decode(found).endswith(f"<s>assistant\n{text}")
+    answer = plain.chat(messages, continue_final_message=True, max_new_tokens=6, seed=1)
+    assert answer.token_ids == plain.generate(found, max_new_tokens=6, seed=1).token_ids
+
+
+def test_without_such_a_message_there_is_nothing_to_continue(plain: Pair) -> None:
+    with pytest.raises(ConfigError, match="continue_final_message is True, but the last message is no assistant's"):
+        plain.chat_request([user()], continue_final_message=True)
+    with pytest.raises(ConfigError, match=r"the last message is the assistant's.*continue_final_message"):
+        plain.chat_request([user(), {"role": "assistant", "content": "a"}])
+
+
+def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path: Path) -> None:
+    pair = pair_of(tmp_path, TEMPLATE.replace("m['content']", "m['content'] | upper"))
+    with pytest.raises(ConfigError, match="chat template does not write the last message as it is") as found:
+        pair.chat_request([user(), {"role": "assistant", "content": "the hen"}], continue_final_message=True)
+    assert "fox" not in str(found.value).lower(), "the chat is no part of an error"
+
+
+# ---- settings of the template ----
+
+
+def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
+    pair = pair_of(tmp_path, THINKS)
+    for given in ({}, {"enable_thinking": False}, {"enable_thinking": True}, {"other": [1, {"a": None}]}):
+        assert ids(pair, [user()], chat_template_kwargs=given) == written(pair, [user()], **given)
+    assert ids(pair, [user()], chat_template_kwargs={"enable_thinking": False}) != ids(pair, [user()])
+    answer = pair.chat([user()], chat_template_kwargs={"enable_thinking": False}, max_new_tokens=4, seed=1)
+    prompt = ids(pair, [user()], chat_template_kwargs={"enable_thinking": False})
+    assert answer.token_ids == pair.generate(prompt, max_new_tokens=4, seed=1).token_ids
+
+
+@pytest.mark.parametrize("name", [
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
+    "eos_token", "return_dict",
+])  # fmt: skip
+def test_names_that_the_template_has_already_are_refused(plain: Pair, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"chat_template_kwargs holds '{name}', which is not for settings"):
+        plain.chat_request([user()], chat_template_kwargs={name: True})
+
+
+@pytest.mark.parametrize("given", ["enable_thinking", [1], {1: 2}])
+def test_settings_are_a_mapping_of_names(plain: Pair, given: Any) -> None:
+    with pytest.raises(ConfigError, match="chat_template_kwargs"):
+        plain.chat_request([user()], chat_template_kwargs=given)
