@@ -60,26 +60,28 @@ def test_what_is_no_json_object_is_refused(client: TestClient, body: bytes) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("max_tokens", value) for value in (0, -1, 1.5, "3", True, [], 10**30, 2**31, 97)),
+        *(("max_tokens", value) for value in (0, -2, 1.5, "3", True, [], 10**30, 2**31, 97)),
         *(("temperature", value) for value in (-1, "1", True, 101, 1e-30, [], {}, 10**400)),
         *(("top_p", value) for value in (0, 1.1, -1, "x")),
         *(("top_k", value) for value in (-2, 1.5, 10**20)),
         *(("min_p", value) for value in (-0.1, 2)),
         *(("n", value) for value in (0, -1, 129, 10**10, 1.0, "2")),
-        *(("seed", value) for value in (-1, 2**63, 1.5, "1")),
+        *(("seed", value) for value in (-2, 2**63, 1.5, "1")),
         *(("stop", value) for value in ("", [""], [1], {}, ["a"] * 65)),
         *(("stop_token_ids", value) for value in ([-1], [10**6], ["a"], 3)),
-        *(("logit_bias", value) for value in ([], {"a": 1}, {"1": "x"}, {"-1": 1}, {"99999": 1}, {"1": 101}, {"²": 1})),
+        *(
+            ("logit_bias", value)
+            for value in ([1], [[1]], [[1, True]], [["a", 1]], [[1, 101]], [[1, 1], [1, 2]], [[-1, 1]], [[99999, False]])
+        ),
+        *(("logit_bias", value) for value in ({"a": 1}, {"1": "x"}, {"-1": 1}, {"99999": 1}, {"1": 101}, {"²": 1})),
         *(("presence_penalty", value) for value in ("x", 1e300, -2.1)),
         *(("repetition_penalty", value) for value in (0, -1, 1e-38, 101)),
         *(("stream", value) for value in ("yes", 1)),
-        *(("user", value) for value in (1, {})),
-        *(("speculative", value) for value in (1, "no", {"other": 1}, {"nodes": 0}, [])),
+        *(("speculative", value) for value in (1, "no", {"nodes": 0}, [])),
         *(("prompt", value) for value in (None, 1, [], [1, "a"], [-1], [99999], ["a", [1]], {}, [True], "a" * 5000)),
-        *(("model", value) for value in (None, 3, [])),
+        *(("model", value) for value in (3, [])),
         *(("min_tokens", value) for value in (-1, "1")),
         ("stream_options", {"include_usage": True}),
-        ("unknown", None),
         ("tools", [{}]),
     ],
 )
@@ -94,7 +96,6 @@ def test_values_that_cannot_be_honoured_are_refused_by_name(client: TestClient, 
     [
         [], None, "text", [None], [{}], [{"role": "user"}], [{"role": "user", "content": None}],
         [{"role": "robot", "content": "a"}], [{"role": "tool", "content": "a"}], [{"role": "user", "content": 3}],
-        [{"role": "user", "content": "a", "extra": 1}], [{"role": "user", "content": "a", "name": "me"}],
         [{"role": "assistant", "content": "a"}], [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
         [{"role": "user", "content": [{"type": "text"}]}], [{"role": "assistant", "content": "a", "tool_calls": [{}]}],
         [*MESSAGES, {"role": "user", "content": "a" * 5000}],

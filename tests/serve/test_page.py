@@ -9,7 +9,8 @@ import pytest
 
 import draftwood
 from draftwood.serve.metrics import Metrics
-from draftwood.serve.schemas import ChatBody, CompletionBody
+from draftwood.serve.other_fields import OTHER_FIELDS
+from draftwood.serve.schemas import ChatBody, CompletionBody, StreamOptions, TokenizeBody
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
 from tests.serve.conftest import live_server
@@ -32,8 +33,10 @@ def metrics() -> str:
 
 def test_the_page_names_every_field_and_every_metric(metrics: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    missing = {name for name in {*ChatBody.model_fields, *CompletionBody.model_fields} if f"`{name}" not in text}
-    assert not missing
+    bodies = (ChatBody, CompletionBody, TokenizeBody)
+    known = {name for body in bodies for name in body.model_fields} | OTHER_FIELDS.keys()
+    known |= {f"stream_options.{name}" for name in StreamOptions.model_fields}
+    assert not {name for name in known if f"`{name}`" not in text}
     names = set(re.findall(r"^# HELP draftwood:(\w+)", metrics, re.MULTILINE))
     assert len(names) > 12
     assert not {name for name in names if not name.endswith("_created") and name not in text}

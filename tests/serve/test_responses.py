@@ -11,7 +11,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood import Limits, Method, Pair
-from draftwood.serve.refusals import REFUSED
 from tests.serve import shapes
 from tests.serve.conftest import MESSAGES, Live, chat, chunks, completion, live_server, loaded, make_service, metric, serving
 
@@ -187,16 +186,6 @@ def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
         assert (error["param"], "drafts nothing" in error["message"]) == ("speculative.nodes", True)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_server_does_not_have_is_refused_by_name(client: TestClient, name: str) -> None:
-    response = client.post(CHAT, json=chat(**{name: "other"}))
-    assert response.status_code == 400
-    shapes.check_error(response.json())
-    assert response.json()["error"]["param"] == name
-    for neutral in (None, *REFUSED[name][1]):
-        assert client.post(CHAT, json=chat(**{name: neutral}, max_tokens=1)).status_code == 200
-
-
 def test_tokens_become_text_and_text_tokens(client: TestClient, pair: Pair) -> None:
     found = client.post("/tokenize", json={"prompt": "the fox"}).json()
     assert found["tokens"] == pair.encode("the fox")
@@ -250,4 +239,3 @@ def test_the_document_describes_every_route_and_field(client: TestClient) -> Non
     assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/health"} <= set(document["paths"])
     fields = document["components"]["schemas"]["ChatBody"]["properties"]
     assert {"messages", "temperature", "stop", "speculative", "stream_options"} <= set(fields)
-    assert not set(fields) & set(REFUSED)

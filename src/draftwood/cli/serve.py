@@ -37,8 +37,9 @@ def command(**options: Any) -> None:
     SIGTERM or Ctrl-C ends the server in order: running texts get --drain seconds to end; a second signal ends them as they
     are.
     """
-    for name in ("target", "draft", "name"):
+    for name in ("target", "draft"):
         options[name] = None if options[name] is None else typed(options[name])
+    options["name"] = tuple(map(typed, options["name"]))
     settings, models, method = pick(ServeOptions, options), pick(Models, options), pick(Method, options)
     keys = read_keys(settings.api_key_file)
     check_fit(models, method, Sampling())
@@ -61,9 +62,9 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
         quiet_loading()
         pair = load(models.target, models.draft, options=loading)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    name = settings.name or _name(models.target)
-    service = Service.of(pair, settings, name=name, method=method)
-    serve(service, settings, keys, lambda address: click.echo(f"Serving {name} at {address}/v1", err=True))
+    service = Service.of(pair, settings, name=_name(models.target), method=method)
+    names = ", ".join(service.names)
+    serve(service, settings, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
 
 
 def _name(target: str | None) -> str:

@@ -32,6 +32,7 @@ class Answer:
         choices: number of texts.
         prompt_tokens, written_tokens: tokens so far.
         drafts: what drafting brought so far.
+        warnings: what of the request was ignored.
 
     Raises:
         ApiError: the server takes no texts.
@@ -54,7 +55,13 @@ class Answer:
         self.prompt_tokens = prepared.prompt_tokens
         self.written_tokens = 0
         self.drafts = DraftTotals()
-        scheduler.submit(self._jobs)
+        self.warnings = prepared.warnings
+        if not prepared.only_scored:
+            scheduler.submit(self._jobs)
+            return
+        for index, request in enumerate(prepared.requests):
+            logprobs = None if request.logprobs is None else ()
+            self._events.put_nowait((index, Written(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
 
     def _deliver(self, index: int, event: Event) -> None:
         """Called by the decoding thread."""

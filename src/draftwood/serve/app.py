@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar, final
 
 from starlette.applications import Starlette
@@ -16,19 +18,21 @@ from starlette.routing import Route
 
 from draftwood.serve.answers import Answer
 from draftwood.serve.bodies import DisconnectedError, parse, read_body
+from draftwood.serve.checked import checked
 from draftwood.serve.document import document
 from draftwood.serve.errors import ApiError, failed, unavailable
 from draftwood.serve.keys import Keys
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.prepare import Prepared
-from draftwood.serve.schemas import Body, ChatBody, CompletionBody, DetokenizeBody, Settings, TokenizeBody, checked
+from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Json, error_response
 from draftwood.serve.trace_routes import TraceRoutes
 from draftwood.serve.unread import UnreadBodies
 
-B = TypeVar("B", bound=Body)
+_LOG = logging.getLogger(__name__)
+B = TypeVar("B", bound=RouteBody)
 S = TypeVar("S", bound=Settings)
 
 
@@ -46,20 +50,21 @@ class Routes:
         return await self._texts(request, CompletionBody, self._service.preparation.completion, CompletionShape)
 
     async def models(self, request: Request) -> Response:
-        return Json({"object": "list", "data": [self._model()]})
+        return Json({"object": "list", "data": [self._model(name) for name in self._service.names]})
 
     async def model(self, request: Request) -> Response:
-        self._service.check_model(request.path_params["model"])
-        return Json(self._model())
+        return Json(self._model(self._service.name(request.path_params["model"])))
 
     async def tokenize(self, request: Request) -> Response:
-        body = await self._body(request, TokenizeBody)
+        body, remarks = await self._body(request, TokenizeBody)
         tokens = await asyncio.to_thread(self._service.preparation.tokens, body)
-        return Json({"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens})
+        found = {"count": len(tokens), "max_model_len": self._service.preparation.max_length, "tokens": tokens}
+        return Json(found | _warnings(remarks))
 
     async def detokenize(self, request: Request) -> Response:
-        body = await self._body(request, DetokenizeBody)
-        return Json({"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)})
+        body, remarks = await self._body(request, DetokenizeBody)
+        found = {"prompt": await asyncio.to_thread(self._service.preparation.text, body.tokens)}
+        return Json(found | _warnings(remarks))
 
     async def health(self, request: Request) -> Response:
         state = self._service.scheduler.state
@@ -71,42 +76,47 @@ class Routes:
         return Response(self._service.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        return Json(document(self._service.name))
+        return Json(document(self._service.names, self._service.options))
 
     async def _texts(
         self, request: Request, kind: type[S], prepare: Callable[[S], Prepared], shape: type[Shape]
     ) -> Response:
-        body = await self._body(request, kind)
+        body, remarks = await self._body(request, kind)
         prepared = await asyncio.to_thread(prepare, body)
+        prepared = replace(prepared, warnings=[*remarks, *prepared.warnings])
         echoes = await self._service.scored(prepared.echoes)
-        made = shape(self._service.name, self._service.texts, echoes, token_ids=bool(body.return_token_ids))
+        made = shape(self._service.name(body.model), self._service.texts, echoes, token_ids=bool(body.return_token_ids))
         trace = await asyncio.to_thread(self._service.traces.begin, prepared) if body.trace else None
         answer = Answer(self._service.scheduler, prepared, trace)
         if trace is not None:
             self._service.traces.keep(made.id, trace)
-        return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage)
+        return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage, counts=body.counts_usage)
 
-    async def _body(self, request: Request, kind: type[B]) -> B:
-        body = await asyncio.to_thread(_checked, kind, await read_body(request))
-        self._service.check_model(getattr(body, "model", None))
-        return body
+    async def _body(self, request: Request, kind: type[B]) -> tuple[B, list[str]]:
+        """The body of a request, and remarks about what is ignored."""
+        data, unknown = await read_body(request), self._service.options.unknown_fields
+        body, remarks = await asyncio.to_thread(lambda: checked(kind, parse(data), unknown))
+        self._service.name(body.model)
+        for remark in remarks:
+            _LOG.warning("%s: %s", request.url.path, remark)
+        return body, remarks
 
-    def _model(self) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, Any]:
         service = self._service
         return {
-            "id": service.name,
+            "id": name,
             "object": "model",
             "created": service.created,
             "owned_by": "draftwood",
             "max_model_len": service.preparation.max_length,
             "chat_template": service.preparation.chats,
-            "methods": service.preparation.methods,
-            "nodes": service.preparation.nodes,
+            "methods": service.preparation.drafting.methods,
+            "nodes": service.preparation.drafting.nodes,
         }
 
 
-def _checked(kind: type[B], body: bytes) -> B:
-    return checked(kind, parse(body))
+def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
+    return {"warnings": list(remarks)} if remarks else {}
 
 
 def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:

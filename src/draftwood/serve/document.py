@@ -9,7 +9,10 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from draftwood import __version__
-from draftwood.serve.schemas import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from draftwood.serve.fields import Body
+from draftwood.serve.other_fields import OTHER_FIELDS
+from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from draftwood.serve.settings import ServeOptions
 
 _POSTS: dict[str, tuple[type[Body], str]] = {
     "/v1/chat/completions": (ChatBody, "The next answer of a chat."),
@@ -39,14 +42,18 @@ _STATUSES = {
 }
 
 
-def document(model: str) -> dict[str, Any]:
-    """The document of a server of this model."""
+def document(names: Sequence[str], options: ServeOptions) -> dict[str, Any]:
+    """The document of a server whose model has these names."""
     refs, schemas = models_json_schema(
         [(kind, "validation") for kind, _ in _POSTS.values()], ref_template="#/components/schemas/{model}"
     )
     for kind, _ in _POSTS.values():
-        fields = schemas["$defs"][kind.__name__]
-        fields["properties"]["model"] = {"enum": [model] if "model" in fields.get("required", ()) else [model, None]}
+        fields = schemas["$defs"][kind.__name__]["properties"]
+        fields["model"] = {"type": ["string", "null"]} if options.any_model else {"enum": [*names, None]}
+        fields |= {name: _other(name) for name in OTHER_FIELDS}
+    for made in schemas["$defs"].values():
+        if options.unknown_fields == "refuse" and made.get("additionalProperties") is True:
+            made["additionalProperties"] = False
     schemas["$defs"]["Error"] = _error()
     error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     errors = {status: {"description": text, **error} for status, text in _STATUSES.items()}
@@ -82,6 +89,14 @@ def _parameters(path: str, names: Sequence[str]) -> list[dict[str, Any]]:
         {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
         for name, where in inside + after
     ]
+
+
+def _other(name: str) -> dict[str, Any]:
+    """A field that the server does not have: what it takes of it."""
+    other = OTHER_FIELDS[name]
+    if other.neutral is None:
+        return {"description": f"Without effect: {other.why}."}
+    return {"description": f"Refused otherwise: {other.why}.", "enum": [*other.neutral, None]}
 
 
 def _error() -> dict[str, Any]:

@@ -13,6 +13,7 @@ _OURS: Final = {"max_new_tokens": "max_tokens"}
 _SETTINGS: Final = frozenset(  # the fields with which the engine's messages may begin
     {"prompt", "messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"}
     | {"frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "max_tokens"}
+    | {"chat_template_kwargs", "continue_final_message"}
 )
 
 
@@ -55,13 +56,16 @@ def bad(message: str, *, param: str | None = None, code: str = "invalid_value") 
     return ApiError(400, message, param=param, code=code)
 
 
-def refused(error: Exception) -> ApiError:
-    """The error of a request that the engine refuses. Most of its messages begin with the name of the setting at fault."""
+def refused(error: Exception, param: str | None = None) -> ApiError:
+    """The error of a request that the engine refuses. Most of its messages begin with the name of the setting at fault.
+
+    ``param`` is the field at fault where they do not.
+    """
     if isinstance(error, ApiError):
         return error
     first = str(error).partition(" ")[0]
     name = _OURS.get(first, first)
-    param = name if name in _SETTINGS else None
+    param = name if name in _SETTINGS else param
     if isinstance(error, CacheError):
         return bad(str(error), param=param, code="context_length_exceeded")
     if isinstance(error, ConfigError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from transformers import MinNewTokensLengthLogitsProcessor
@@ -12,18 +12,19 @@ from transformers import MinNewTokensLengthLogitsProcessor
 from draftwood.api import Pair
 from draftwood.core.checks import shown
 from draftwood.core.constraint import Grammars
+from draftwood.core.errors import ConfigError
 from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.methods import METHODS
 from draftwood.core.processors import ByPrompt
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method, Sampling
 from draftwood.core.token_logprobs import LogprobSettings
-from draftwood.engine.parts import PLAIN
 from draftwood.engine.requests import Request
+from draftwood.serve.drafting import Drafting
 from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError, bad, refused
-from draftwood.serve.schemas import ChatBody, ChatMessage, CompletionBody, Settings, Speculative, TokenizeBody
+from draftwood.serve.messages import ChatMessage, TemplateFields
+from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TokenizeBody
 
 COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
@@ -41,6 +42,8 @@ class Prepared:
         sampling, method: of all of them.
         prompt_tokens: tokens of all prompts, each counted once.
         echoes: the prompts that come back before their texts, by request; empty if none does.
+        only_scored: nothing is written after the prompts.
+        warnings: what of the request was ignored.
     """
 
     requests: Sequence[Request]
@@ -48,6 +51,8 @@ class Prepared:
     method: str | None
     prompt_tokens: int
     echoes: Sequence[Echo] = ()
+    only_scored: bool = False
+    warnings: Sequence[str] = ()
 
 
 @final
@@ -60,11 +65,14 @@ class Preparation:
         grammars: of the server's decoder; they are compiled here, since other texts would wait in the decoding thread.
         most: the most texts of a request.
         max_length: the most tokens of prompt and text; None for the context of the target.
+
+    Attributes:
+        drafting: what requests may choose of it.
     """
 
     def __init__(self, pair: Pair, method: Method, grammars: Grammars, *, most: int, max_length: int | None = None) -> None:
         self._pair = pair
-        self._method = method
+        self.drafting = Drafting(method)
         self._grammars = grammars
         self._most = most
         bounds = [bound for bound in (max_length, pair.target.max_length) if bound is not None]
@@ -75,26 +83,15 @@ class Preparation:
         """Whether the model has a chat template."""
         return bool(getattr(self._pair.tokenizer, "chat_template", None))
 
-    @property
-    def methods(self) -> list[str]:
-        """What ``speculative.method`` may be: the server's own, and plain decoding."""
-        return list(dict.fromkeys([self._method.method, PLAIN]))
-
-    @property
-    def nodes(self) -> int | None:
-        """The most nodes of a tree, of which a request may choose fewer; None without a draft."""
-        spec, shape = METHODS[self._method.method], self._method.shape
-        return self._method.nodes or (spec.nodes if shape is None else spec.parse(shape).nodes)
-
     def chat(self, body: ChatBody) -> Prepared:
         """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
         try:
-            self._check_length("\n".join(message.text for message in body.messages))
             wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-            start = self._pair.chat_request(_plain(body.messages), self._limits(body, 1), 0)
+            start = self._chat_request(body.messages, body, self._limits(body, 1))
             longest = self._pair.chat_limits.max_new_tokens
             limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-            return self._prepared(body, body.top, [start.prompt], limits)
+            prepared = self._prepared(body, body.top, [start.prompt], limits)
+            return replace(prepared, warnings=self._unread(body))
         except Exception as error:
             raise refused(error) from error
 
@@ -106,10 +103,10 @@ class Preparation:
                 raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
             for prompt in given:
                 self._check_length(prompt)
-            prompts = [self._pair.encode(prompt) for prompt in given]
+            prompts = [self._encoded(prompt, body) for prompt in given]
             longest = max(map(len, prompts))
             limits = self._fitted(self._limits(body, 1), longest, body.max_tokens, COMPLETION_TOKENS)
-            prepared = self._prepared(body, body.top, prompts, limits)
+            prepared = replace(self._prepared(body, body.top, prompts, limits), only_scored=body.max_tokens == 0)
             if not body.echo:
                 return prepared
             texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True) for _ in range(body.n or 1)]
@@ -117,6 +114,38 @@ class Preparation:
             return replace(prepared, echoes=echoes)
         except Exception as error:
             raise refused(error) from error
+
+    def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
+        if isinstance(prompt, str) and body.add_special_tokens is False:
+            prompt = list(self._pair.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        return self._pair.encode(prompt)
+
+    def _chat_request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
+        self._check_length(body.text_with(messages))
+        values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+        if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
+            raise bad(
+                f"reasoning_effort is {shown(effort)}, and another one in chat_template_kwargs: send one of them",
+                param="reasoning_effort",
+            )
+        if effort not in (None, "none") and not self._pair.template.reads("reasoning_effort"):
+            raise bad(
+                f"reasoning_effort is {shown(effort)}, but the model's chat template has no such setting: leave it out",
+                param="reasoning_effort",
+                code="unsupported_parameter",
+            )
+        given = [message.to_template() for message in messages]
+        try:
+            return self._pair.chat_request(
+                given, limits, 0, chat_template_kwargs=values, continue_final_message=bool(body.continue_final_message)
+            )
+        except ConfigError as error:
+            raise refused(error, "messages") from error
+
+    def _unread(self, body: TemplateFields) -> list[str]:
+        """Remarks about values that the chat template does not read."""
+        names = [name for name in body.chat_template_kwargs or () if not self._pair.template.reads(name)]
+        return [f"the model's chat template does not read {shown(name)}, so it was ignored" for name in names[:8]]
 
     def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
         """A prompt as it comes back."""
@@ -130,8 +159,7 @@ class Preparation:
             raise bad("a prompt or messages are wanted: send one of them", param="prompt")
         try:
             if body.messages is not None:
-                self._check_length("\n".join(message.text for message in body.messages))
-                return list(self._pair.chat_request(_plain(body.messages), Limits(max_new_tokens=1), 0).prompt)
+                return list(self._chat_request(body.messages, body, Limits(max_new_tokens=1)).prompt)
             if body.add_special_tokens:
                 return self._pair.encode(body.prompt or "")
             return list(self._pair.tokenizer(body.prompt, add_special_tokens=False)["input_ids"])
@@ -163,17 +191,17 @@ class Preparation:
 
     def _fitted(self, limits: Limits, prompt: int, wanted: int | None, default: int) -> Limits:
         """The limits with the wanted number of tokens, or with as many of the default as the context has room for."""
-        room = None if self.max_length is None else self.max_length - prompt
-        if room is not None and room < (wanted or 1):
+        room, needed = None if self.max_length is None else self.max_length - prompt, 1 if wanted is None else wanted
+        if room is not None and room < needed:
             raise ApiError(
                 400,
-                f"the prompt has {prompt} tokens and the text needs {wanted or 1} more, but both together may have "
+                f"the prompt has {prompt} tokens and the text needs {needed} more, but both together may have "
                 f"{self.max_length}: shorten the prompt, or lower max_tokens",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
         most = wanted if wanted is not None else default if room is None else min(default, room)
-        return replace(limits, max_new_tokens=most)
+        return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
 
     def _prepared(self, body: Settings, top: int | None, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
         count = body.n or 1
@@ -182,7 +210,7 @@ class Preparation:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         texts = [prompt for prompt in prompts for _ in range(count)]
         logprobs = None if top is None else LogprobSettings(top=top)
-        method, nodes = self._drafting(body.speculative)
+        method, nodes = self.drafting.of(body.speculative)
         requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
         return Prepared(
             requests=[replace(request, logprobs=logprobs, nodes=nodes) for request in requests],
@@ -201,7 +229,7 @@ class Preparation:
         if (grammar := _grammar_of(body)) is not None:
             self._grammars.compile(grammar)
             given["grammar"] = grammar
-        if body.logit_bias:
+        if isinstance(body.logit_bias, dict):  # as pairs are too by now
             given["logit_bias"] = self._bias(body.logit_bias)
         if body.min_tokens and (ends := self._ends(limits)):
             least, device = body.min_tokens, str(self._pair.target.device)
@@ -224,31 +252,6 @@ class Preparation:
             found[int(token)] = value
         return found
 
-    def _drafting(self, given: bool | Speculative | None) -> tuple[str | None, int | None]:
-        """The method of the texts and the most nodes of their trees: None is the server's own."""
-        if given is False:
-            return PLAIN, None
-        if not isinstance(given, Speculative):
-            return None, None
-        if given.nodes is not None and PLAIN in (given.method, self._method.method):
-            why = f"method {PLAIN!r} drafts nothing: leave it out"
-            raise bad(f"speculative.nodes is {given.nodes}, but {why}", param="speculative.nodes")
-        if given.method == PLAIN:
-            return PLAIN, None
-        self._check_own(given)
-        return None, given.nodes
-
-    def _check_own(self, given: Speculative) -> None:
-        """Refuse what all texts share, and is another one here."""
-        own = asdict(self._method)
-        for name, value in given.model_dump(exclude_none=True, exclude={"nodes"}).items():
-            if value not in (own[name], "auto"):
-                raise bad(
-                    f"speculative.{name} is {shown(value)}, but all texts of this server share {shown(own[name])}: "
-                    "leave it out, send false for plain decoding, or start another server",
-                    param=f"speculative.{name}",
-                )
-
 
 def _grammar_of(body: Settings) -> Grammar | None:
     form = body.response_format
@@ -259,10 +262,6 @@ def _grammar_of(body: Settings) -> Grammar | None:
     if form is None or form.type == "text":
         return None
     return Grammar.json_object() if form.json_schema is None else Grammar.json_schema(json.dumps(form.json_schema.given))
-
-
-def _plain(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    return [message.model_dump(include={"role", "content"}) for message in messages]
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

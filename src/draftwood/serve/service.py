@@ -32,7 +32,8 @@ class Service:
     """One model and what serves it.
 
     Attributes:
-        name: the model's name in the interface.
+        names: of the model in the interface, the usual one first.
+        options: of the server.
         pair: the models.
         texts: the texts of single tokens.
         preparation: makes requests.
@@ -42,7 +43,8 @@ class Service:
         created: when the server began, in seconds since 1970.
     """
 
-    name: str
+    names: tuple[str, ...]
+    options: ServeOptions
     pair: Pair
     texts: TokenTexts
     preparation: Preparation
@@ -54,6 +56,8 @@ class Service:
     @staticmethod
     def of(pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None) -> Service:
         """The service of a pair. Its decoder is one for sampling, which writes texts at temperature 0 too.
+
+        ``name`` is that of the model where the options have none.
 
         Raises:
             ConfigError: a method for temperature 0 only; what the decoder refuses.
@@ -73,7 +77,8 @@ class Service:
         preparation = Preparation(pair, chosen, decoder.grammars, most=most, max_length=options.max_length)
         traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         return Service(
-            name=name,
+            names=tuple(dict.fromkeys(options.name)) or (name,),
+            options=options,
             pair=pair,
             texts=TokenTexts(pair.tokenizer),
             preparation=preparation,
@@ -99,12 +104,20 @@ class Service:
             found.append(replace(echo, logprobs=known.get(prompt)))
         return found
 
-    def check_model(self, name: str | None) -> None:
-        """Refuse another model than the one that is served; raises an ApiError."""
-        if name is not None and name != self.name:
+    def name(self, wanted: str | None) -> str:
+        """The model's name in an answer: the wanted one, if it is one of its names, else the usual one.
+
+        Raises:
+            ApiError: another model is wanted, and the server has no ``any_model``.
+        """
+        if wanted in self.names:
+            return wanted
+        if wanted is not None and not self.options.any_model:
             raise ApiError(
                 404,
-                f"the model {shown(name)} is not here: this server has {shown(self.name)}",
+                f"the model {shown(wanted)} is not here: this server has {', '.join(map(shown, self.names))}; send its "
+                "name, or none, or start the server with --any-model",
                 param="model",
                 code="model_not_found",
             )
+        return self.names[0]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import integer, number
+from draftwood.core.checks import choice, integer, number, several
 from draftwood.core.errors import ConfigError
 
+UnknownFields: TypeAlias = Literal["remark", "refuse"]
 MAX_BODY: Final = 4 << 20
 """Most bytes of a request."""
 MAX_DEPTH: Final = 64
@@ -37,7 +38,13 @@ class ServeOptions:
 
     host: str = field(default="127.0.0.1", metadata={"help": "address; others than this machine's own need a key"})
     port: int = field(default=8000, metadata={"help": "port; 0 takes a free one"})
-    name: str | None = field(default=None, metadata={"help": "name of the model in the interface; default: the target's"})
+    name: tuple[str, ...] = field(
+        default=(), metadata={"help": "name of the model in the interface; can be repeated; default: the target's"}
+    )
+    any_model: bool = field(default=False, metadata={"help": "answer requests for models of any name"})
+    unknown_fields: UnknownFields = field(
+        default="remark", metadata={"help": "fields that are not known: ignored with a remark in the answer, or refused"}
+    )
     api_key_file: Path | None = field(default=None, metadata={"help": "file with keys, one per line; requests need one"})
     no_key: bool = field(default=False, metadata={"help": "let everybody who reaches the host write texts"})
     max_rows: int = field(default=8, metadata={"help": "the most texts that are written at a time"})
@@ -65,7 +72,9 @@ class ServeOptions:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
         if self.max_memory is not None and number("max_memory", self.max_memory) <= 0:
             raise ConfigError(f"max_memory is {self.max_memory}: give more than 0 GiB, or leave it out")
-        if self.name is not None and not self.name.strip():
+        choice("unknown_fields", self.unknown_fields, get_args(UnknownFields))
+        several("name", self.name, str, "names")
+        if not all(name.strip() for name in self.name):
             raise ConfigError("name is empty: give the name of the model in the interface, or leave it out")
         if self.api_key_file is not None and self.no_key:
             raise ConfigError("--api-key-file and --no-key exclude each other: give one of them")

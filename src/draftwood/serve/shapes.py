@@ -155,8 +155,9 @@ def _logprobs(events: list[Written]) -> list[TokenLogprob] | None:
 
 
 def figures(answer: Answer) -> dict[str, Any]:
-    """What drafting brought to a response; empty if nothing was drafted."""
-    return {"metrics": {"speculative_decoding": answer.drafts.to_json()}} if answer.drafts.accepted else {}
+    """What drafting brought to a response, and what of its request was ignored; empty if nothing was."""
+    metrics = {"metrics": {"speculative_decoding": answer.drafts.to_json()}} if answer.drafts.accepted else {}
+    return metrics | ({"warnings": list(answer.warnings)} if answer.warnings else {})
 
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:

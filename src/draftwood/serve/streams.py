@@ -46,13 +46,15 @@ class AnswerResponse(Response):
         shape: of the response.
         stream: send chunks as they are written.
         usage: a stream's last chunk has the usage.
+        counts: all of its chunks have the usage so far.
     """
 
-    def __init__(self, answer: Answer, shape: Shape, *, stream: bool, usage: bool) -> None:
+    def __init__(self, answer: Answer, shape: Shape, *, stream: bool, usage: bool, counts: bool = False) -> None:
         self.answer = answer
         self.shape = shape
         self.stream = stream
         self.usage = usage
+        self.counts = counts
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +111,8 @@ class AnswerResponse(Response):
 
     async def _emit(self, send: Send, chunk: dict[str, Any] | None) -> None:
         if chunk is not None:
-            await _write(send, event({"usage": None, **chunk} if self.usage else chunk))
+            usage = {"usage": self.answer.usage() if self.counts else None} if self.usage or self.counts else {}
+            await _write(send, event({**usage, **chunk}))
 
 
 def event(content: Any) -> bytes:

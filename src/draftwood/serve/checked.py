@@ -1,0 +1,124 @@
+"""From the object in a body to the fields of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from draftwood.core.checks import shown
+from draftwood.serve.errors import ApiError, bad
+from draftwood.serve.fields import Body
+from draftwood.serve.messages import TemplateFields
+from draftwood.serve.other_fields import without_others
+from draftwood.serve.schemas import ChatBody, CompletionBody, Settings
+from draftwood.serve.settings import UnknownFields
+
+B = TypeVar("B", bound=Body)
+_ROUTES: Final[Mapping[str, type[Body]]] = {"/v1/chat/completions": ChatBody, "/v1/completions": CompletionBody}
+_NAMED: Final = 8  # unknown fields in a remark
+
+
+def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "remark") -> tuple[B, list[str]]:
+    """A body as an object, and remarks about fields that were ignored.
+
+    Args:
+        kind: of the body.
+        body: as it came.
+        unknown: what happens to fields that are not known here: ignored with a remark, or refused.
+
+    Raises:
+        ApiError: names the first field that is missing, unknown or refused.
+    """
+    try:
+        found = kind.model_validate(without_others(body))
+    except ValidationError as error:
+        raise _named(error) from None
+    paths = _unknown(found, unknown)
+    if isinstance(found, Settings):
+        _check_together(found)
+    if isinstance(found, TemplateFields):
+        _check_template(found)
+    return found, [f"the server has no field {path}, so it was ignored" for path in paths]
+
+
+def _unknown(found: Body, rule: UnknownFields) -> list[str]:
+    """The paths of fields that are ignored; a field of another route is refused, unless it is false."""
+    bodies = _ROUTES if isinstance(found, Settings) else {}
+    elsewhere = {name: route for route, kind in bodies.items() for name in kind.model_fields}
+    for name, value in (found.model_extra or {}).items():
+        if name in elsewhere and value is not None and value is not False:
+            raise bad(f"{name} belongs to {elsewhere[name]}: leave it out", param=name, code="unsupported_parameter")
+    paths = list(islice((path for path in found.unknown() if path not in elsewhere), _NAMED + 1))
+    if paths and rule == "refuse":
+        raise _no_field(paths[0])
+    return [*map(shown, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
+
+
+def _named(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = [part for part in first["loc"] if isinstance(part, int) or str(part).isidentifier()]
+    field = ".".join(str(part) for part in where[: 3 if len(where) > 1 and isinstance(where[1], int) else 1]) or None
+    if first["type"] == "missing":
+        return bad(f"{field} is missing: send it", param=field, code="missing_required_parameter")
+    if first["type"] == "extra_forbidden":
+        return _no_field(".".join(map(str, first["loc"])))
+    message = first["msg"].removeprefix("Value error, ")
+    reason = message[:1].lower() + message[1:]
+    return bad(f"{field} is {shown(first['input'])}: {reason}", param=field, code="invalid_value")
+
+
+def _no_field(path: str) -> ApiError:
+    name = path.rpartition(".")[2]
+    return bad(f"the server has no field {shown(name)}: leave it out", param=path, code="unknown_parameter")
+
+
+def _check_together(body: Settings) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise bad("stream_options is for streams, and stream is false: leave it out", param="stream_options")
+    if isinstance(body, ChatBody):
+        _check_chat(body)
+    elif body.max_tokens == 0 and not (isinstance(body, CompletionBody) and body.echo):
+        raise bad("max_tokens is 0, so nothing is written: send 1 or more, or echo to score the prompt", param="max_tokens")
+    _check_form(body)
+    if body.min_tokens and body.stops:
+        raise bad("min_tokens and stop exclude each other: a stop text may come at any token; send one", param="min_tokens")
+
+
+def _check_chat(body: ChatBody) -> None:
+    limits = {name: value for name in ("max_tokens", "max_completion_tokens") if (value := getattr(body, name)) is not None}
+    if len(set(limits.values())) > 1:
+        both = " and ".join(f"{name} is {value}" for name, value in limits.items())
+        raise bad(f"{both}, but a text has one limit: send one of them", param="max_tokens")
+    if empty := [name for name, value in limits.items() if value == 0]:
+        raise bad(f"{empty[0]} is 0, so nothing is written: send 1 or more", param=empty[0])
+    if body.top_logprobs and not body.logprobs:
+        raise bad("top_logprobs belongs to logprobs, which is not true: send both, or neither", param="top_logprobs")
+
+
+def _check_template(body: TemplateFields) -> None:
+    if body.continue_final_message and body.add_generation_prompt:
+        raise bad(
+            "continue_final_message and add_generation_prompt are both true, but the answer continues the last message or "
+            "begins another one: send one of them",
+            param="continue_final_message",
+        )
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise bad(
+            "add_generation_prompt is false, but only an answer that continues the last message begins without it: send "
+            "continue_final_message too, or neither",
+            param="add_generation_prompt",
+        )
+
+
+def _check_form(body: Settings) -> None:
+    form = body.response_format
+    given = [name for name in ("regex", "grammar") if getattr(body, name) is not None]
+    if form is not None and form.type != "text":
+        given.insert(0, "response_format")
+    if len(given) > 1:
+        raise bad(f"both {given[0]} and {given[1]} came, but a text follows one grammar: send one of them", param=given[1])
+    if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+        raise bad("response_format.json_schema belongs to type json_schema: send both, or neither", param="response_format")

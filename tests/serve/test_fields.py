@@ -1,0 +1,317 @@
+"""Fields that change nothing are taken, those that cannot be honoured are refused by name, and others are as chosen."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
+from draftwood import ConfigError, Pair
+from draftwood.cli import main
+from draftwood.serve.other_fields import OTHER_FIELDS
+from draftwood.serve.settings import ServeOptions
+from tests.serve import shapes
+from tests.serve.conftest import MESSAGES, chat, chunks, completion, loaded, make_service, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+TAKEN = [name for name, field in OTHER_FIELDS.items() if field.neutral is None]
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    with serving(make_service(loaded(folders), max_length=128, name=("tiny", "other"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def lax(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    """A server for models of any name that refuses unknown fields."""
+    with serving(make_service(loaded(folders), any_model=True, unknown_fields="refuse")) as found:
+        yield found
+
+
+def good(client: TestClient, body: dict[str, Any], path: str = COMPLETIONS) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def refused(client: TestClient, body: dict[str, Any], path: str = COMPLETIONS, status: int = 400) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    shapes.check_error(response.json())
+    return dict(response.json()["error"])
+
+
+def text_of(client: TestClient, **fields: Any) -> str:
+    return str(good(client, completion(**fields))["choices"][0]["text"])
+
+
+# ---- the model ----
+
+
+def test_a_request_without_a_name_is_for_the_servers_model(client: TestClient) -> None:
+    for path, body in ((COMPLETIONS, completion()), (CHAT, chat())):
+        for named in ({**body, "model": None}, {name: value for name, value in body.items() if name != "model"}):
+            assert good(client, named, path)["model"] == "tiny"
+    assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
+
+
+def test_a_model_has_several_names(client: TestClient) -> None:
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny", "other"]
+    assert client.get("/v1/models/other").json()["id"] == "other"
+    assert good(client, completion(model="other"))["model"] == "other"
+    fields = client.get("/openapi.json").json()["components"]["schemas"]
+    assert fields["ChatBody"]["properties"]["model"]["enum"] == ["tiny", "other", None]
+
+
+def test_another_name_is_refused_unless_any_will_do(client: TestClient, lax: TestClient) -> None:
+    message = refused(client, completion(model="gpt-5"), status=404)["message"]
+    assert all(part in message for part in ("'gpt-5'", "'tiny'", "'other'", "--any-model"))
+    assert good(lax, completion(model="gpt-5"))["model"] == "tiny"
+    assert lax.get("/v1/models/gpt-5").json()["id"] == "tiny"
+    refused(lax, completion(model=3))
+
+
+def test_names_are_options_that_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[ServeOptions] = []
+    monkeypatch.setattr("draftwood.cli.serve._serve", lambda settings, *_: found.append(settings))
+    run = CliRunner().invoke(main, ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse"])
+    assert run.exit_code == 0, run.output
+    assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
+    for wrong in ({"name": "a"}, {"name": ("a", " ")}, {"unknown_fields": "other"}):
+        with pytest.raises(ConfigError):
+            ServeOptions(**wrong)
+
+
+# ---- fields of other programs ----
+
+
+@pytest.mark.parametrize("name", OTHER_FIELDS)
+def test_what_the_server_does_not_have_is_taken_where_it_changes_nothing(client: TestClient, name: str) -> None:
+    field, plain = OTHER_FIELDS[name], text_of(client, max_tokens=2)
+    neutral = field.neutral if field.neutral is not None else ("other", 1, {"a": [None]}, True)
+    for value in (None, *neutral):
+        found = good(client, completion(**{name: value}, max_tokens=2))
+        assert found["choices"][0]["text"] == plain
+        assert "warnings" not in found
+    if field.neutral is not None:
+        error = refused(client, chat(**{name: "other"}), CHAT)
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+        assert error["message"].startswith(f"{name} is 'other', but ")
+
+
+def test_a_value_of_another_type_is_not_the_neutral_one(client: TestClient) -> None:
+    good(client, completion(best_of=1.0, max_tokens=1))
+    for name, value in (("best_of", True), ("store", 0), ("modalities", ["text", "audio"]), ("tools", [{}])):
+        assert refused(client, completion(**{name: value}))["param"] == name
+
+
+def test_tools_that_may_not_be_called_are_not_shown(client: TestClient) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    plain = good(client, chat(), CHAT)["choices"][0]["message"]
+    assert good(client, chat(tools=tools, tool_choice="none"), CHAT)["choices"][0]["message"] == plain
+    assert "runs no tools" in refused(client, chat(tools=tools, tool_choice="auto"), CHAT)["message"]
+
+
+@pytest.mark.parametrize(("path", "field"), [
+    (COMPLETIONS, ("max_completion_tokens", 3)), (COMPLETIONS, ("messages", MESSAGES)), (COMPLETIONS, ("top_logprobs", 2)),
+    (COMPLETIONS, ("chat_template_kwargs", {})), (CHAT, ("prompt", "a")), (CHAT, ("echo", True)),
+    (CHAT, ("add_special_tokens", True)),
+])  # fmt: skip
+def test_a_field_of_another_route_is_not_ignored(client: TestClient, path: str, field: tuple[str, Any]) -> None:
+    body = completion if path == COMPLETIONS else chat
+    error = refused(client, body(**{field[0]: field[1]}), path)
+    assert error["param"] == field[0]
+    assert "belongs to /v1/" in error["message"]
+    assert "warnings" not in good(client, body(**{field[0]: None}), path)
+
+
+# ---- unknown fields ----
+
+
+UNKNOWN: dict[str, Any] = {"strange": 1, "speculative": {"method": "ar", "depth": 3}}
+
+
+def test_unknown_fields_are_named_in_the_answer_and_in_the_log(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    part = {"type": "text", "text": "the fox ran", "cache_control": {}}
+    messages = [{"role": "user", "content": [part], "mood": 1}]
+    paths = {"strange", "speculative.depth", "messages.0.mood", "messages.0.content.0.cache_control"}
+    with caplog.at_level(logging.WARNING):
+        found = good(client, chat(**UNKNOWN, messages=messages), CHAT)
+    wanted = {f"the server has no field {path!r}, so it was ignored" for path in paths}
+    assert set(found["warnings"]) == wanted
+    assert {record.getMessage() for record in caplog.records} == {f"{CHAT}: {remark}" for remark in wanted}
+    shapes.check_chat(found)
+    assert found["choices"] == good(client, chat(speculative={"method": "ar"}), CHAT)["choices"]
+    parts = chunks(client.post(COMPLETIONS, json=completion(strange=1, stream=True)).text)
+    shapes.check_completion_chunks(parts)
+    assert [len(part.get("warnings", ())) for part in parts] == [0] * (len(parts) - 1) + [1]
+    assert client.post("/tokenize", json={"prompt": "a", "strange": 1}).json()["warnings"]
+    assert client.post("/detokenize", json={"tokens": [5], "strange": 1}).json()["warnings"]
+
+
+def test_a_server_may_refuse_unknown_fields(lax: TestClient) -> None:
+    for field, path in (("strange", "strange"), ("speculative", "speculative.depth")):
+        error = refused(lax, completion(**{field: UNKNOWN[field]}))
+        assert (error["param"], error["code"]) == (path, "unknown_parameter")
+    for message in ({"mood": 1}, {"content": [{"type": "text", "text": "a", "mood": 1}]}):
+        error = refused(lax, chat(messages=[{**MESSAGES[0], **message}]), CHAT)
+        assert error["param"].startswith("messages.0.")
+    schemas = lax.get("/openapi.json").json()["components"]["schemas"]
+    assert schemas["ChatBody"]["additionalProperties"] is schemas["ChatMessage"]["additionalProperties"] is False
+
+
+def test_many_unknown_fields_make_few_remarks(client: TestClient) -> None:
+    remarks = good(client, completion(**{f"field{i}" + "x" * 500: 1 for i in range(1000)}))["warnings"]
+    assert len(remarks) == 9
+    assert all(len(remark) < 200 for remark in remarks)
+
+
+def test_an_unknown_field_of_a_form_is_always_refused(client: TestClient) -> None:
+    for form in (
+        {"type": "json_object", "schema": {}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}},
+    ):
+        assert refused(client, chat(response_format=form), CHAT)["code"] == "unknown_parameter"
+
+
+# ---- lengths and seeds ----
+
+
+def test_both_names_of_the_longest_length_are_taken_if_they_agree(client: TestClient) -> None:
+    for limits in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_tokens": 5, "max_completion_tokens": 5},
+                   {"max_tokens": -1, "max_completion_tokens": 5}):  # fmt: skip
+        found = good(client, {**chat(ignore_eos=True), "max_tokens": None, **limits}, CHAT)
+        assert found["usage"]["completion_tokens"] == 5
+    error = refused(client, chat(max_tokens=5, max_completion_tokens=6), CHAT)
+    assert error["param"] == "max_tokens"
+    assert "max_tokens is 5 and max_completion_tokens is 6" in error["message"]
+
+
+def test_minus_one_is_as_if_the_field_were_left_out(client: TestClient) -> None:
+    found = good(client, completion(max_tokens=-1, ignore_eos=True))
+    assert found["usage"]["completion_tokens"] == 16
+    found = good(client, chat(max_tokens=-1, max_completion_tokens=-1, ignore_eos=True), CHAT)
+    assert found["usage"]["total_tokens"] == 128
+    texts = {text_of(client, seed=-1) for _ in range(4)}
+    assert len(texts) > 1, "a seed is drawn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("extra", [{}, {"logprobs": 1}, {"n": 2}, {"prompt": ["the fox", "a hen"]}])
+def test_a_prompt_is_scored_without_a_text(client: TestClient, stream: bool, extra: dict[str, Any]) -> None:
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    sent = completion(**{"echo": True, "max_tokens": 0, "stream": stream, **usage, **extra})
+    response = client.post(COMPLETIONS, json=sent)
+    assert response.status_code == 200, response.text
+    parts = chunks(response.text) if stream else [response.json()]
+    assert parts[-1]["usage"]["completion_tokens"] == 0
+    longer = good(client, {**sent, "max_tokens": 3, "stream": False, "stream_options": None})["choices"]
+    for index, wanted in enumerate(longer):
+        choices = [one for part in parts for one in part["choices"] if one["index"] == index]
+        text = "".join(one["text"] for one in choices)
+        assert wanted["text"].startswith(text)
+        assert [one["finish_reason"] for one in choices][-1] == "length"
+        if "logprobs" in extra:
+            found = [number for one in choices if one["logprobs"] for number in one["logprobs"]["token_logprobs"]]
+            assert found == wanted["logprobs"]["token_logprobs"][: len(found)]
+            assert len(found) == len(wanted["logprobs"]["token_logprobs"]) - 3
+
+
+def test_a_prompt_that_fills_the_context_is_scored(client: TestClient, pair: Pair) -> None:
+    ids = (pair.encode("the fox ran to the hen") * 20)[:128]
+    found = good(client, completion(prompt=ids, max_tokens=0, echo=True, logprobs=0))
+    assert len(found["choices"][0]["logprobs"]["tokens"]) == 128
+    assert refused(client, completion(prompt=[*ids, 5], max_tokens=0, echo=True))["code"] == "context_length_exceeded"
+
+
+def test_no_text_at_all_is_refused(client: TestClient) -> None:
+    assert "echo" in refused(client, completion(max_tokens=0))["message"]
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert refused(client, {**chat(), "max_tokens": None, name: 0}, CHAT)["param"] == name
+
+
+# ---- other spellings ----
+
+
+def test_a_bias_may_be_a_list_of_pairs(client: TestClient, pair: Pair) -> None:
+    wanted = text_of(client, logit_bias={"260": 9, "261": -100.0}, max_tokens=30)
+    assert text_of(client, logit_bias=[[260, 9], [261, -100.0]], max_tokens=30) == wanted
+    assert text_of(client, logit_bias=[], max_tokens=30) == text_of(client, max_tokens=30) != wanted
+    tokens = [token for token in range(pair.target.vocab_size) if token != 260]
+    found = good(client, completion(logit_bias=[[token, False] for token in tokens], return_token_ids=True, max_tokens=3))
+    assert found["choices"][0]["token_ids"] == [260] * 3
+    sampling = pair.own_sampling({"temperature": 1.0, "logit_bias": {261: -math.inf}})
+    never = pair.generate("the fox ran", sampling=sampling, seed=1, max_new_tokens=16).text
+    assert text_of(client, logit_bias=[[261, False]]) == never
+
+
+def test_every_chunk_counts_the_usage_so_far(client: TestClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = chat(stream=True, max_completion_tokens=16, ignore_eos=True, stream_options=options)
+    parts = chunks(client.post(CHAT, json=body).text)
+    counts = [part["usage"]["completion_tokens"] for part in parts]
+    assert counts == sorted(counts)
+    assert counts[-1] == 16
+    assert parts[-1]["choices"] == []
+    shapes.check_chat_chunks([{**part, "usage": None} for part in parts[:-1]] + parts[-1:], usage=True)
+    alone = chunks(client.post(CHAT, json={**body, "stream_options": {"continuous_usage_stats": True}}).text)
+    assert [part["usage"]["completion_tokens"] for part in alone] == counts[:-1]
+    assert all(part["choices"] for part in alone)
+
+
+# ---- log-probabilities ----
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("logprobs", "top"), [
+    (True, 0), (True, 1), (True, 20), (True, None), (False, 0), (False, None), (None, 0), (None, None), (False, 3),
+    (None, 2), (True, 21), (True, -1), (0, 0), (1, 1), ("true", 1), (True, "1"),
+])  # fmt: skip
+def test_every_pair_of_log_probability_fields_is_honoured_or_refused_by_name(
+    client: TestClient, stream: bool, logprobs: Any, top: Any
+) -> None:
+    """vllm-project/vllm#30059: ``top_logprobs: 0`` was an error 500."""
+    body = chat(logprobs=logprobs, top_logprobs=top, stream=stream, max_tokens=2)
+    right = logprobs in (True, False, None) and isinstance(logprobs, bool | None) and top in (0, 1, 20, None)
+    if not right or (top and not logprobs):
+        assert refused(client, body, CHAT)["param"] in ("logprobs", "top_logprobs")
+        return
+    response = client.post(CHAT, json=body)
+    assert response.status_code == 200
+    parts = chunks(response.text) if stream else [response.json()]
+    found = [one["logprobs"] for part in parts for one in part["choices"] if one["logprobs"]]
+    entries = [entry for one in found for entry in one["content"]]
+    assert len(entries) == (2 if logprobs else 0)
+    assert all(len(entry["top_logprobs"]) == (top or 0) for entry in entries)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("logprobs", [0, 1, 20, None, -1, 21, True, False, "1"])
+def test_every_number_of_log_probabilities_of_a_completion_is_honoured_or_refused(
+    client: TestClient, stream: bool, logprobs: Any
+) -> None:
+    body = completion(logprobs=logprobs, stream=stream, max_tokens=2)
+    if isinstance(logprobs, bool) or logprobs not in (0, 1, 20, None):
+        assert refused(client, body)["param"] == "logprobs"
+        return
+    response = client.post(COMPLETIONS, json=body)
+    assert response.status_code == 200
+    parts = chunks(response.text) if stream else [response.json()]
+    found = [one["logprobs"] for part in parts for one in part["choices"] if one["logprobs"]]
+    assert sum(len(one["tokens"]) for one in found) == (0 if logprobs is None else 2)
+    assert all((top is None) == (logprobs == 0) for one in found for top in one["top_logprobs"])
+
+
+def test_the_document_says_what_is_taken_of_other_fields(client: TestClient) -> None:
+    fields = client.get("/openapi.json").json()["components"]["schemas"]["CompletionBody"]["properties"]
+    assert fields["best_of"]["enum"] == [1, None]
+    assert all("enum" not in fields[name] for name in TAKEN)
+    assert OTHER_FIELDS.keys() | {"prompt", "add_special_tokens"} <= fields.keys()

@@ -1,0 +1,259 @@
+"""Messages as clients and agents keep them reach the chat template, or are refused in a sentence that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionMessage
+from starlette.testclient import TestClient
+
+import draftwood
+from draftwood import LoadOptions, Pair
+from draftwood.serve.messages import ToolCall
+from tests.serve import shapes
+from tests.serve.conftest import MESSAGES, chat, chunks, loaded, make_service, serving
+from tests.test_chat_template import TOOLS
+from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+
+CHAT = "/v1/chat/completions"
+CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}
+READS = "{{ enable_thinking }}{{ reasoning_effort }}"
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    """A model whose template reads roles and contents only."""
+    with serving(make_service(loaded(folders), max_length=256)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def able(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Pair]]:
+    """A model whose template reads tool calls, reasoning and values of its own."""
+    template = TOOLS.replace("<end>", "{{ m['reasoning_content'] }}<end>") + READS
+    folder = save_chat(tmp_path_factory.mktemp("able") / "target", tokenizer=chat_tokenizer(template))
+    options = LoadOptions(dtype="float32", device="cpu", backend="torch")
+    with serving(make_service(draftwood.load(folder, options=options), method="ar")) as found:  # type: ignore[arg-type]
+        yield found, draftwood.load(folder, options=options)
+
+
+def user(text: str = "the fox ran", **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text, **fields}
+
+
+def assistant(content: Any = None, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **fields}
+
+
+def ids(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> list[int]:
+    """The prompt of a chat, which /tokenize shows and a chat reads."""
+    response = client.post("/tokenize", json={"messages": messages, **fields})
+    assert response.status_code == 200, response.text
+    answer = client.post(CHAT, json=chat(messages=messages, max_tokens=1, **fields))
+    assert answer.status_code == 200, answer.text
+    assert "warnings" not in answer.json()
+    shapes.check_chat(answer.json())
+    assert answer.json()["usage"]["prompt_tokens"] == response.json()["count"]
+    return list(response.json()["tokens"])
+
+
+def refused(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    errors = []
+    for path, body in ((CHAT, chat(messages=messages, **fields)), ("/tokenize", {"messages": messages, **fields})):
+        response = client.post(path, json=body)
+        assert response.status_code == 400, response.text
+        shapes.check_error(response.json())
+        errors.append(response.json()["error"])
+    assert errors[0] == errors[1]
+    return dict(errors[0])
+
+
+# ---- messages ----
+
+
+@pytest.mark.parametrize(("messages", "same"), [
+    ([user(), assistant(None), user("go")], [user(), assistant(""), user("go")]),
+    ([user(), {"role": "assistant"}, user("go")], [user(), assistant(""), user("go")]),
+    ([user(), assistant("a", tool_calls=[]), user("b")], [user(), assistant("a"), user("b")]),
+    ([user(), assistant("a", tool_calls=None, refusal=None, audio=None, annotations=[], function_call=None), user("b")],
+     [user(), assistant("a"), user("b")]),
+    ([user(name="bob")], [user()]),
+    ([user(tool_call_id=None, reasoning_content=None)], [user()]),
+    ([user(), assistant("a", reasoning_content="the hen"), user("b")], [user(), assistant("a"), user("b")]),
+    ([{"role": "developer", "content": "the hen"}, user()], [{"role": "system", "content": "the hen"}, user()]),
+    ([user([{"type": "text", "text": "a dog"}, {"type": "text", "text": "ran"}])], [user("a dog\nran")]),  # type: ignore[arg-type]
+])  # fmt: skip
+def test_fields_of_messages_that_a_template_does_not_read_change_nothing(
+    client: TestClient, messages: list[dict[str, Any]], same: list[dict[str, Any]]
+) -> None:
+    assert ids(client, messages) == ids(client, same)
+
+
+def test_an_answer_of_the_official_client_can_be_sent_back_as_it_is(client: TestClient) -> None:
+    answer = client.post(CHAT, json=chat()).json()["choices"][0]["message"]
+    message = ChatCompletionMessage.model_validate(answer).model_dump()
+    wanted = ids(client, [*MESSAGES, assistant(answer["content"]), user("go")])
+    assert ids(client, [*MESSAGES, message, user("go")]) == wanted
+
+
+def test_what_an_agent_keeps_reaches_a_template_with_tools(able: tuple[TestClient, Pair]) -> None:
+    """vllm-project/vllm#21089, mistralai/mistral-common#324: histories with null contents, tool calls and their answers."""
+    client, pair = able
+    messages = [
+        user("a dog"), assistant(None, tool_calls=[{**CALL, "index": 0}], reasoning_content="on the hill"),
+        {"role": "tool", "tool_call_id": "c1", "content": "Sunny"}, assistant(""), user("So?", name="ann"),
+    ]  # fmt: skip
+    call = {**CALL, "function": {"name": "the", "arguments": {"a": 1}}}
+    read = [messages[0], {**messages[1], "content": "", "tool_calls": [call]}, *messages[2:]]
+    fields = {"tool_choice": "none", "parallel_tool_calls": False, "seed": -1, "max_tokens": 1, "max_completion_tokens": 1}
+    answer = client.post(CHAT, json=chat(messages=messages, **fields)).json()
+    assert answer["warnings"] == ["the server has no field 'messages.1.tool_calls.0.index', so it was ignored"]
+    found = client.post("/tokenize", json={"messages": messages}).json()["tokens"]
+    assert found == pair.tokenizer.apply_chat_template(read, add_generation_prompt=True, return_dict=False)
+    text = pair.tokenizer.decode(found)
+    assert '[the {"a": 1}]on the hill' in text
+    assert "tool\nSunny" in text
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[1]", "null"])
+def test_arguments_that_are_no_object_are_given_as_they_are(able: tuple[TestClient, Pair], arguments: str) -> None:
+    client, pair = able
+    call = {"type": "function", "function": {"name": "the", "arguments": arguments}}
+    messages = [user(), assistant(tool_calls=[call]), user("go")]
+    wanted = [user(), assistant("", tool_calls=[call]), user("go")]
+    assert ids(client, messages) == pair.tokenizer.apply_chat_template(wanted, add_generation_prompt=True, return_dict=False)
+
+
+def test_arguments_of_many_levels_are_given_as_they_are() -> None:
+    function = {"name": "the", "arguments": '{"a":' * 100_000}
+    assert ToolCall.model_validate({"function": function}).to_template()["function"] == function
+
+
+@pytest.mark.parametrize(("messages", "said"), [
+    ([user(), assistant(None, tool_calls=[CALL]), user()], "messages[1] holds tool_calls, but"),
+    ([user(), {"role": "tool", "tool_call_id": "c1", "content": "a"}], "messages[1] is the answer of a tool, but"),
+    ([user([{"type": "image_url", "image_url": {"url": "data:"}}])], "but this model takes no images"),  # type: ignore[arg-type]
+    ([user([{"type": "input_audio", "input_audio": {}}])], "but this model takes no audio"),  # type: ignore[arg-type]
+    ([user([{"type": "text"}])], "part 0 of messages[0] holds the text None"),  # type: ignore[arg-type]
+    ([user(), assistant("a")], "set continue_final_message"),
+    ([{"role": "user"}], "messages[0] has no content"),
+])  # fmt: skip
+def test_what_the_model_cannot_read_is_refused_in_a_sentence(
+    client: TestClient, messages: list[dict[str, Any]], said: str
+) -> None:
+    error = refused(client, messages)
+    assert said in error["message"]
+    assert error["param"] == "messages"
+
+
+# ---- a message that is continued ----
+
+
+@pytest.mark.parametrize("fields", [{}, {"add_generation_prompt": False}])
+def test_a_last_message_is_continued(client: TestClient, pair: Pair, fields: dict[str, Any]) -> None:
+    messages = [user(), assistant("the he")]
+    fields = {**fields, "continue_final_message": True}
+    wanted = pair.tokenizer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
+    assert ids(client, messages, **fields) == wanted
+    text = pair.generate(wanted, temperature=1.0, seed=1, max_new_tokens=16).text
+    body = chat(messages=messages, **fields)
+    assert client.post(CHAT, json=body).json()["choices"][0]["message"]["content"] == text
+    parts = chunks(client.post(CHAT, json={**body, "stream": True}).text)
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == text
+
+
+@pytest.mark.parametrize(("messages", "fields", "param"), [
+    ([user()], {"continue_final_message": True}, "continue_final_message"),
+    ([user(), assistant("a")], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ([user()], {"add_generation_prompt": False}, "add_generation_prompt"),
+    ([user()], {"continue_final_message": 1}, "continue_final_message"),
+])  # fmt: skip
+def test_nothing_to_continue_is_refused(
+    client: TestClient, messages: list[dict[str, Any]], fields: dict[str, Any], param: str
+) -> None:
+    assert refused(client, messages, **fields)["param"] == param
+
+
+def test_the_neutral_values_of_a_continuation_are_taken(client: TestClient) -> None:
+    neutral = {"continue_final_message": False, "add_generation_prompt": True, "chat_template_kwargs": {}}
+    assert ids(client, [user()], **neutral) == ids(client, [user()])
+
+
+# ---- values for the chat template ----
+
+
+def test_values_reach_the_chat_template(able: tuple[TestClient, Pair], client: TestClient) -> None:
+    found, pair = able
+    values = {"enable_thinking": False}
+    wanted = pair.tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False, **values)
+    assert ids(found, [user()], chat_template_kwargs=values) == wanted
+    remarks = client.post(CHAT, json=chat(chat_template_kwargs=values)).json()["warnings"]
+    assert remarks == ["the model's chat template does not read 'enable_thinking', so it was ignored"]
+
+
+def test_the_effort_of_reasoning_is_for_templates_that_read_it(able: tuple[TestClient, Pair], client: TestClient) -> None:
+    found, pair = able
+    wanted = pair.tokenizer.apply_chat_template(
+        [user()], add_generation_prompt=True, return_dict=False, reasoning_effort="low"
+    )
+    assert ids(found, [user()], reasoning_effort="low") == wanted
+    assert ids(found, [user()], chat_template_kwargs={"reasoning_effort": "low"}, reasoning_effort="low") == wanted
+    error = refused(found, [user()], chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
+    assert error["param"] == "reasoning_effort"
+    assert refused(client, [user()], reasoning_effort="low")["param"] == "reasoning_effort"
+    assert ids(client, [user()], reasoning_effort="none") == ids(client, [user()])
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "bos_token"])
+def test_names_of_the_templates_own_values_are_refused(client: TestClient, name: str) -> None:
+    error = refused(client, [user()], chat_template_kwargs={name: []})
+    assert error["param"] == "chat_template_kwargs"
+    assert repr(name) in error["message"]
+
+
+@pytest.mark.parametrize("values", ["{}", [], 1, {"a": {"b": ["\x00", 1e300, None]}}])
+def test_values_are_an_object(client: TestClient, values: Any) -> None:
+    response = client.post(CHAT, json=chat(chat_template_kwargs=values))
+    assert response.status_code == (200 if isinstance(values, dict) else 400)
+
+
+def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pair]) -> None:
+    error = refused(able[0], [user()], chat_template_kwargs={"enable_thinking": "the fox ran to the hill. " * 100_000})
+    assert error["code"] == "context_length_exceeded"
+
+
+# ---- the beginning of a text ----
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path: Path, adds: bool) -> None:
+    """abetlen/llama-cpp-python#1501, ggml-org/llama.cpp#7898: the template and the tokenizer both write a beginning."""
+    from tests.faults.test_15_beginning_of_text import adding
+
+    tokenizer = adding(before=adds)
+    tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
+    folder = save_chat(tmp_path / "target", tokenizer=tokenizer, bos_token_id=tokenizer.bos_token_id)
+    pair = draftwood.load(folder, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+    with serving(make_service(pair, method="ar")) as client:  # type: ignore[arg-type]
+        begin, found = tokenizer.bos_token_id, ids(client, [user()])
+        wanted = tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False)
+        assert found == wanted
+        assert found.count(begin) == 1
+        rendered = tokenizer.apply_chat_template([user()], add_generation_prompt=True, tokenize=False)
+        assert client.post("/tokenize", json={"prompt": rendered}).json()["tokens"] == wanted
+        bare = tokenizer("the fox", add_special_tokens=False)["input_ids"]
+        for special, text, tokens in (
+            (None, "the fox", [begin] * adds + bare), (True, "the fox", [begin] * adds + bare), (False, "the fox", bare),
+            (False, "<begin>the fox", [begin, *bare]),
+        ):  # fmt: skip
+            fields = {} if special is None else {"add_special_tokens": special}
+            assert client.post("/tokenize", json={"prompt": text, **fields}).json()["tokens"] == tokens
+            body = {"prompt": text, "max_tokens": 4, "seed": 1, "return_token_ids": True, **fields}
+            answer = client.post("/v1/completions", json=body).json()
+            assert answer["usage"]["prompt_tokens"] == len(tokens)
+            written = client.post("/v1/completions", json={**body, "prompt": tokens}).json()
+            assert answer["choices"] == written["choices"]
