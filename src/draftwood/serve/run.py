@@ -15,6 +15,7 @@ import uvicorn
 
 from draftwood.core.errors import ConfigError
 from draftwood.serve.app import make_app
+from draftwood.serve.connections import Connection
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
@@ -90,6 +91,7 @@ def make_server(service: Service, options: ServeOptions, keys: Sequence[str] = (
     """A server that runs on a socket of :func:`listen`."""
     config = uvicorn.Config(
         make_app(service, keys),
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
