@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from draftwood.trace.page.pieces import round_data
 from draftwood.trace.text import describe_round
 from tests.test_output import WITH_SPACES, Bytes
 from tests.tiny_chat import save_chat
+from tests.trace.builder import Maker
 
 calm = settings(deadline=None, derandomize=True)
 EARTH = "🌍".encode()
@@ -107,6 +109,11 @@ def test_a_trace_marks_every_character_once_and_shows_the_bytes_of_its_tokens(pa
     assert "<9F>" in describe_round(trace, inside.number)
     assert "<9F>" in draw_round(trace, inside.number).replace("&lt;", "<").replace("&gt;", ">")
     assert "<9F>" in [node["text"] for node in round_data(trace, inside)["nodes"]]
+
+
+def test_blanks_of_a_token_are_seen_and_those_between_bytes_stay() -> None:
+    trace = replace(Maker(1).trace(1), texts={5: " <F0 9F>", 6: "a <b>"})
+    assert [token_text(trace, token) for token in (5, 6)] == ["␣<F0 9F>", "a␣<b>"]
 
 
 def test_the_terminal_marks_whole_characters(folder: Path) -> None:

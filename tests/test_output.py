@@ -363,6 +363,20 @@ def test_characters_of_a_byte_level_tokenizer(text):
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
+@calm
+@given(st.lists(PARTS, max_size=12), st.sampled_from([" once", "once", "time", "e u", " ", "time a"]), st.integers(1, 4))
+def test_stop_strings_meet_the_spaces_of_a_sentencepiece_tokenizer(parts, stop, size):
+    """A piece decoded alone lacks the blank that it begins with (openvinotoolkit/openvino.genai#1676)."""
+    tokens, prompt = [token for part in parts for token in part], [3]
+    before = len(WITH_SPACES.decode(prompt))
+    texts = [WITH_SPACES.decode([*prompt, *tokens[:n]], skip_special_tokens=True)[before:] for n in range(len(tokens) + 1)]
+    ends = [text for text in texts if stop in text]
+    output = RowOutput(prompt, Limits(max_new_tokens=max(1, len(tokens)), stop=(stop,)), tokenizer=WITH_SPACES)
+    text = feed(output, [tokens[i : i + size] for i in range(0, len(tokens), size)])
+    assert text == (ends[0].split(stop)[0] if ends else texts[-1])
+    assert (output.finish_reason == "stop") == bool(ends)
+
+
 def test_special_tokens_are_no_text_and_the_first_word_joins_the_prompt():
     output = row(WITH_SPACES, eos=[5])
     assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == " once upon  atime"

@@ -65,6 +65,16 @@ def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
         assert all(result.stats.block_efficiency > 3 for result in chains if len(result.token_ids) > 5)
 
 
+@pytest.mark.parametrize("draft", [None, "block", "causal"])
+def test_a_stop_text_ends_a_translation_where_a_search_in_its_text_finds_it(translation: Path, draft: str | None) -> None:
+    translator = opened(translation, draft)
+    wholes = [result.text for result in translator.translate(SOURCES)]
+    for stop in (" red", "red", "s", " "):
+        found = translator.translate(SOURCES, stop=stop)
+        assert [result.text for result in found] == [whole.split(stop)[0] for whole in wholes]
+        assert any(stop in whole for whole in wholes)
+
+
 WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("causal", "dynamic"), ("block", "ngram")]
 
 

@@ -23,6 +23,7 @@ _known = lru_cache(maxsize=4096)  # figures repeat their texts at three widths a
 _SIGNS: Final = "␣↵⇥…\u2032\u2033\u2034✓✗⟨⟩\u2039\u203a→·≥≤"
 _PLAIN: Final = re.compile(f"[ -ɏ{_SIGNS}]*").fullmatch
 _SEEN: Final = re.compile(f"[ -~¡-¬®-ɏ{_SIGNS}]*").fullmatch  # without controls, the blank U+00A0 and the soft hyphen U+00AD
+_PARTS: Final = re.compile("<[0-9A-F]{2}(␣[0-9A-F]{2})+>")  # of characters: bytes, as in <F0 9F>
 _MAX_MARKS: Final = 2  # combining marks in a row that are drawn as such: more would reach into other lines
 
 
@@ -50,8 +51,9 @@ def visible(text: str, *, spaces: bool = True) -> str:
 
 
 def token_text(trace: Trace, token: int) -> str:
-    """The visible text of a token; its id in angle quotes where it has none."""
-    return visible(trace.texts.get(token, "")) or f"\u2039{token}\u203a"
+    """The visible text of a token; its id in angle quotes where it has none. Blanks between bytes stay."""
+    text = visible(trace.texts.get(token, ""))
+    return _PARTS.sub(lambda part: part[0].replace("␣", " "), text) or f"\u2039{token}\u203a"
 
 
 @_known
