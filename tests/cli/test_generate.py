@@ -113,7 +113,7 @@ def test_show_follows_text_that_lags_behind_its_tokens() -> None:
             self.out += text
 
     screen = Screen()
-    painter = show.Painter(screen, Bytes())  # type: ignore[arg-type]
+    painter = show.Painter(screen, Bytes(), [])  # type: ignore[arg-type]
     fox = "🦊".encode()
     first, second = Piece(b"ab" + fox[:1], 1, "a", None), Piece(fox[1:] + b"c", 3, "b🦊", None)
     for piece in (first, second, Piece(b"d", 1, "cd", "length")):
