@@ -53,9 +53,10 @@ NESTED = record({"ab": items({"enum": ["ca", "b"]}, 1, 1)})
     (MORE, Grammar.regex("(ab|bc)ab?"), ("aba", "abab", "bca", "bcab")),
     (MORE, Grammar.lark('start: "a" middle "ab"\nmiddle: "b" | "cab"'), ("abab", "acabab")),
     (MORE, Grammar.lark('%llguidance {}\nstart: "c" "a" "b"'), ("cab",)),
+    (("Ã", "©", "Ã©", "¨", "©Ã"), Grammar.regex("éé|è"), ("Ã©Ã©", "Ã¨")),
     (JSON_TOKENS, Grammar.json_schema(compact(NESTED)), ('{"ab":["ca"]}', '{"ab":["b"]}')),
     (JSON_TOKENS, Grammar.lark('start: "c" %json {"enum": ["ab"]}'), ('c"ab"',)),
-], ids=["regex", "regex with a choice", "lark", "options in lark", "json", "json in lark"])  # fmt: skip
+], ids=["regex", "regex with a choice", "lark", "options in lark", "bytes", "json", "json in lark"])  # fmt: skip
 def test_every_token_of_the_only_text_that_is_left_may_come(tokens, grammar, words):
     vocab = 1 + len(tokens)
     one = Grammars(letters(tokens), vocab, frozenset([END])).constraint(grammar, frozenset())

@@ -67,10 +67,17 @@ def test_drawn_trees_are_exact_under_a_grammar(case):
 @pytest.mark.parametrize("case", [("ar", None, "recursive"), ("chain", "3", "recursive"), ("rsd-s", "2x2", "traversal"),
                                   ("ngram", "3", "recursive")], ids=named)  # fmt: skip
 def test_the_only_text_that_is_left_is_written_with_the_tokens_that_the_target_draws(case):
-    found_texts = found(engine(*case), Sampling(grammar=Grammar.regex("abab?")))
-    wanted = expected(lambda scores, text: masked(scores, text[len(PROMPT) :], ("aba", "abab")).softmax(-1))
-    assert len(wanted) > 4
-    assert total_variation(found_texts, wanted) < EXACT
+    for bias, texts in ((0.0, 6), (-torch.inf, 2)):
+
+        def warped(scores, text, bias=bias):
+            scores = scores.clone()
+            scores[1] += bias
+            return masked(scores, text[len(PROMPT) :], ("ababb", "ab")).softmax(-1)
+
+        wanted = expected(warped)
+        assert len(wanted) == texts
+        sampling = Sampling(grammar=Grammar.regex("ab(abb)?"), logit_bias={1: bias})
+        assert total_variation(found(engine(*case), sampling), wanted) < EXACT
 
 
 @pytest.mark.parametrize("case", [("rsd-s", "2x3", "recursive"), ("rsd-c", "2-2", "traversal")], ids=named)

@@ -44,7 +44,7 @@ def test_grammars_are_equal_by_value_and_can_be_pickled():
         (Grammar.lark, "start: foo", "the Lark grammar 'start: foo' cannot be used: .*unknown name: \"foo\""),
         (Grammar.lark, 'rule: "a"', "start"),
         (Grammar.lark, "", "the Lark grammar '' cannot be used"),
-        (Grammar.lark, '{"grammars": [{"lark_grammar": "start: /a/"}]}', "the Lark grammar '{\"grammars\""),
+        (Grammar.lark, '{"grammars": [{"lark_grammar": "start: /a/"}]}', 'the Lark grammar \'{"grammars"'),
         (Grammar.json_schema, '{"type":', "the JSON schema '{\"type\":' cannot be used"),
         (Grammar.json_schema, '{"a": 1}x', "Extra data"),
         (Grammar.json_schema, "[1]", "must be an object or boolean"),

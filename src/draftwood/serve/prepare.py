@@ -244,7 +244,8 @@ class Preparation:
     def _bias(self, given: dict[str, float]) -> dict[int, float]:
         vocab, found = self._pair.target.vocab_size, {}
         for token, value in given.items():
-            if not (token.isascii() and token.isdecimal() and len(token) < 12 and int(token) < vocab):
+            known = token.isascii() and token.isdecimal() and len(token) < 12 and int(token) < vocab
+            if not known or token != str(int(token)):  # such as "05", which would be a second value of token 5
                 raise bad(
                     f"logit_bias holds {shown(token)}, but the model knows tokens 0 to {vocab - 1}: leave it out",
                     param="logit_bias",
