@@ -39,7 +39,7 @@ def write_gguf(
     pre: str = "gpt-2",
     leave_out: str = "",
     extra: dict[str, np.ndarray] | None = None,
-    metadata: dict[str, int | str] | None = None,
+    metadata: dict[str, int | str | bool] | None = None,
 ) -> Path:
     """Write a model; matrices as ``kind``, vectors as float32.
 
@@ -54,7 +54,8 @@ def write_gguf(
     add_sizes(writer, config)
     _add_tokenizer(writer, tokenizer, pre)
     for key, value in (metadata or {}).items():
-        writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
+        add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}[type(value)]
+        add(key, value)
     for name, array in {**tensors(model), **(extra or {})}.items():
         if name != leave_out:
             own = kind if array.ndim > 1 else F32

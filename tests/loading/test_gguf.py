@@ -68,6 +68,28 @@ def test_digits_are_split_off_first_where_the_file_says_so(tmp_path: Path, pre: 
     assert [part for part, _ in splitter.pre_tokenize_str("a  5")][-2:] == ([tokens[0], "Ġ5"] if pre == "gpt-2" else tokens)
 
 
+@pytest.mark.parametrize(
+    ("pre", "said", "begins"),
+    [("gpt-2", True, 1), ("gpt-2", False, 0), ("gpt-2", None, 0), ("llama-bpe", True, 1), ("llama-bpe", False, 0),
+     ("llama-bpe", None, 1)],
+)  # fmt: skip
+def test_a_text_begins_as_the_file_says_and_as_in_llama_cpp_where_it_says_nothing(
+    tmp_path: Path, pre: str, said: bool | None, begins: int
+) -> None:
+    """ggml-org/llama.cpp#15086, abetlen/llama-cpp-python#1501: no beginning of text, two of them, or another token."""
+    model, tokenizer = source()
+    metadata: dict[str, int | str | bool] = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+    file = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, pre=pre, metadata=metadata)
+    pair = draftwood.load(file, options=OPTIONS)
+    begin, words = pair.tokenizer.bos_token_id, tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    assert pair.encode(TEXT) == [begin] * begins + words
+    chat = [{"role": "user", "content": TEXT}]
+    found = list(pair.chat_request(chat).prompt)
+    assert found == pair.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    assert found.count(begin) == 1, "which the template writes"
+    assert pair.encode(pair.tokenizer.apply_chat_template(chat, tokenize=False)) == found
+
+
 def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file: Path) -> None:
     from tests.cli.conftest import _tokenizer
 

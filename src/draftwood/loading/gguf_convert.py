@@ -21,6 +21,8 @@ _ROPE = "rope_freqs.weight"  # divisors of the rotary frequencies, as Llama 3.1 
 _LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 # llama.cpp splits text at every digit for these tokenizers; transformers does not.
 _DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+# llama.cpp begins a text with the beginning-of-text token for these, where a file does not say; transformers does not.
+_BEGINS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
 
 
 def require_packages() -> None:
@@ -176,7 +178,10 @@ def _tokenizer(header: Header, folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
     except Exception as error:
         raise ModelError(_not_read("tokenizer", header, error)) from error
-    if header.metadata.get("tokenizer.ggml.pre") in _DIGITS_APART:
+    pre = header.metadata.get("tokenizer.ggml.pre")
+    if pre in _BEGINS and "tokenizer.ggml.add_bos_token" not in header.metadata:
+        tokenizer.add_bos_token = True
+    if pre in _DIGITS_APART:
         splits = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     return tokenizer
