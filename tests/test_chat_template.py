@@ -92,6 +92,13 @@ def test_parts_that_are_no_texts_are_refused_for_what_they_are(plain: Pair) -> N
         plain.chat_request([{"role": "user", "content": [{"type": "other"}]}])
 
 
+def test_several_templates_without_a_usual_one_are_refused(tmp_path: Path) -> None:
+    pair = pair_of(tmp_path)
+    pair.tokenizer.chat_template = {"a": TEMPLATE, "b": TEMPLATE}
+    with pytest.raises(ConfigError, match="multiple chat templates"):
+        pair.chat_request([user()])
+
+
 # ---- a message that is continued ----
 
 

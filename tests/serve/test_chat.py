@@ -52,6 +52,12 @@ def test_what_the_server_refuses_is_an_error_in_its_words(live: Live) -> None:
     assert "the server answers 400: the prompt has" in shown.stderr
 
 
+def test_values_for_the_chat_template_are_sent(live: Live) -> None:
+    assert talk("a dog", "--url", live.url, "--max-new-tokens", 2, "--chat-template-kwargs", "{}").exit_code == 0
+    shown = talk("a dog", "--url", live.url, "--chat-template-kwargs", '{"tools": []}')
+    assert "the server answers 400: chat_template_kwargs holds 'tools'" in shown.stderr
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -66,10 +66,13 @@ class ChatTemplate:
 
     @cached_property
     def _source(self) -> str:
-        """The template that is used; empty where there is none."""
+        """The template that is used; empty where there is none, or several without a usual one."""
         if not getattr(self._tokenizer, "chat_template", None):
             return ""
-        return str(self._tokenizer.get_chat_template())
+        try:
+            return str(self._tokenizer.get_chat_template())
+        except ValueError:
+            return ""
 
     def _adapted(self, messages: Sequence[Message]) -> list[Message]:
         """The messages in the roles of the template.
@@ -89,7 +92,7 @@ class ChatTemplate:
         return [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
 
     def _checked(self, variables: Mapping[str, Any] | None) -> dict[str, Any]:
-        if variables is None:
+        if variables is None or variables == {}:
             return {}
         if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
             given = shown(variables)

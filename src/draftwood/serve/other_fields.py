@@ -60,7 +60,7 @@ OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
     "rid": _taken("a name of the request"),
     "prediction": _taken("a draft of the text; this server drafts with models of its own"),
     "verbosity": _taken("how long answers of OpenAI's models are"),
-    "tools": _refused(_TOOLS, []),
+    "tools": _refused("this server runs no tools: send tool_choice none with it, which shows the model none", []),
     "tool_choice": _refused(_TOOLS, "none", "auto"),
     "parallel_tool_calls": _refused(_TOOLS, True, False),
     "functions": _refused(_TOOLS, []),
