@@ -11,7 +11,7 @@ from draftwood.core.unknown import known_fields
 
 
 @final
-@known_fields
+@known_fields("limits")
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """When a text ends.

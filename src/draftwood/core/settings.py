@@ -32,7 +32,7 @@ TAU: Final = 1.0
 
 
 @final
-@known_fields
+@known_fields("options")
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """How models are loaded and run.
@@ -107,7 +107,7 @@ def _named(option: Option) -> str:
 
 
 @final
-@known_fields
+@known_fields("method")
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A drafting method and its verifier.
@@ -197,7 +197,7 @@ NO_PLAIN_OPTION = ("logit_bias", "grammar", *ONLY_PYTHON)
 
 
 @final
-@known_fields
+@known_fields("sampling")
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are drawn from the model's scores.

@@ -16,7 +16,7 @@ MAX_TOP: Final = 20
 
 
 @final
-@known_fields
+@known_fields("logprobs")
 @dataclass(frozen=True, kw_only=True)
 class LogprobSettings:
     """Which log-probabilities are reported with the tokens of a text.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
@@ -34,6 +34,10 @@ _OTHER_ADVICE: Final = {
 }
 
 
+_SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
+"""Arguments that are settings -> the name of their type, and its fields."""
+
+
 class UnknownArgumentError(ConfigError, TypeError):
     """A keyword argument that does not exist."""
 
@@ -53,10 +57,19 @@ def known_arguments(function: F) -> F:
     return cast(F, checked)
 
 
-def known_fields(cls: type[T]) -> type[T]:
-    """As :func:`known_arguments`, for the fields of a dataclass; the decorator comes before ``@dataclass``."""
-    cls.__init__ = known_arguments(cls.__init__)  # type: ignore[method-assign]
-    return cls
+def known_fields(argument: str) -> Callable[[type[T]], type[T]]:
+    """As :func:`known_arguments`, for a dataclass of settings; the decorator comes before ``@dataclass``.
+
+    Args:
+        argument: the argument of other functions that takes these settings.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        _SETTINGS[argument] = cls.__name__, [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        cls.__init__ = known_arguments(cls.__init__)  # type: ignore[method-assign]
+        return cls
+
+    return decorate
 
 
 def advice(name: str, names: Sequence[str]) -> str | None:
@@ -66,29 +79,18 @@ def advice(name: str, names: Sequence[str]) -> str | None:
     meant = _ALIASES.get(name, name)
     if meant in names:
         return f"give {meant}"
-    if (found := _place(meant, names)) is not None:
+    if (found := _owner(meant, names)) is not None:
         return found
-    near = get_close_matches(name, [*names, *(field for _, _, settings in _wholes() for field in settings)], n=1, cutoff=0.7)
+    near = get_close_matches(name, [*names, *(one for _, own in _SETTINGS.values() for one in own)], n=1, cutoff=0.7)
     if not near:
         return None
-    return f"did you mean {near[0]}?" if near[0] in names else f"did you mean {near[0]}? {_place(near[0], names)}"
+    return f"did you mean {near[0]}?" if near[0] in names else f"did you mean {near[0]}? {_owner(near[0], names)}"
 
 
-def _place(name: str, names: Sequence[str]) -> str | None:
+def _owner(name: str, names: Sequence[str]) -> str | None:
     """Where a field of settings belongs; None if no settings have it."""
-    places = [(whole, kind) for whole, kind, settings in _wholes() if name in settings]
-    for whole, kind in places:
-        if whole in names:
-            return f"give {whole}={kind}({name}=...)"
-    return f"it is a setting of {places[0][1]}" if places else None
-
-
-def _wholes() -> Iterator[tuple[str, str, list[str]]]:
-    """Arguments that are settings: their name, their type and its fields."""
-    from draftwood.core.limits import Limits
-    from draftwood.core.settings import LoadOptions, Method, Sampling
-    from draftwood.core.token_logprobs import LogprobSettings
-
-    kinds = {"method": Method, "sampling": Sampling, "limits": Limits, "logprobs": LogprobSettings, "options": LoadOptions}
-    for whole, kind in kinds.items():
-        yield whole, kind.__name__, [field.name for field in fields(kind)]
+    owners = [(argument, kind) for argument, (kind, own) in _SETTINGS.items() if name in own]
+    for argument, kind in owners:
+        if argument in names:
+            return f"give {argument}={kind}({name}=...)"
+    return f"it is a setting of {owners[0][1]}" if owners else None

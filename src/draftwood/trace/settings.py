@@ -12,7 +12,7 @@ from draftwood.core.unknown import known_fields
 
 
 @final
-@known_fields
+@known_fields("trace")
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings:
     """The bounds of a trace.
