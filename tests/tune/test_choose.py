@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from draftwood.core.settings import Method
@@ -35,18 +37,51 @@ def test_what_follows_the_text_is_taken_where_a_run_can_hardly_tell():
 
 def test_only_what_wrote_all_texts_can_be_the_choice():
     """The first texts may have been the easy ones."""
-    assert fastest({PLAIN: speed(200.0, 3), LOOKUP: speed(90.0, 20), ADAPTIVE: speed(60.0, 20)}) == LOOKUP
+    found = {BEAM: speed(200.0, 3), LOOKUP: speed(90.0, 20), ADAPTIVE: speed(60.0, 20), PLAIN: speed(50.0, 20)}
+    assert fastest(found) == LOOKUP
 
 
-def test_the_faster_half_goes_on_and_what_follows_the_text():
+def noisy(values):
+    found = Speed()
+    for value in values:
+        found.add([Timed(1 / value, 1)] * 5)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("plain", "other", "chosen"),
+    [
+        ([100.0] * 8, [102.0] * 8, ADAPTIVE),  # little, but in every text
+        ([100.0] * 8, [97.0] * 8, PLAIN),  # nearly as fast does not pay
+        ([90.0, 120.0, 100.0, 95.0], [120.0, 90.0, 105.0, 101.0], PLAIN),  # within the spread
+        ([50.0, 100.0, 200.0, 400.0], [60.0, 121.0, 239.0, 481.0], ADAPTIVE),  # texts differ, their ratios hardly
+        ([100.0], [104.0], PLAIN),  # one text shows no spread
+        ([100.0], [106.0], ADAPTIVE),
+    ],
+)
+def test_a_draft_must_beat_plain_decoding_by_more_than_the_spread(plain, other, chosen):
+    assert fastest({PLAIN: noisy(plain), ADAPTIVE: noisy(other)}) == chosen
+
+
+def test_equally_fast_methods_never_win_by_noise():
+    chosen = []
+    for seed in range(40):
+        rng = random.Random(seed)
+        texts = {m: noisy([100.0 * rng.uniform(0.8, 1.2) for _ in range(20)]) for m in (PLAIN, CHAIN, ADAPTIVE)}
+        chosen.append(fastest(texts))
+    assert chosen.count(PLAIN) >= 36
+
+
+def test_the_faster_half_goes_on_and_plain_decoding_and_what_follows_the_text():
     found = {PLAIN: speed(70.0), CHAIN: speed(100.0), BEAM: speed(85.0), LOOKUP: speed(65.0), ADAPTIVE: speed(60.0)}
     assert faster_half(found) == [PLAIN, CHAIN, BEAM, ADAPTIVE]
     assert faster_half({m: found[m] for m in (PLAIN, CHAIN, LOOKUP)}) == [PLAIN, CHAIN]
+    assert faster_half({m: found[m] for m in (PLAIN, CHAIN, BEAM)}) == [PLAIN, CHAIN, BEAM]
     assert faster_half({m: found[m] for m in (PLAIN, LOOKUP)}) == [PLAIN, LOOKUP]
 
 
 def test_a_method_whose_texts_ended_at_once_goes_on():
-    found = {PLAIN: Speed(texts=9), LOOKUP: speed(100.0, 9), CHAIN: speed(110.0, 9)}
+    found = {PLAIN: Speed(by_text=[0.0] * 9), LOOKUP: speed(100.0, 9), CHAIN: speed(110.0, 9)}
     assert faster_half(found) == [PLAIN, CHAIN]
 
 

@@ -49,24 +49,31 @@ def _of_spec(spec: MethodSpec, greedy: bool) -> list[Method]:
 
 
 def faster_half(found: Mapping[Method, Speed]) -> list[Method]:
-    """The faster half of the methods, at least two, and those that grow as far as they pay: one of these may be chosen
-    without being the fastest.
+    """The faster half of the methods, at least two, and those that may be chosen without being the fastest: plain decoding,
+    and those that grow as far as they pay.
 
     A method without measured rounds counts as fast.
     """
     ranked = sorted(found, key=lambda method: found[method].tokens_per_second, reverse=True)
-    kept = {*ranked[: max(2, -(-len(ranked) // 2))], *GROWING}
+    kept = {*ranked[: max(2, -(-len(ranked) // 2))], PLAIN, *GROWING}
     return [method for method in found if method in kept]
 
 
 def fastest(found: Mapping[Method, Speed]) -> Method:
     """The fastest of the methods that wrote all texts: others may have had easier ones.
 
-    A method that grows as far as it pays is chosen if it is nearly as fast, because it adapts to texts unlike the measured
-    ones.
+    Plain decoding is chosen unless a method is faster by more than the spread of its texts: the fastest of many methods
+    looks faster than it is. Of those methods, one that grows as far as it pays is chosen if it is nearly as fast, because it
+    adapts to texts unlike the measured ones.
     """
-    most = max(speed.texts for speed in found.values())
-    speeds = {method: speed.tokens_per_second for method, speed in found.items() if speed.texts == most}
+    most, plain = max(speed.texts for speed in found.values()), found.get(PLAIN)
+    speeds = {
+        method: speed.tokens_per_second
+        for method, speed in found.items()
+        if speed.texts == most and (plain is None or speed.beats(plain))
+    }
+    if not speeds:
+        return PLAIN
     best = max(speeds, key=lambda method: speeds[method])
     growing = [method for method in GROWING if speeds.get(method, 0.0) >= GROWING_SHARE * speeds[best]]
     return growing[0] if growing else best

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from math import log, sqrt
+from statistics import fmean, median, stdev
 from typing import Any, Final, NamedTuple, cast, final
 
 from draftwood.api import Pair
@@ -16,6 +17,9 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Piece, Request
 
 _INTERRUPTED: Final = 10  # medians: longer rounds were interrupted
+_SPREAD: Final = 3  # texts that show a spread
+_UNSEEN: Final = log(1.05)  # the mean logarithm that is needed without one
+_ERRORS: Final = 2.0  # standard errors
 ROOM: Final = 16  # spare tokens of a text, so that its end cuts no measured tree
 
 
@@ -74,12 +78,30 @@ class Speed:
     """The measured speed of a method, from the rounds of all its texts."""
 
     rounds: list[Timed] = field(default_factory=list)
-    texts: int = 0
+    by_text: list[float] = field(default_factory=list)  # tokens per second; 0 where a text ended with its first round
+
+    @property
+    def texts(self) -> int:
+        """Number of texts."""
+        return len(self.by_text)
 
     def add(self, rounds: Sequence[Timed]) -> None:
         """Add the rounds of a text."""
         self.rounds += rounds
-        self.texts += 1
+        self.by_text.append(sum(one.tokens for one in rounds) / sum(one.seconds for one in rounds) if rounds else 0.0)
+
+    def beats(self, other: Speed) -> bool:
+        """Whether this method is faster than another one by more than the spread of both on the same texts.
+
+        The mean logarithm of the ratios, text by text, must exceed 0 by two standard errors. Less than three texts show no
+        spread; then a twentieth is needed.
+        """
+        pairs = zip(self.by_text, other.by_text, strict=False)
+        ratios = [log(ours / theirs) for ours, theirs in pairs if ours and theirs]
+        if not ratios:
+            return False
+        error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) >= _SPREAD else _UNSEEN / _ERRORS
+        return fmean(ratios) > _ERRORS * error
 
     @property
     def tokens_per_round(self) -> float:

@@ -58,6 +58,9 @@ class Traversal:
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """``depth x branching`` batched steps without a host sync; then one draw for the path and one for the token."""
+        if tree.size == 1:  # there is one path only, so nothing is drawn for it
+            tokens = rng.token(target_logp[:, 0].exp()).tolist()
+            return Verdict(paths=[[] for _ in tokens], next_tokens=tokens, expected=[0.0] * len(tokens))
         weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
         residuals: dict[tuple[int, int], Tensor] = {}  # at inner nodes, each up to a factor
         for parents in inner_levels(tree):

@@ -76,6 +76,18 @@ class Budget(Protocol):
         """
         ...
 
+    def rest(self, looking: float) -> int:
+        """How many rounds may go by without a look whether a draft pays, after one without a tree.
+
+        Args:
+            looking: seconds that a look takes.
+        """
+        ...
+
+    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
+        """Record such rounds, with their new tokens per row and their seconds."""
+        ...
+
 
 @final
 class FixedBudget:
@@ -108,4 +120,10 @@ class FixedBudget:
         return len(values)
 
     def end_round(self, nodes: int, expected: float, tokens: float, drafting: float, seconds: float) -> None:
+        """Nothing to learn."""
+
+    def rest(self, looking: float) -> int:
+        return 0
+
+    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
         """Nothing to learn."""

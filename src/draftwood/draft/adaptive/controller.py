@@ -228,9 +228,29 @@ class Controller:
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
         if self._plain > self.settings.probe_skip:
-            self.costs.add_plain(seconds)
-            if not self._probes.plain.left:
-                self._drafted = 0
+            self._time_plain(seconds)
+        self._count(tokens, seconds)
+
+    def rest(self, looking: float) -> int:
+        s, base = self.settings, self.costs.base
+        if not base or any(probe.left for probe in self._probes.all):
+            return 0
+        return min(int(looking / (s.look_share * base)), int(s.rest_share * self._plain), s.rest_rounds)
+
+    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
+        for probe in self._probes.all:
+            probe.end_round(seconds, 0.0, self.costs.base)
+        self._plain += rounds
+        self._time_plain(seconds / rounds)
+        self._count(tokens, seconds)
+
+    def _time_plain(self, seconds: float) -> None:
+        self.costs.add_plain(seconds)
+        if not self._probes.plain.left:
+            self._drafted = 0
+
+    def _count(self, tokens: float, seconds: float) -> None:
+        """Update the speed."""
         self._recent.add(tokens, seconds)
         base = self.costs.base
         self.speed = max(self._recent.value, 1.0 / base if base else 0.0)

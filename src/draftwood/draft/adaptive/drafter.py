@@ -35,6 +35,7 @@ from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
+from draftwood.draft.adaptive.rest import Rest
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Prefix
@@ -69,6 +70,7 @@ class BestFirstDrafter:
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
         self._first = True  # the first round reads the prompts, so its seconds say nothing about costs
         self._behind = True  # the draft model has not read all of the text
+        self._rest, self._looked = Rest(), 0.0  # and the seconds of this round's draft
 
     @property
     def name(self) -> str:
@@ -112,9 +114,11 @@ class BestFirstDrafter:
             self.lookup.drop(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        self._began = self._clock()
-        budget = self._budgets(len(root))
-        if self._first or budget is not self._budget:
+        self._began, budget = self._clock(), self._budgets(len(root))
+        awake = self._first or budget is not self._budget
+        if (resting := self._rest.begin_round(self._budget, root, sampler.texts, awake=awake)) is not None:
+            return resting
+        if awake:
             budget.begin_text()
         self._budget = budget
         if plain := budget.begin_round():
@@ -138,6 +142,7 @@ class BestFirstDrafter:
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
             return self._tree(draft, root.device, sampler.greedy)
+        self._looked = self._clock() - self._began
         return root_alone(root, PLAIN_ROUND if plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
@@ -184,6 +189,12 @@ class BestFirstDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
+        began = self._clock()
+        if self._rest.now:
+            self.grower.runner.commit([[]] * len(self._rest.roots), self._rest.roots, this_round.hidden)
+            self._behind = True
+            self._rest.add(this_round, self._clock() - self._began)
+            return
         if (draft := self._round) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
         seen, rest = [], []
@@ -200,6 +211,8 @@ class BestFirstDrafter:
             self.lookup.learn(this_round.tokens)
         if self._budget.learns and not self._first:
             self._end_round(this_round, draft)
+            if this_round.tree.size == 1 and not draft.drafting:
+                self._rest.looked(self._budget, self._looked + self._clock() - began)
         self._first, self._behind = False, not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
 

@@ -20,6 +20,7 @@ from draftwood.core.tree import DraftTree
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.lookup import Guess, PromptLookup
+from draftwood.draft.adaptive.rest import Rest
 from draftwood.draft.adaptive.tensors import tree_tensors
 from draftwood.draft.none import root_alone
 from draftwood.runners.protocols import ReadsAtOnce
@@ -51,6 +52,7 @@ class GuessDrafter(ReadsAtOnce):
         self._clock = clock
         self._began = self._expected = 0.0
         self._first = True  # the first round reads the prompts, so its seconds say nothing about costs
+        self._rest, self._looked = Rest(), 0.0  # and the seconds of this round's draft
 
     def clear(self, *, keep: bool = False) -> None:
         self._lookup.clear()
@@ -65,7 +67,10 @@ class GuessDrafter(ReadsAtOnce):
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._began, self._expected = self._clock(), 0.0
         budget = self._budgets(len(root))
-        if self._first or budget is not self._budget:
+        awake = self._first or budget is not self._budget
+        if (resting := self._rest.begin_round(self._budget, root, sampler.texts, awake=awake)) is not None:
+            return resting
+        if awake:
             budget.begin_text()
         self._budget = budget
         plain = budget.begin_round()
@@ -73,6 +78,7 @@ class GuessDrafter(ReadsAtOnce):
         found = [guess.tokens for guess in guesses]
         size = 0 if plain else self._size(guesses, budget)
         if not size:
+            self._looked = self._clock() - self._began
             return root_alone(root, PLAIN_ROUND if plain else "a guess does not pay" if any(found) else "no guess")
         trees = [CandidateTree(text[-1]) for text in sampler.texts]
         for tree, guess in zip(trees, guesses, strict=True):
@@ -95,9 +101,15 @@ class GuessDrafter(ReadsAtOnce):
     def commit(self, this_round: Round) -> None:
         if (budget := self._budget) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
+        began = self._clock()
+        if self._rest.now:
+            self._rest.add(this_round, began - self._began)
+            return
         self._lookup.learn(this_round.tokens)
         if budget.learns and not self._first:
             tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
             seconds = self._clock() - self._began
             budget.end_round(tree.size, self._expected, new_tokens / tree.rows, 0.0, seconds)
+            if tree.size == 1:
+                self._rest.looked(budget, self._looked + self._clock() - began)
         self._first = False

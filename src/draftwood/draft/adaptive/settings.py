@@ -65,6 +65,15 @@ class AdaptiveSettings:
     probe_text: float = _constant(
         0.02, "share of a text's seconds", "largest expected loss of a probe", "simulator: texts of 40 tokens"
     )
+    look_share: float = _constant(
+        0.005, "share of a plain round", "largest cost of looking for a draft in vain, by resting in between",
+        "`tests/adaptive/test_rest.py`",
+    )  # fmt: skip
+    rest_share: float = _constant(
+        0.25, "share of rounds", "longest rest, as a share of the rounds without a tree before it",
+        "`tests/adaptive/test_rest.py`",
+    )  # fmt: skip
+    rest_rounds: int = _constant(16, "rounds", "longest rest: a text that begins to repeat itself is noticed", "arithmetic")
     drift: float = _constant(
         0.005, "per refusal", "rise of a refused level's gain towards 1, so that it is tried again", _SIMULATOR
     )

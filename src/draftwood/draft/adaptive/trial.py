@@ -73,6 +73,12 @@ class CostTrial:
         elif self._size == PLAIN:
             self._back = min(self._back, seconds)
 
+    def rest(self, looking: float) -> int:
+        return 0
+
+    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
+        """A trial looks in every round."""
+
     @property
     def costs(self) -> Costs | None:
         """What was measured; None if the text ended before there was a tree of a known size."""

@@ -1,0 +1,184 @@
+"""Where no draft pays, rounds rest: they go the way of plain decoding, and looking for a draft costs next to nothing."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood.api import Pair
+from draftwood.core.limits import Limits
+from draftwood.core.settings import Method, Sampling
+from draftwood.draft.adaptive.controller import Controller
+from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.drafter import BestFirstDrafter
+from draftwood.draft.adaptive.guesses import GuessDrafter
+from draftwood.draft.adaptive.rest import RESTING
+from draftwood.draft.adaptive.settings import AdaptiveSettings
+from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
+from draftwood.runners.table import TableRunner
+from draftwood.verify.coupled import Coupled
+from tests.helpers import tiny_gpt
+from tests.test_decode import VOCAB, Words
+
+BASE, LOOK = 0.001, 0.0001  # seconds of a forward, and of looking for a draft
+ROUNDS = 400
+TABLE = torch.zeros(40, 40)
+
+
+class Small(TableRunner):
+    """A small target on a simulated clock."""
+
+    def __init__(self, now: list[float], base: float) -> None:
+        super().__init__(TABLE)
+        self.now, self.base = now, base
+
+    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+        self.now[0] += self.base
+        return super().extend(tokens, depths, ancestors)
+
+
+class Unread(TableRunner):
+    """A draft model that counts its forwards."""
+
+    forwards = 0
+
+    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+        self.forwards += 1
+        return super().extend(tokens, depths, ancestors)
+
+
+Made = tuple[Decoder, list[int], list[float]]
+
+
+def decoder(kind: str, monkeypatch: pytest.MonkeyPatch, *, base: float = BASE, **constants: Any) -> Made:
+    """A decoder whose drafts never pay, the looks of its drafter, and its clock."""
+    settings, now, looks = AdaptiveSettings(**constants), [0.0], [0]
+    controllers = Controllers(settings)
+    monkeypatch.setattr(Controller, "another_level", lambda *_: False)
+    monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
+    guess = controllers.lookup.guess
+
+    def look(*given: Any) -> Any:
+        looks[0] += 1
+        now[0] += LOOK
+        return guess(*given)
+
+    monkeypatch.setattr(controllers.lookup, "guess", look)
+    if kind == "lookup":
+        drafter: Any = GuessDrafter(controllers.lookup, controllers.at, clock=lambda: now[0])
+    else:
+        grower = build(Method(method="adaptive"), Unread(TABLE), greedy=False)[0].grower
+        drafter = BestFirstDrafter(grower, budgets=controllers.at, lookup=controllers.lookup, clock=lambda: now[0])
+    return Decoder(Small(now, base), drafter, Coupled()), looks, now
+
+
+def write(made: Decoder, rounds: int = ROUNDS, seed: int = 1) -> list[int]:
+    limits = Limits(max_new_tokens=rounds, ignore_eos=True)
+    [result] = made.generate([Request(prompt=[1, 2, 3], seed=seed, limits=limits)], Sampling(temperature=1.0))
+    return list(result.token_ids)
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "lookup"])
+def test_a_draft_that_never_pays_costs_a_fiftieth_at_most(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looks, now = decoder(kind, monkeypatch)
+    text = write(made)
+    assert now[0] <= 1.02 * BASE * ROUNDS
+    assert looks[0] < 0.2 * ROUNDS
+    assert text == write(Decoder(TableRunner(TABLE), None, Coupled()))
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "lookup"])
+def test_control_without_rests_it_costs_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looks, now = decoder(kind, monkeypatch, rest_rounds=0)
+    write(made)
+    assert looks[0] == ROUNDS
+    assert now[0] > 1.05 * BASE * ROUNDS
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "lookup"])
+def test_next_to_a_long_forward_every_round_looks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, looks, _ = decoder(kind, monkeypatch, base=100 * LOOK / 0.4)
+    write(made, 60)
+    assert looks[0] == 60
+
+
+def test_the_draft_model_reads_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _, _ = decoder("adaptive", monkeypatch)
+    write(made)
+    assert made.drafter.grower.runner.forwards == 0
+
+
+def calls(made: Decoder) -> float:
+    """Calls of the drafter's functions in a round, of 200 rounds of a text after its first 200."""
+    counts = []
+    for rounds in (200, 400):
+        profile = cProfile.Profile()
+        profile.runcall(write, made, rounds)
+        found: Any = pstats.Stats(profile)
+        counts.append(sum(of[0] for (file, *_), of in found.stats.items() if "draftwood/draft/" in file))
+    return (counts[1] - counts[0]) / 200
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "lookup"])
+def test_a_resting_round_calls_little(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = calls(Decoder(TableRunner(TABLE), None, Coupled()))
+    made, _, _ = decoder(kind, monkeypatch)
+    write(made)
+    awake, _, _ = decoder(kind, monkeypatch, rest_rounds=0)
+    assert calls(made) < plain + 15
+    assert calls(awake) > plain + 30  # control
+
+
+def test_the_budget_learns_of_a_rest() -> None:
+    controller = Controller()
+    for _ in range(12):
+        controller.begin_text()
+        controller.begin_round()
+        controller.end_round(1, 0.0, 1.0, 0.0, BASE)
+    assert controller.rest(0.5 * BASE) == 3  # a quarter of twelve rounds
+    assert controller.rest(0.004 * BASE) == 0
+    wait = [probe.wait for probe in controller._probes.all]
+    controller.end_rest(4, 4.0, 8 * BASE)
+    assert controller.costs.base > BASE
+    assert [probe.wait for probe in controller._probes.all] == pytest.approx([w - 8 * BASE for w in wait])
+    assert controller.rest(0.5 * BASE) == 4
+
+
+@pytest.mark.parametrize("method", ["adaptive", "adaptive-drawn"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_after_a_rest_the_draft_goes_on_from_the_whole_text(
+    method: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft model that is the target is always right, unless its memory has a gap or a token of its own."""
+    monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
+    monkeypatch.setattr(Controller, "rest", lambda *_: 3)
+    monkeypatch.setattr(Controller, "tree_size", lambda _self, values, drawn=False: min(1, len(values)))
+    rounds = [0]
+
+    def sometimes(_self: Controller, depth: int, *_: Any) -> bool:
+        rounds[0] += not depth
+        return not depth and rounds[0] % 3 == 0
+
+    monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
+    monkeypatch.setattr(Controller, "another_level", sometimes)
+    pair = Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 1), Words())
+    rests, accepted = [], []
+    settings: Any = {"temperature": temperature, "seed": 3, "method": method}
+    text = []
+    for piece in pair.stream([1, 2, 3], **settings, limits=Limits(max_new_tokens=40, ignore_eos=True)):
+        rests.append(piece.round.tree.stop == RESTING)
+        text += piece.tokens
+        if piece.round.tree.size > 1:
+            accepted.append(piece.drafted)
+    assert sum(rests) > 8
+    assert len(accepted) >= 2
+    assert set(accepted) == {1} if temperature == 0.0 or method == "adaptive-drawn" else accepted
+    if method == "adaptive" or temperature == 0.0:
+        plain = pair.generate([1, 2, 3], **{**settings, "method": "ar"}, limits=Limits(max_new_tokens=40, ignore_eos=True))
+        assert text == list(plain.token_ids)
