@@ -29,7 +29,7 @@ from draftwood.loading.models import (
     model_type,
     openvino_place,
 )
-from draftwood.loading.names import locate, named_or_bundled
+from draftwood.loading.names import OWN_LAYERS, locate, named_or_bundled
 from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
@@ -37,7 +37,6 @@ from draftwood.runners.factory import TranslationRunners, make_translation_runne
 from draftwood.runners.openvino.store import loading
 from draftwood.runners.seq2seq.layer_skip import with_layers
 
-_OWN = "target:"  # prefix of a draft that consists of layers of the target
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
 
 
@@ -67,13 +66,13 @@ def load_translator(
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     _check_options(options)
     target, draft = named_or_bundled("translation", target, draft)
-    own = draft is not None and str(draft).startswith(_OWN)
+    own = draft is not None and str(draft).startswith(OWN_LAYERS)
     with loading_threads(options.threads):
         return _load(locate(target), draft if own or draft is None else locate(draft), options)
 
 
 def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Translator:
-    own = draft is not None and str(draft).startswith(_OWN)
+    own = draft is not None and str(draft).startswith(OWN_LAYERS)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):
@@ -119,9 +118,9 @@ def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
 
 
 def _layers(draft: str) -> list[int]:
-    numbers = draft.removeprefix(_OWN).split(",")
+    numbers = draft.removeprefix(OWN_LAYERS).split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"draft {draft!r} names no layers: write the target's decoder layers as in {_OWN}0,2")
+        raise ConfigError(f"draft {draft!r} names no layers: write the target's decoder layers as in {OWN_LAYERS}0,2")
     return [int(number) for number in numbers]
 
 

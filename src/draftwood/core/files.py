@@ -73,4 +73,4 @@ def check_readable(path: Path) -> None:
     except OSError as error:
         wrong = error.errno or errno.EIO
     if wrong:
-        raise ConfigError(f"{path} cannot be read: {os.strerror(wrong)}")
+        raise ConfigError(f"input file {path} cannot be read: {os.strerror(wrong)}")
