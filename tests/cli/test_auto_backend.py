@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,11 +167,8 @@ def model_of(dtype: torch.dtype, device: str = "cpu"):
     return SimpleNamespace(parameters=lambda: weights, dtype=dtype)
 
 
-@pytest.mark.parametrize(("dtype", "stored", "needed"), [
-    (torch.float32, False, 4800), (torch.float32, True, 4800), (torch.bfloat16, False, 7200), (torch.bfloat16, True, 2400),
-])  # fmt: skip
-def test_a_copy_in_memory_is_made_where_there_is_room(monkeypatch, dtype, stored, needed):
-    monkeypatch.setattr(auto, "is_stored", lambda model: stored)
+@pytest.mark.parametrize(("dtype", "needed"), [(torch.float32, 4800), (torch.bfloat16, 2400)])
+def test_a_copy_in_memory_is_made_where_there_is_room(monkeypatch, dtype, needed):
     for room, fits in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(auto, "available_memory", lambda room=room: room)
         assert (why_no_room([model_of(dtype)]) is None) == fits
@@ -183,7 +179,6 @@ def test_where_nobody_says_how_much_memory_there_is_a_small_model_is_converted(m
     monkeypatch.setattr(auto, "available_memory", lambda: None)
     assert why_no_room([model_of(torch.float32)]) is None
     monkeypatch.setattr(auto, "_UNKNOWN", 100)
-    monkeypatch.setattr(auto, "is_stored", lambda model: False)
     assert "the available memory is unknown" in str(why_no_room([model_of(torch.float32)]))
 
 
@@ -193,18 +188,6 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, both, monkeyp
     assert engines(pair) == ["torch"] * 2
     assert pair.fallback == "its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available"
     assert engines(load(models, backend="openvino")) == ["openvino"] * 2  # who names it has decided
-
-
-def test_whether_a_model_is_kept(both, monkeypatch, tmp_path):
-    model = both["auto"].target.model
-    assert store.is_stored(model)
-    with monkeypatch.context() as patch:
-        patch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-        assert not store.is_stored(model)
-    changed = deepcopy(model)
-    with torch.no_grad():
-        next(changed.parameters()).add_(1.0)
-    assert not store.is_stored(changed)
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):

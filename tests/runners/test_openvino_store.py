@@ -200,18 +200,6 @@ def test_a_folder_that_cannot_be_written_is_a_warning(made, monkeypatch, tmp_pat
     assert Walk(runner, lambda text: plain_scores(small(), text), [3, 0]).round() < 1e-4
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_traced_shares_float32_weights_and_copies_others(dtype):
-    model = tiny("gpt2", dtype=dtype)
-    copy = graph.float32_copy(model)
-    weights = [w for w in copy.parameters() if w.data_ptr() in {own.data_ptr() for own in model.parameters()}]
-    assert len(weights) == (len([*model.parameters()]) if dtype == torch.float32 else 0)
-    assert all(torch.equal(w, own.float()) for w, own in zip(copy.parameters(), model.parameters(), strict=True))
-    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight  # tied, as in the model
-    assert not any(w.requires_grad for w in copy.parameters())
-    assert all(w.requires_grad and w.dtype == dtype for w in model.parameters())
-
-
 # ---- the package ----
 
 

@@ -13,7 +13,9 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.core.machine import version_of
+from draftwood.loading.bars import steps, without_bars
 from draftwood.loading.gguf_header import AGAIN, Header
+from draftwood.loading.gguf_reading import QuickReader, quick_reading
 
 _FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}  # data types that are not quantised, by number
 _OTHER_FILES = "give the model's safetensors folder or hub name"
@@ -57,8 +59,9 @@ def convert(header: Header, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="draftwood-") as alone:
         # Files next to the GGUF file, such as the tokenizer of another model, would be read too.
         (Path(alone) / "model.gguf").symlink_to(header.path.resolve())
-        model = _model(header, Path(alone))
-        tokenizer = _tokenizer(header, Path(alone))
+        with steps(f"Converting {header.path.name}", len(header.tensors)) as step, quick_reading(header, step):
+            model = _model(header, Path(alone))
+            tokenizer = _tokenizer(header, Path(alone))
     _set_rotary_scaling(header, model)
     _add_end_of_turn(header, model)
     vars(model.config).pop("quantization_config", None)  # save_pretrained refuses a model that says it is quantised
@@ -70,7 +73,8 @@ def _save(model: Any, tokenizer: Any, folder: Path) -> None:
     from safetensors import SafetensorError
 
     try:
-        model.save_pretrained(folder)
+        with without_bars():
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:  # for example if the disk is full
         raise OSError(str(error)) from error
@@ -122,14 +126,15 @@ def _model(header: Header, folder: Path) -> Any:
     if hasattr(transformers, "GgufConfig"):  # newer versions may otherwise keep the weights quantised
         extra["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            gguf_file="model.gguf",
-            dtype=kept_dtype(header),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-            **extra,
-        )
+        with without_bars():
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                gguf_file="model.gguf",
+                dtype=kept_dtype(header),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
+                **extra,
+            )
     except Exception as error:
         raise ModelError(_not_read("model", header, error)) from error
     if missing := sorted(found["missing_keys"]):
@@ -197,11 +202,10 @@ def _not_read(what: str, header: Header, error: Exception) -> str:
 
 def _set_rotary_scaling(header: Header, model: Any) -> None:
     """Set the rotary scaling of Llama 3.1 and its successors, which a GGUF file holds as a tensor only."""
-    import gguf
-
-    if not any(tensor.name == _ROPE for tensor in header.tensors):
+    found = [np.array(tensor.data) for tensor in QuickReader(header).tensors if tensor.name == _ROPE]
+    if not found:
         return
-    [divisors] = [np.array(t.data) for t in gguf.GGUFReader(header.path).tensors if t.name == _ROPE]
+    [divisors] = found
     if np.allclose(divisors, 1.0):
         return
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS

@@ -47,6 +47,25 @@ class TensorInfo(NamedTuple):
         return math.prod(self.sizes)
 
 
+class ArrayInfo(NamedTuple):
+    """An array of the metadata.
+
+    Attributes:
+        kind: number of the type of its values.
+        count: how many there are.
+        begin: the byte of the file where they begin.
+    """
+
+    kind: int
+    count: int
+    begin: int
+
+    @property
+    def holds_texts(self) -> bool:
+        """Whether its values are texts."""
+        return self.kind == _STRING
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Header:
@@ -55,7 +74,8 @@ class Header:
     Attributes:
         path: the file.
         size: its bytes.
-        metadata: the values by key; arrays are left out.
+        metadata: the single values by key.
+        arrays: the other ones, which are not read.
         tensors: the table of tensors.
         data_start: the byte where the tensors' data begin.
     """
@@ -63,6 +83,7 @@ class Header:
     path: Path
     size: int
     metadata: Mapping[str, Value]
+    arrays: Mapping[str, ArrayInfo]
     tensors: tuple[TensorInfo, ...]
     data_start: int
 
@@ -100,21 +121,21 @@ class _Reader:
         begin = self.skip(count)
         return self._data[begin : begin + count].decode("utf-8")
 
-    def value(self) -> Value | None:
-        """A typed value; None for an array, which is skipped."""
+    def value(self) -> Value | ArrayInfo:
+        """A typed value; an array is skipped."""
         kind = self.integer("I")
         if kind == _ARRAY:
-            self._skip_array()
-            return None
+            return self._array()
         return self.string() if kind == _STRING else self.number(_code(kind))
 
-    def _skip_array(self) -> None:
-        kind, count = self.integer("I"), self.integer()
-        if kind != _STRING:
-            self.skip(count * struct.calcsize(f"<{_code(kind)}"))
-            return
-        for _ in range(count):
-            self.skip(self.integer())
+    def _array(self) -> ArrayInfo:
+        found = ArrayInfo(self.integer("I"), self.integer(), self.at)
+        if found.holds_texts:
+            for _ in range(found.count):
+                self.skip(self.integer())
+        else:
+            self.skip(found.count * struct.calcsize(f"<{_code(found.kind)}"))
+        return found
 
     def tensor(self) -> TensorInfo:
         name, dimensions = self.string(), self.integer("I")
@@ -166,9 +187,12 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     reader.skip(len(MAGIC) + 4)
     tensors, values = reader.integer(), reader.integer()
     metadata: dict[str, Value] = {}
+    arrays: dict[str, ArrayInfo] = {}
     for _ in range(values):
         key, value = reader.string(), reader.value()
-        if value is not None:
+        if isinstance(value, ArrayInfo):
+            arrays[key] = value
+        else:
             metadata[key] = value
     if not isinstance(metadata.get("general.architecture"), str):
         raise ValueError("its metadata name no architecture")
@@ -177,4 +201,4 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     if alignment < 1:
         raise ValueError(f"its alignment is {alignment}")
     start = -(-reader.at // alignment) * alignment
-    return Header(path=path, size=size, metadata=metadata, tensors=table, data_start=start)
+    return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)

@@ -14,6 +14,7 @@ from torch import nn
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
+from draftwood.loading.bars import without_bars
 from draftwood.loading.checkpoint import cannot_load, refuse_gaps
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
@@ -78,14 +79,15 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     try:
-        model, found = (cls or AutoModelForCausalLM).from_pretrained(
-            str(name),
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=options.trust_remote_code,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-        )
+        with without_bars():
+            model, found = (cls or AutoModelForCausalLM).from_pretrained(
+                str(name),
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=options.trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
+            )
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)

@@ -11,7 +11,6 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.machine import available_memory, version_of
 from draftwood.core.settings import BackendName
-from draftwood.runners.openvino.store import is_stored
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13
@@ -43,21 +42,12 @@ def why_not_openvino(device: torch.device) -> str | None:
 def why_no_room(models: Sequence[Any]) -> str | None:
     """Why memory does not suffice to convert and compile these loaded models; None if it does.
 
-    The compiled weights are a copy in the models' number format. Weights that are not float32 are first copied to float32,
-    unless the converted model is in the cache.
+    The compiled weights are a copy in the models' number format.
     """
     room = available_memory()
-    allowed = _UNKNOWN if room is None else room
-    if sum(_needed(model) for model in models) <= allowed:
-        return None
-    needed = sum(_needed(model, stored=is_stored(model)) for model in models)
-    if needed <= allowed:
+    weights = [weight for model in models for weight in model.parameters()]
+    needed = int(_MARGIN * sum(weight.numel() * weight.element_size() for weight in weights))
+    if needed <= (_UNKNOWN if room is None else room):
         return None
     found = "the available memory is unknown" if room is None else f"{room / 1e9:.1f} GB are available"
     return f"its copy of the models would take about {needed / 1e9:.1f} GB of memory, and {found}"
-
-
-def _needed(model: Any, *, stored: bool = False) -> int:
-    """Bytes in addition to the model itself."""
-    converted = 0 if stored or model.dtype == torch.float32 else 4
-    return int(_MARGIN * sum(weight.numel() * (weight.element_size() + converted) for weight in model.parameters()))

@@ -7,7 +7,8 @@ from typing import Any, final
 import torch
 
 from draftwood.runners.hidden.network import HiddenPass, PassInput, PassOutput
-from draftwood.runners.openvino.graph import converting, float32_copy, traced
+from draftwood.runners.openvino.copies import float32_copy
+from draftwood.runners.openvino.graph import converting, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision
 from draftwood.runners.openvino.store import stored_graphs
 

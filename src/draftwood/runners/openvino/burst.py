@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from draftwood.core.settings import Weights
 from draftwood.runners.cache import cache_argument
 from draftwood.runners.context import layer_count
+from draftwood.runners.openvino.copies import in_float32
 from draftwood.runners.openvino.graph import (
     GraphMemory,
     can_keep,
     converting,
-    in_float32,
     memory_names,
     memory_sizes,
     traced,

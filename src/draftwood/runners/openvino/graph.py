@@ -8,7 +8,7 @@ Output: ``scores`` [row, kept, vocab], and with hidden layers ``hidden`` [row, n
 
 from __future__ import annotations
 
-import copy
+import gc
 import inspect
 import sys
 import warnings
@@ -25,6 +25,7 @@ from transformers.cache_utils import Cache
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count
+from draftwood.runners.openvino.copies import in_float32, products
 from draftwood.runners.openvino.kv_precision import bfloat16_memory
 from draftwood.runners.windows import mask_argument, sliding_window
 
@@ -68,7 +69,9 @@ def shared(values: Tensor) -> Any:
 
 
 def graph_of(model: Any, hidden_layers: Sequence[int] = ()) -> Any:
-    """The model as an ``openvino.Model`` in float32; the keys and values of a model in bfloat16 are in bfloat16.
+    """The model as an ``openvino.Model`` in float32; matrices, keys and values of a model in bfloat16 are in bfloat16.
+
+    Its weights share the memory of the model, which must live as long.
 
     Args:
         hidden_layers: layers whose hidden states are an output, concatenated; as for :class:`TorchRunner`.
@@ -90,18 +93,6 @@ def check_convertible(model: Any) -> None:
             f"model type {model.config.model_type!r} cannot be converted for OpenVINO: it has experts ({experts}), and a "
             "fixed graph cannot choose them by the text. Use --backend torch"
         )
-
-
-def float32_copy(model: Any) -> Any:
-    """A copy in float32 without gradients, for tracing; it shares weights that are float32."""
-    known: dict[int, Any] = {id(w): nn.Parameter(w.detach().float(), requires_grad=False) for w in model.parameters()}
-    known |= {id(b): b.detach().float() for b in model.buffers() if b.is_floating_point()}
-    return copy.deepcopy(model, known)
-
-
-def in_float32(model: Any) -> Any:
-    """The model, or a copy in float32 if some weights have another type."""
-    return model if all(weight.dtype == torch.float32 for weight in model.parameters()) else float32_copy(model)
 
 
 @contextmanager
@@ -242,7 +233,9 @@ def traced(function: nn.Module, inputs: Mapping[str, tuple[Tensor, list[int]]], 
     ov = openvino()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer warns about sizes that are the same for every text
-        graph = ov.convert_model(function, example_input=tuple(example for example, _shape in inputs.values()))
+        examples = tuple(example for example, _shape in inputs.values())
+        graph = ov.convert_model(function, example_input=examples, extension=products())
+    gc.collect()  # the tracer's parts refer to each other, and with them the traced copy of the model would stay
     for side, names in ((graph.inputs, [*inputs]), (graph.outputs, outputs)):
         for one, name in zip(side, names, strict=True):
             one.get_tensor().set_names({name})

@@ -16,7 +16,7 @@ class _Layer(NamedTuple):
     """A product with constant weights, and its bias."""
 
     product: Any  # the operation, a MatMul
-    weights: Any  # its Constant [out, in]
+    weights: Any  # its Constant [out, in], of the product's number format or a shorter one
     bias: Any | None  # the Constant that is added to it, or None
     end: Any  # the last operation of the layer
 
@@ -28,7 +28,8 @@ def merge_layers(graph: Any) -> None:
         if (layer := _layer_of(node)) is not None:
             source = node.input_value(0)
             rank = None if layer.bias is None else len(layer.bias.shape)
-            found[source.get_node().get_name(), source.get_index(), rank].append(layer)
+            held = layer.weights.get_element_type().get_type_name()
+            found[source.get_node().get_name(), source.get_index(), rank, held].append(layer)
     made: dict[tuple[str, ...], Any] = {}  # joined weights by names, because steps of a burst share weights
     while found:
         _input, layers = found.popitem()  # popped, so that the old weights are freed
@@ -41,6 +42,8 @@ def _layer_of(node: Any) -> _Layer | None:
     if node.get_type_name() != "MatMul":
         return None
     weights, settings = node.input_value(1).get_node(), node.get_attributes()
+    if weights.get_type_name() == "Convert":
+        weights = weights.input_value(0).get_node()
     if weights.get_type_name() != "Constant" or len(weights.shape) != 2:
         return None
     if settings["transpose_a"] or not settings["transpose_b"]:  # conversion makes all weights [out, in]
@@ -60,13 +63,16 @@ def _is_bias(shape: Sequence[int], width: int) -> bool:
 
 
 def _merge(layers: list[_Layer], made: dict[tuple[str, ...], Any]) -> None:
+    from openvino import Tensor
     from openvino import opset13 as ops
 
     def joined(constants: Sequence[Any], axis: int) -> Any:
         key = tuple(constant.get_name() for constant in constants)
         if key not in made:
             values = np.concatenate([constant.data for constant in constants], axis=axis)
-            made[key] = ops.constant(values)
+            held = Tensor(constants[0].get_element_type(), values.shape)  # NumPy has no bfloat16, only its bits
+            held.data[...] = values
+            made[key] = ops.convert(ops.constant(held), first.product.get_element_type().get_type_name())
         return made[key]
 
     first, weights = layers[0], [layer.weights for layer in layers]

@@ -26,7 +26,7 @@ from draftwood.runners.openvino.quantize import SCHEMES, quantized
 from draftwood.runners.pairing import whole_digest
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 6  # version of the graphs
+_FORMAT = 7  # version of the graphs
 _FILES = ("model.xml", "model.bin")
 _CHECKSUMS = "checksums.json"
 _COMPARED = "compared.json"  # the processors on which the graph scores as its model
@@ -48,11 +48,6 @@ def store_size() -> int:
 def loading(label: str) -> AbstractContextManager[None]:
     """A context in which models are loaded; see :func:`draftwood.runners.openvino.ahead.compiling_ahead`."""
     return compiling_ahead(label, store_folder(), _read)
-
-
-def is_stored(model: Any, weights: Weights = "same") -> bool:
-    """Whether graphs of exactly this model are stored; reads all its weights."""
-    return _has(_key(model, weights))
 
 
 def _has(key: str) -> bool:
@@ -121,7 +116,7 @@ def _processor(device: str) -> list[str]:
 def _made(model: Any, make: Callable[[Any], Any], weights: Weights) -> Any:
     graph = make(model)
     with converting(model):
-        merge_layers(graph)  # after the traced copy is gone, so that weights are freed layer by layer
+        merge_layers(graph)
         return quantized(graph, weights)
 
 
