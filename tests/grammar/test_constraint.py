@@ -182,6 +182,12 @@ def test_nodes_that_are_too_complex_are_not_tried_for_ever():
     assert "is too complex to follow here: lexer error" in str(one.dead_end([3]))
 
 
+def test_a_text_that_exceeds_a_limit_of_the_parser_says_so():
+    one = constraint(Grammar.lark('start: x{0,5000}\nx: y{0,5000}\ny: "a" | "b"'))
+    with pytest.raises(NumericsError, match=r"is too complex to follow here: .* items"):
+        one.commit([1, 2] * 20, 0)
+
+
 def test_a_long_text_that_a_grammar_leaves_is_not_guessed_and_spoils_no_mask():
     one = constraint(Grammar.regex("c|b(a{1000}){1000}"))
     one.commit([2], 0)

@@ -11,6 +11,7 @@ import pytest
 
 import draftwood
 from draftwood import ConfigError, Grammar, Sampling
+from draftwood.core.grammar_check import Checker
 
 
 def nested(levels: int) -> dict:
@@ -66,6 +67,18 @@ def test_what_cannot_be_a_grammar_is_refused_by_name(make, given, said):
         make(given)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "integer", "multipleOf": 999_983},
+    {"allOf": [{"type": "string", "pattern": f"[a-z]{{{n}}}x"} for n in range(1, 30)]},
+], ids=["multiple", "patterns"])  # fmt: skip
+def test_the_check_of_a_short_grammar_that_takes_minutes_is_ended(monkeypatch, schema):
+    checker = Checker({}, seconds=0.3)
+    monkeypatch.setattr("draftwood.core.grammar._checker", lambda: checker)
+    assert len(str(schema)) < 2000
+    with pytest.raises(ConfigError, match=r"its check takes longer than 0\.3 seconds"):
+        Grammar.json_schema(schema)
 
 
 def test_another_kind_is_refused():

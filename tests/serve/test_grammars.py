@@ -14,7 +14,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from draftwood.core.constraint import Grammars
-from draftwood.core.grammar import Grammar
+from draftwood.core.grammar_check import Checker
+from tests.grammar.test_value import nested
 from tests.serve import shapes
 from tests.serve.conftest import chat, completion, loaded, make_service, serving
 
@@ -70,6 +71,10 @@ def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any
     assert says in error["message"]
 
 
+def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
+
+
 def chained(rules: int) -> str:
     """A Lark grammar of rules that each need the next one."""
     return "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(rules)), f'r{rules}: "b"'])
@@ -79,7 +84,10 @@ def chained(rules: int) -> str:
     {"regex": "(a{1000}){1000}"},  # its first mask takes three seconds without a limit
     {"regex": "(a|b)?" * 40000},  # it compiles for half a minute
     {"grammar": chained(20000)},  # a check within the process would end it
-], ids=["states", "slow", "deep"])  # fmt: skip
+    of_schema({"type": "integer", "multipleOf": 999_983}),  # it compiles for half a minute, though it is short
+    of_schema({"type": "array", "maxItems": 10**30}),
+    of_schema({"enum": [f"value number {n}" for n in range(50_000)]}),
+], ids=["states", "slow", "deep", "multiple", "bound", "values"])  # fmt: skip
 def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
     began = monotonic()
     response = client.post(COMPLETIONS, json=completion(**fields))
@@ -90,17 +98,37 @@ def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields
     assert client.post(COMPLETIONS, json=completion(regex="[a-z ]+")).status_code == 200
 
 
-def test_grammars_are_not_compiled_in_the_decoding_thread(
+@pytest.mark.parametrize("fields", [
+    of_schema({"type": "array", "maxItems": 50_000, "items": {"type": "string", "maxLength": 20_000}}),
+    {"regex": "([a-z]{1,5000} ?){1,5000}"},
+    of_schema(nested(50)),
+    of_schema({"enum": [f"value number {n}" for n in range(5000)]}),
+], ids=["bounds", "repetitions", "nested", "values"])  # fmt: skip
+def test_a_grammar_with_large_bounds_is_followed(client: TestClient, fields: dict[str, Any]) -> None:
+    """ggml-org/llama.cpp#26596, mlc-ai/xgrammar#852."""
+    for speculative in (True, False):
+        found = client.post(COMPLETIONS, json=completion(**fields, max_tokens=8, speculative=speculative))
+        assert found.status_code == 200, found.json()
+        assert found.json()["choices"][0]["text"]
+
+
+def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled, threads = Grammars._compile, list[str]()
+    threads: list[str] = []
 
-    def watched(self: Grammars, grammar: Grammar) -> Any:
-        threads.append(current_thread().name)
-        return compiled(self, grammar)
+    def watch(kind: type, name: str) -> None:
+        done = getattr(kind, name)
 
-    monkeypatch.setattr(Grammars, "_compile", watched)
+        def watched(self: Any, given: Any) -> Any:
+            threads.append(current_thread().name)
+            return done(self, given)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    watch(Grammars, "_compile")
+    watch(Checker, "error")
     with serving(make_service(loaded(folders))) as other:
         assert other.post(COMPLETIONS, json=completion(regex="[a-d ]+")).status_code == 200
-    assert len(threads) == 1
-    assert "decoding" not in threads[0]
+    assert len(threads) == 2
+    assert not any("decoding" in thread for thread in threads)

@@ -27,6 +27,11 @@ def _spoilt(matcher: Any) -> bool:
     return bool(matcher.is_error()) and not str(matcher.get_error()).startswith(_NO_TOKEN)
 
 
+def _reason(matcher: Any) -> str:
+    """The error of a matcher."""
+    return str(matcher.get_error()).partition("\n")[0]
+
+
 def _consumed(matcher: Any, tokens: Sequence[int]) -> bool:
     """Whether a matcher could read tokens. If not, it has an error only if it is spoilt."""
     if matcher.try_consume_tokens(list(tokens)) == len(tokens):
@@ -93,7 +98,7 @@ class Constraint:
             prompt_length: number of tokens before the text.
 
         Raises:
-            NumericsError: it breaks the grammar.
+            NumericsError: it breaks the grammar, or exceeds a limit of llguidance.
         """
         new = tokens[prompt_length + len(self._text) :]
         if not new:
@@ -107,6 +112,8 @@ class Constraint:
         if self._guesser is not None:
             self._guesser.try_consume_tokens(text)
         if not _consumed(self._committed, text) and not (_spoilt(self._committed) and self._renewed()):
+            if _spoilt(self._committed):
+                raise self._beyond(_reason(self._committed))
             raise NumericsError(f"the text does not follow {self.grammar.name}: something wrote a token that was masked")
 
     def mask(self, path: Sequence[int]) -> Mask | None:
@@ -141,11 +148,14 @@ class Constraint:
     def dead_end(self, path: Sequence[int]) -> NumericsError:
         """The error of a node without a possible token."""
         if reason := self._too_complex.get(tuple(path)):
-            return NumericsError(f"{self.grammar.name} is too complex to follow here: {reason}. Simplify it")
+            return self._beyond(reason)
         return NumericsError(
             f"{self.grammar.name} leaves no token possible after this text: no token of the model continues it, or other "
             "settings of the sampling forbid all that do. Change them, or the grammar"
         )
+
+    def _beyond(self, reason: str) -> NumericsError:
+        return NumericsError(f"{self.grammar.name} is too complex to follow here: {reason}. Simplify it")
 
     def _after_end(self, path: Path) -> bool:
         return self._ended or not self.ends.isdisjoint(path)
@@ -173,7 +183,7 @@ class Constraint:
             if matcher.is_error():  # its mask then holds the end of the text
                 mask[:], may_end = False, False
                 if _spoilt(matcher):
-                    self._too_complex[path] = str(matcher.get_error()).partition("\n")[0]
+                    self._too_complex[path] = _reason(matcher)
         mask[list(self.ends)] = may_end
         return mask
 

@@ -50,7 +50,7 @@ def parser_limits() -> Any:
 
 @cache
 def _checker() -> Checker:
-    return Checker(guidance(), _LIMITS)
+    return Checker(_LIMITS)
 
 
 def _defaults(schema: object) -> dict[str, str] | None:

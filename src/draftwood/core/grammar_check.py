@@ -1,4 +1,7 @@
-"""The check of a large grammar in a process of its own, which can be ended: llguidance has no limit of time or of depth."""
+"""The check of grammars in a process of its own, which can be ended: llguidance has no limit of time or of depth.
+
+A short grammar may take minutes, such as a number that is a multiple of a large one, or many patterns at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import sys
 from threading import Lock, Timer
 from typing import Any, Final, final
 
-_SHORT: Final = 2000  # characters of a grammar's source; shorter ones are checked at once, and can be neither slow nor deep
 _SECONDS: Final = 1.0
 _SCRIPT: Final = """
 import json, sys, threading
@@ -34,16 +36,14 @@ thread.join()
 
 @final
 class Checker:
-    """Checks grammars, one at a time, in a process that is started for the first large one.
+    """Checks grammars, one at a time, in a process that is started for the first one.
 
     Args:
-        library: llguidance.
         limits: arguments of ``LLParserLimits``.
         seconds: a check that takes longer is ended.
     """
 
-    def __init__(self, library: Any, limits: dict[str, Any], *, seconds: float = _SECONDS) -> None:
-        self._library = library
+    def __init__(self, limits: dict[str, Any], *, seconds: float = _SECONDS) -> None:
         self._limits = limits
         self._seconds = seconds
         self._lock = Lock()
@@ -51,12 +51,8 @@ class Checker:
 
     def error(self, source: str) -> str | None:
         """Why a grammar cannot be used; None if it can."""
-        if len(source) <= _SHORT:
-            limits = self._library.LLParserLimits(**self._limits)
-            failed, messages = self._library.LLMatcher.validate_grammar_with_warnings(source, limits=limits)
-        else:
-            with self._lock:
-                failed, messages = self._ask(source)
+        with self._lock:
+            failed, messages = self._ask(source)
         return str(messages[0]) if failed else None
 
     def _ask(self, source: str) -> tuple[bool, list[str]]:
