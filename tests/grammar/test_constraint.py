@@ -216,7 +216,11 @@ class Slow:
 
 @pytest.mark.parametrize(
     ("tokenizer", "eos", "said"),
-    [(None, [0], "needs the model's tokenizer"), (Slow(), [0], "Slow is none"), (letters(), [], "has none")],
+    [
+        (None, [0], "needs the model's tokenizer"),
+        (Slow(), [0], "Slow is none"),
+        (letters(), [], "name one: write eos_token_id into"),
+    ],
 )
 def test_models_that_cannot_follow_a_grammar_are_refused(tokenizer, eos, said):
     with pytest.raises(ConfigError, match=said):

@@ -13,10 +13,10 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
+from draftwood.core.settings import Method, Sampling
 from draftwood.engine.requests import Request
 from tests.faults.folders import tiny_llama, tiny_tokenizer
-from tests.grammar.schemas import SCHEMAS, compact
+from tests.grammar.schemas import SCHEMAS, compact, record
 
 
 @cache
@@ -78,3 +78,41 @@ def test_control_texts_of_other_schemas_do_not_validate():
 def test_a_keyword_that_cannot_be_honoured_is_refused_by_name(more):
     with pytest.raises(ConfigError, match=next(iter(more))):
         Grammar.json_schema({"type": "array", "items": {"type": "integer"}, **more})
+
+
+ENDING = [
+    *(Grammar.json_schema(compact(schema)) for schema in [record({"a": {"type": "boolean"}}), *SCHEMAS[:5]]),
+    Grammar.regex("(fox)+"),
+    Grammar.lark('start: "ran" start?'),
+]
+"""Six grammars that end by themselves, and two that may end or go on."""
+
+
+def with_ends(temperature: float, method: Method) -> tuple[list[tuple[list[int], str]], int]:
+    """Tokens and finish reason of each grammar, all written together, and the number of drafted end tokens."""
+    texts, reasons, drafted = [list[int]() for _ in ENDING], ["" for _ in ENDING], 0
+    with pair().decoder(method, temperature=temperature).batch() as batch:
+        for seed, grammar in enumerate(ENDING):
+            sampling = Sampling(temperature=temperature, grammar=grammar, logit_bias={0: 3.0})
+            batch.add(Request(prompt=[5, 6], seed=seed, limits=Limits(max_new_tokens=40)), sampling)
+        while len(batch):
+            for piece in batch.step():
+                texts[piece.row] += piece.tokens
+                reasons[piece.row] = piece.finish_reason or ""
+                drafted += int((piece.round.tree.tokens[piece.round.tree.valid] == 0).sum())
+    return list(zip(texts, reasons, strict=True)), drafted
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+@pytest.mark.parametrize(
+    "method", [Method(method="shared-noise", shape="2-2-1-1-1-1"), Method(method="lookup"), Method(method="adaptive")]
+)
+def test_nothing_follows_the_end_of_a_grammar_though_the_end_is_drafted(temperature, method):
+    """openvinotoolkit/openvino.genai#4081: a matcher that has ended has no mask."""
+    found, drafted = with_ends(temperature, method)
+    assert found == with_ends(temperature, Method(method="ar"))[0]
+    assert drafted or method.method == "lookup"  # which guesses no end
+    assert [reason for _, reason in found[:6]] == ["stop"] * 6
+    assert all(text.count(0) == (text[-1] == 0) == (reason == "stop") for text, reason in found)
+    for (text, _), schema in zip(found[1:6], SCHEMAS, strict=False):
+        assert valid(pair().tokenizer.decode(text[:-1]), schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import current_thread
 from time import monotonic
@@ -18,6 +19,7 @@ from draftwood.core.grammar_check import Checker
 from tests.grammar.test_value import nested
 from tests.serve import shapes
 from tests.serve.conftest import chat, completion, loaded, make_service, serving
+from tests.tiny_chat import chat_tokenizer, save_chat
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -132,3 +134,19 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
         assert other.post(COMPLETIONS, json=completion(regex="[a-d ]+")).status_code == 200
     assert len(threads) == 2
     assert not any("decoding" in thread for thread in threads)
+
+
+def test_a_model_without_an_end_token_writes_to_the_cap_and_refuses_a_grammar(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer(eos_token=None, bos_token=None)
+    save = partial(save_chat, tokenizer=tokenizer, eos_token_id=None, bos_token_id=None)
+    folders = save(tmp_path / "target"), save(tmp_path / "draft", layers=1)
+    with serving(make_service(loaded(folders))) as client:
+        for fields in ({}, {"ignore_eos": True}, {"min_tokens": 4}, {"speculative": False}, {"n": 3}):
+            for path, body in ((COMPLETIONS, completion(**fields)), (CHAT, chat(**fields))):
+                found = client.post(path, json=body).json()
+                assert {choice["finish_reason"] for choice in found["choices"]} == {"length"}
+                assert found["usage"]["completion_tokens"] == 16 * fields.get("n", 1)
+        response = client.post(COMPLETIONS, json=completion(regex="[a-z]+"))
+    assert response.status_code == 400
+    assert "needs an end-of-text token" in response.json()["error"]["message"]
+    assert "eos_token_id" in response.json()["error"]["message"]

@@ -240,7 +240,10 @@ class Grammars:
     @cached_property
     def _vocabulary(self) -> Any:
         if not self._eos:
-            raise ConfigError("a grammar needs an end-of-text token, and the model has none: leave the grammar out")
+            raise ConfigError(
+                "a grammar needs an end-of-text token, and neither the model's configurations nor its tokenizer name one: "
+                "write eos_token_id into its generation_config.json, or leave the grammar out"
+            )
         if self._tokenizer is None:
             raise ConfigError("a grammar needs the model's tokenizer, and there is none: give one, or leave the grammar out")
         guidance()
