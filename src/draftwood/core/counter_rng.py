@@ -221,7 +221,9 @@ class CounterRoundRng:
         return probs.argmax(dim=-1) if self._greedy else self._one_of(probs, Stream.TOKEN)
 
     def path(self, weights: Tensor) -> Tensor:
-        return weights.argmax(dim=-1) if self._greedy else self._one_of(weights, Stream.PATH)
+        if self._greedy or weights.shape[-1] == 1:
+            return weights.argmax(dim=-1)
+        return self._one_of(weights, Stream.PATH)
 
     def _one_of(self, weights: Tensor, stream: Stream) -> Tensor:
         """An index by inversion of the cumulative sum.
