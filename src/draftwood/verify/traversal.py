@@ -59,7 +59,7 @@ class Traversal:
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """``depth x branching`` batched steps without a host sync; then one draw for the path and one for the token."""
         if tree.size == 1:
-            rng.path(target_logp.new_ones(tree.rows, 1))  # as in every tree: a row draws the same beside larger ones
+            rng.path(target_logp.new_ones(tree.rows, 1))  # as in every tree: a row draws the same next to larger ones
             tokens = rng.token(target_logp[:, 0].exp()).tolist()
             return Verdict(paths=[[] for _ in tokens], next_tokens=tokens, expected=[0.0] * len(tokens))
         weights = torch.ones(tree.rows, tree.size, dtype=torch.float64, device=target_logp.device)
