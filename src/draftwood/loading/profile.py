@@ -104,7 +104,7 @@ def find(wanted: str, profile_key: ProfileKey | None) -> Profile | None:
     try:
         return _fitting(path, profile_key)
     except ConfigError as error:
-        warnings.warn(f"{error}. The default method is used", stacklevel=3)
+        warnings.warn(f"{error}. The default method is used", stacklevel=4)
         return None
 
 
@@ -122,7 +122,7 @@ def _warn_of_others(profile_key: ProfileKey) -> None:
             warnings.warn(
                 f"the profile of this pair, {path}, was measured with {name} {theirs!r}, but here it is "
                 f"{ours!r}, so the default method is used: {_AGAIN}, or {option}",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
