@@ -40,6 +40,7 @@ def write_gguf(
     leave_out: str = "",
     extra: dict[str, np.ndarray] | None = None,
     metadata: dict[str, int | str | bool] | None = None,
+    template: str | None = "{% for m in messages %}<end>{{ m['content'] }}{% endfor %}",
 ) -> Path:
     """Write a model; matrices as ``kind``, vectors as float32.
 
@@ -48,11 +49,14 @@ def write_gguf(
         leave_out: a tensor that is not written.
         extra: further tensors.
         metadata: further values.
+        template: the chat template.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer, config = gguf.GGUFWriter(path, arch), model.config
     add_sizes(writer, config)
     _add_tokenizer(writer, tokenizer, pre)
+    if template is not None:
+        writer.add_chat_template(template)
     for key, value in (metadata or {}).items():
         add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}[type(value)]
         add(key, value)
@@ -76,7 +80,6 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, pre: str) -> None:
     writer.add_token_merges([" ".join(merge) for merge in written["model"]["merges"]])
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
-    writer.add_chat_template("{% for m in messages %}<end>{{ m['content'] }}{% endfor %}")
 
 
 def rounded(model: LlamaForCausalLM, kind: gguf.GGMLQuantizationType, dtype: torch.dtype) -> LlamaForCausalLM:

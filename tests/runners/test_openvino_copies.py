@@ -15,7 +15,7 @@ from tests.runners.zoo import VOCAB, tiny
 pytest.importorskip("openvino")
 from draftwood.runners.openvino import graph as graphs
 from draftwood.runners.openvino import store
-from draftwood.runners.openvino.copies import float32_copy
+from draftwood.runners.openvino.copies import float32_copy, traceable
 from draftwood.runners.openvino.graph import core, graph_of
 from draftwood.runners.openvino.merge import merge_layers
 from draftwood.runners.openvino.paged import paged_graph
@@ -113,23 +113,33 @@ def test_what_is_traced_holds_no_matrix_in_float32_and_leaves_the_model_alone(mo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_copy_reads_as_float32_and_shares_all_matrices(dtype):
+def test_a_copy_in_float32_shares_the_weights_that_are(dtype):
     model = tiny("gpt2", dtype=dtype)
     copy = float32_copy(model)
     own = {weight.data_ptr() for weight in model.parameters()}
-    assert all((weight.data_ptr() in own) == (weight.ndim > 1 or dtype == torch.float32) for weight in copy.parameters())
+    assert {weight.data_ptr() in own for weight in copy.parameters()} == {dtype == torch.float32}
+    assert all(torch.equal(w, o.float()) for w, o in zip(copy.parameters(), model.parameters(), strict=True))
+    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight  # tied, as in the model
+    assert not any(w.requires_grad for w in copy.parameters())
+
+
+def test_what_is_traced_reads_as_float32_and_shares_all_matrices():
+    model = tiny("gpt2", dtype=torch.bfloat16)
+    copy = traceable(model)
+    own = {weight.data_ptr() for weight in model.parameters()}
+    assert all((weight.data_ptr() in own) == (weight.ndim > 1) for weight in copy.parameters())
     assert all(torch.equal(w.float(), o.float()) for w, o in zip(copy.parameters(), model.parameters(), strict=True))
     read = copy.get_output_embeddings().weight
     assert (read.dtype, copy.transformer.ln_f.weight.dtype) == (torch.float32, torch.float32)
     assert torch.equal(read, copy.get_input_embeddings().weight)  # tied, as in the model
     assert not any(w.requires_grad for w in copy.parameters())
-    assert all(w.requires_grad and w.dtype == dtype for w in model.parameters())
+    assert all(w.requires_grad and w.dtype == torch.bfloat16 for w in model.parameters())
 
 
 def test_a_matrix_that_is_not_contiguous_is_copied_as_its_graph_could_not_share_its_memory():
     model = nn.Linear(3, 5).bfloat16()
     model.weight = nn.Parameter(torch.randn(3, 5, dtype=torch.bfloat16).T)
-    copy = float32_copy(model)
+    copy = traceable(model)
     assert next(copy.parameters()).dtype == torch.float32
     assert torch.equal(copy.weight, model.weight.float())
 

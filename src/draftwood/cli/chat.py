@@ -40,6 +40,10 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
     if server.url is None:
         check_models("language", settings.models.target, settings.models.draft)
+        if not settings.loading.trust_remote_code:  # whose code may bring a template
+            from draftwood.loading.templates import refuse_without_template
+
+            refuse_without_template(options["target"])
     if message is not None:
         with loading_libraries():
             from draftwood.cli.ask import ask, ask_server

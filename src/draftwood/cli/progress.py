@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,12 +22,29 @@ class Advance(Protocol):
 
 @contextmanager
 def note(text: str) -> Iterator[None]:
-    """Show a note on standard error during a slow step, if that is a terminal."""
+    """Show a note on standard error during a slow step, and one bar in its place for steps that are counted
+    (:mod:`draftwood.loading.bars`), if that is a terminal."""
     from rich.console import Console
 
+    from draftwood.loading.bars import shown_by
+
     console = Console(stderr=True)
-    with console.status(text) if console.is_terminal else nullcontext():
+    if not console.is_terminal:
         yield
+        return
+    with console.status(text) as status:
+
+        @contextmanager
+        def bar(what: str, total: int) -> Iterator[Callable[[], object]]:
+            status.stop()
+            try:
+                with steps(what, total) as step:
+                    yield step
+            finally:
+                status.start()
+
+        with shown_by(bar):
+            yield
 
 
 @contextmanager
@@ -65,9 +82,9 @@ def progress(what: str, total: int, done: int, *, to_file: bool) -> Iterator[Adv
 def steps(what: str, total: int) -> Iterator[Callable[[], object]]:
     """A progress bar on standard error, if that is a terminal; yields a function to call after every step."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    shown = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     # Redrawn between two steps only: a drawing thread would compete with the models.
     console = Console(stderr=True)
     with Progress(*shown, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:

@@ -99,26 +99,30 @@ def converted_folder(model: ShortName) -> Path | None:
     return next((one.folder for one in stored() if Path(one.source).name == model.file), None)
 
 
-def resolve(name: str | Path) -> str | Path:
-    """The folder or the hub name that a name stands for. GGUF files are converted, once.
+def source_of(name: str | Path) -> str | Path:
+    """The GGUF file, the folder or the hub name that a name stands for; a GGUF file comes as a ``Path``.
 
     A folder or a file with a short name's name comes first. A short name is the installed package, else its converted
     model in the cache, else the model on the hub.
 
     Raises:
-        ModelError: a GGUF file that does not exist or cannot be converted, or a folder with several of them.
+        ModelError: a GGUF file that does not exist, or a folder with several of them.
     """
-    found, file = _place(name)
-    return found if file is None else converted(file)
-
-
-def _place(name: str | Path) -> tuple[str | Path, Path | None]:
-    """What a name stands for, before any conversion, and the GGUF file if it is one."""
     if not isinstance(name, str | Path) or not str(name):
-        return name, None
+        return name
     if (model := _short(name)) is not None:
         name = installed_file(model) or converted_folder(model) or model.hub
-    return name, _gguf_file(Path(name))
+    return _gguf_file(Path(name)) or name
+
+
+def resolve(name: str | Path) -> str | Path:
+    """The folder or the hub name that a name stands for, as :func:`source_of`. GGUF files are converted, once.
+
+    Raises:
+        ModelError: as :func:`source_of`, or a file that cannot be converted.
+    """
+    found = source_of(name)
+    return converted(found) if isinstance(found, Path) and found.is_file() else found
 
 
 def check_models(kind: str, target: str | Path | None, draft: str | Path | None) -> None:
@@ -138,8 +142,8 @@ def check_model(name: str | Path) -> None:
     Raises:
         ModelError: names what is missing, and for a short name how to install it.
     """
-    found, file = _place(name)
-    if file is not None:
+    found = source_of(name)
+    if isinstance(found, Path) and found.is_file():
         return
     try:
         check_path(found)

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 from draftwood.runners.hidden.network import HiddenPass, PassInput, PassOutput
-from draftwood.runners.openvino.copies import float32_copy
+from draftwood.runners.openvino.copies import traceable
 from draftwood.runners.openvino.graph import converting, traced
 from draftwood.runners.openvino.network import CompiledGraph, check_precision
 from draftwood.runners.openvino.store import stored_graphs
@@ -57,4 +57,4 @@ def pass_graph(network: Any) -> Any:
         "mask": (torch.zeros(rows, 1, network.slots, slots + new + network.slots), [-1, 1, network.slots, -1]),
     }
     with converting(network):
-        return traced(float32_copy(network), inputs, ["scores", "memory"])
+        return traced(traceable(network), inputs, ["scores", "memory"])

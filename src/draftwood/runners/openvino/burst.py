@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from draftwood.core.settings import Weights
 from draftwood.runners.cache import cache_argument
 from draftwood.runners.context import layer_count
-from draftwood.runners.openvino.copies import in_float32
+from draftwood.runners.openvino.copies import traceable
 from draftwood.runners.openvino.graph import (
     GraphMemory,
     can_keep,
@@ -97,7 +97,7 @@ class _Burst(nn.Module):
 def burst_graph(model: Any, longest: int | None) -> Any:
     """The model and its choices, as an ``openvino.Model`` in float32; ``longest`` is the number of positions."""
     with converting(model):
-        model = in_float32(model)
+        model = traceable(model)
         vocab, layers, old = int(model.get_output_embeddings().weight.shape[0]), layer_count(model.config), 3
         past, present = memory_names(layers)
         inputs = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,23 +12,29 @@ from torch import Tensor, nn
 
 
 def float32_copy(model: Any) -> Any:
-    """A copy that computes in float32, without gradients; it shares all weights but vectors that are not float32.
+    """A copy in float32 without gradients; it shares weights that are float32."""
+    return _copied(model, {id(w): w.detach().float() for w in model.parameters()})
+
+
+def traceable(model: Any) -> Any:
+    """The model if all weights are float32; else a copy that computes in float32 and shares all matrices.
 
     Matrices that are not float32 are converted where they are read. They become constants of the traced graph, which
     converts them too. These share the memory of the model, which must live as long.
     """
-    known: dict[int, Any] = {id(w): nn.Parameter(_held(w), requires_grad=False) for w in model.parameters()}
-    known |= {id(b): b.detach().float() for b in model.buffers() if b.is_floating_point()}
-    found = copy.deepcopy(model, known)
+    if all(weight.dtype == torch.float32 for weight in model.parameters()):
+        return model
+    found = _copied(model, {id(w): _held(w) for w in model.parameters()})
     for layer in found.modules():
         if short := tuple(n for n, w in layer.named_parameters(recurse=False) if w.dtype != torch.float32):
             layer.__class__ = _reading(type(layer), short)
     return found
 
 
-def in_float32(model: Any) -> Any:
-    """The model, or a :func:`float32_copy` if some weights have another type."""
-    return model if all(weight.dtype == torch.float32 for weight in model.parameters()) else float32_copy(model)
+def _copied(model: Any, weights: Mapping[int, Tensor]) -> Any:
+    known: dict[int, Any] = {key: nn.Parameter(weight, requires_grad=False) for key, weight in weights.items()}
+    known |= {id(b): b.detach().float() for b in model.buffers() if b.is_floating_point()}
+    return copy.deepcopy(model, known)
 
 
 def _held(weight: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from transformers.cache_utils import Cache
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count
-from draftwood.runners.openvino.copies import in_float32, products
+from draftwood.runners.openvino.copies import products, traceable
 from draftwood.runners.openvino.kv_precision import bfloat16_memory
 from draftwood.runners.windows import mask_argument, sliding_window
 
@@ -204,7 +204,7 @@ def memory_names(layers: int) -> tuple[list[str], list[str]]:
 
 def traced_model(model: Any, hidden_layers: Sequence[int], *, scores_all: bool = False) -> Any:
     """The model as a graph without state, with names and dynamic sizes; without ``keep`` if it scores all tokens."""
-    model = in_float32(model)
+    model = traceable(model)
     rows, new, old, layers = 2, 3, 4, layer_count(model.config)
     past, present = memory_names(layers)
     last = longest.length - 1 if (longest := context(model.config)) else old + 1  # beyond it some rotary embeddings change
