@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.loading import gguf_store
+from draftwood.loading import checkpoint, gguf_store
 from tests.loading.gguf_files import source, write_gguf
 
 
@@ -14,6 +14,7 @@ from tests.loading.gguf_files import source, write_gguf
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path / "cache"))
     gguf_store._digest.cache_clear()
+    checkpoint._check_hub.cache_clear()  # of names that tests share
     return tmp_path / "cache"
 
 

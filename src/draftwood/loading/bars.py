@@ -36,17 +36,17 @@ def shown_by(show: Steps) -> Iterator[None]:
 @contextmanager
 def without_bars() -> Iterator[None]:
     """A context without progress bars of ``transformers``, which write a line a step into a log. Those of downloads stay."""
-    from huggingface_hub import utils as hub
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    shown, downloads = logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    shown, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.disable_progress_bar()  # and those of downloads
     if downloads:
-        hub.enable_progress_bars()
+        enable_progress_bars()
     try:
         yield
     finally:
         if shown:
             logging.enable_progress_bar()
         if not downloads:
-            hub.disable_progress_bars()
+            disable_progress_bars()

@@ -52,12 +52,12 @@ class ArrayInfo(NamedTuple):
 
     Attributes:
         kind: number of the type of its values.
-        count: how many there are.
+        length: how many there are.
         begin: the byte of the file where they begin.
     """
 
     kind: int
-    count: int
+    length: int
     begin: int
 
     @property
@@ -131,10 +131,10 @@ class _Reader:
     def _array(self) -> ArrayInfo:
         found = ArrayInfo(self.integer("I"), self.integer(), self.at)
         if found.holds_texts:
-            for _ in range(found.count):
+            for _ in range(found.length):
                 self.skip(self.integer())
         else:
-            self.skip(found.count * struct.calcsize(f"<{_code(found.kind)}"))
+            self.skip(found.length * struct.calcsize(f"<{_code(found.kind)}"))
         return found
 
     def tensor(self) -> TensorInfo:

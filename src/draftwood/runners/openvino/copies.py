@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ def traceable(model: Any) -> Any:
     found = _copied(model, {id(w): _held(w) for w in model.parameters()})
     for layer in found.modules():
         if short := tuple(n for n, w in layer.named_parameters(recurse=False) if w.dtype != torch.float32):
-            layer.__class__ = _reading(type(layer), short)
+            layer.__class__ = _reading(type(layer), short)  # type: ignore[arg-type]  # a class can be hashed
     return found
 
 
@@ -47,7 +47,7 @@ class _Embedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.max_norm is not None:  # it changes its matrix
             return super().forward(tokens)
-        return nn.functional.embedding(tokens, self._parameters["weight"], self.padding_idx).float()
+        return nn.functional.embedding(tokens, cast(Tensor, self._parameters["weight"]), self.padding_idx).float()
 
 
 @cache
@@ -57,7 +57,7 @@ def _reading(kind: type[nn.Module], short: tuple[str, ...]) -> type[nn.Module]:
     bases = (_Embedding,) if kind is nn.Embedding else (kind, _Embedding) if issubclass(kind, nn.Embedding) else (kind,)
 
     def listed(layer: nn.Module) -> list[str]:  # the tracer would read, and so convert, whatever is listed
-        return [name for name in nn.Module.__dir__(layer) if name not in short]
+        return [name for name in nn.Module.__dir__(layer) if name not in short]  # type: ignore[no-untyped-call]
 
     return type(kind.__name__, bases, {"__dir__": listed, **{name: _in_float32(name) for name in short}})
 
