@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 import draftwood
 from draftwood import LoadOptions, ModelError, load, load_translator
+from draftwood.loading.models import load_model
 from tests.faults.folders import change_tensors, save_tiny
+from tests.runners.seq2seq_zoo import tiny as seq2seq
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
@@ -110,3 +112,93 @@ def test_training_does_not_fill_gaps_of_its_target_either(tmp_path: Path) -> Non
     change_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
         saved_model(folder)
+
+
+# Tied embeddings --------------------------------------------------------------------------------------------------------
+
+BACKENDS = pytest.mark.parametrize("backend", ["torch", "openvino"])
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def texts_of(folder: Path, role: str, backend: str) -> list[int]:
+    """A text that the model writes, or that it drafts and a target of its kind writes."""
+    options = LoadOptions(dtype="float32", device="cpu", backend=backend)  # type: ignore[arg-type]
+    if role == "target":
+        return load(folder, options=options).generate("the fox", seed=1, max_new_tokens=8).token_ids
+    pair = load(save_tiny(folder.parent / "whole", seed=3), folder, options=options)
+    result = pair.generate("the fox", seed=1, max_new_tokens=8, method="rsd-s")
+    assert result.stats.drafted
+    return result.token_ids
+
+
+@BACKENDS
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user_is_told(
+    tmp_path: Path, role: str, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rule of transformers since 5.5 (huggingface/transformers#48154): the files count, not the flag."""
+    untied = save_tiny(tmp_path / "untied", tie_word_embeddings=False)
+    said = configured(Path(shutil.copytree(untied, tmp_path / "said")), tie_word_embeddings=True)
+    wanted = texts_of(untied, role, backend)
+    assert "tied" not in caplog.text
+    assert texts_of(said, role, backend) == wanted
+    told = (
+        f"the config of {str(said)!r} says that input and output embeddings are tied, but its files hold two different ones"
+    )
+    assert told in caplog.text
+
+
+@BACKENDS
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_an_output_embedding_that_repeats_a_tied_one_is_no_fault(
+    tmp_path: Path, role: str, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    once = save_tiny(tmp_path / "once", tie_word_embeddings=True)
+    twice = Path(shutil.copytree(once, tmp_path / "twice"))
+    change_tensors(twice, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))
+    assert texts_of(twice, role, backend) == texts_of(once, role, backend)
+    assert "tied" not in caplog.text
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_an_untied_model_without_an_output_embedding_is_refused_by_its_name(tmp_path: Path, role: str) -> None:
+    folder = configured(save_tiny(tmp_path / "tied", tie_word_embeddings=True), tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=r"lack 1 tensor \(lm_head\.weight\)"):
+        texts_of(folder, role, "torch")
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("held", [["decoder"], ["encoder"], ["encoder", "decoder"]])
+def test_an_encoder_reads_its_own_embedding_where_the_shared_one_is_missing(
+    tmp_path: Path, flag: bool, held: list[str]
+) -> None:
+    """Not the output embedding, as in huggingface/transformers#48154 and its text of one repeated sign."""
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    seq2seq("t5", dtype=torch.float32, num_decoder_layers=2).save_pretrained(whole)
+    change_tensors(whole, lambda tensors: tensors.update({HEAD: torch.randn_like(tensors["shared.weight"])}))
+    shutil.copytree(whole, split)
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        shared = tensors.pop("shared.weight")
+        tensors.update({f"{part}.embed_tokens.weight": shared.clone() for part in held})
+
+    change_tensors(configured(split, tie_word_embeddings=flag), change)
+    wanted, found = (translated(folder) for folder in (whole, split))
+    assert found == wanted
+    assert len(set(found)) > 2
+
+
+def translated(folder: Path) -> list[int]:
+    """What our engine writes, which is what ``generate`` writes."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    source = [5, 9, 40, 3]
+    loaded = load_model(folder, ON_CPU, torch.device("cpu"), torch.float32, AutoModelForSeq2SeqLM)
+    found = (
+        draftwood.Translator(loaded, None, None)
+        .translate([source], limits={"max_new_tokens": 8, "ignore_eos": True})[0]
+        .token_ids
+    )
+    model.generation_config.eos_token_id = None
+    theirs = model.generate(torch.tensor([source]), max_new_tokens=8, num_beams=1, do_sample=False)
+    assert found == theirs[0, 1:].tolist()
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
 
+_LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
@@ -120,6 +122,17 @@ def refuse_gaps(name: str | Path, found: Mapping[str, Collection[Any]]) -> None:
         raise ModelError(
             f"the files of {str(name)!r} do not hold the model that their {CONFIG} describes: they "
             f"{' and '.join(troubles)}. Give the {CONFIG} and the weights of one model, saved together by save_pretrained"
+        )
+
+
+def note_untied(name: str | Path, model: Any) -> None:
+    """Say it if a model has two embeddings that its config calls tied: ``transformers`` follows the files."""
+    head = model.get_output_embeddings() if getattr(model.config, "tie_word_embeddings", False) else None
+    if head is not None and head.weight is not model.get_input_embeddings().weight:
+        _LOG.warning(
+            "the config of %r says that input and output embeddings are tied, but its files hold two different ones, which "
+            "are used",
+            str(name),
         )
 
 

@@ -15,7 +15,7 @@ from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
-from draftwood.loading.checkpoint import cannot_load, refuse_gaps
+from draftwood.loading.checkpoint import cannot_load, note_untied, refuse_gaps
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 
@@ -91,6 +91,7 @@ def load_model(
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)
+    note_untied(name, model)
     return model.eval().to(device)
 
 
