@@ -112,6 +112,14 @@ def test_of_equal_scores_at_the_cut_of_top_p_the_largest_ids_stay(spread, top_p)
         assert set(own.nonzero().flatten().tolist()) == kept_by_top_p(line, top_p)
 
 
+def test_all_tokens_that_tie_with_the_last_one_of_top_k_belong_to_the_sum_of_top_p():
+    vocab = 2500  # many more ties than are looked at first
+    scores = torch.zeros(1, 1, vocab)
+    scores[..., 40:50] = 1.0
+    found = Sampler(Sampling(top_k=12, top_p=0.2), [[0]], [1], vocab).target(scores, lambda: [[[]]]).logp[0, 0]
+    assert set((found > -torch.inf).nonzero().flatten().tolist()) == kept_by_top_p(scores.flatten().tolist(), 0.2)
+
+
 @pytest.mark.parametrize(
     "processor",
     [
@@ -274,9 +282,10 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     bound = distribution(Sampling(**options)).for_round()
     found = bound.target(scores, lambda: [PATHS])
     assert list(found.dead_ends) == [(0, 2)]
-    assert found.reached([[1, 3]]) == {}
+    assert found.dead_end(0, [1, 3]) is None
+    assert found.dead_end(0, [1, 2, 4])[0] == 2
     with pytest.raises(NumericsError, match="the target model's scores hold NaN or infinity"):
-        raise found.reached([[2, 4]])[0]
+        raise found.dead_end(0, [2, 4])[1]
     assert bound.checks.draft_error is None
     bound.draft(scores, lambda: [PATHS])
     bound.target(scores_of(), lambda: [PATHS])  # looks at the draft too

@@ -236,6 +236,13 @@ def pair_of(backend: str) -> Pair:
     return Pair(*models(), None, runners=make_runners(*models(), backend=backend))
 
 
+def test_equal_values_are_listed_by_rising_id_whatever_the_order_of_the_columns():
+    columns = torch.tensor([[9, 4, 7, 2, 0]])
+    [found] = logprobs.scored(torch.tensor([[2.0, 2.0, 1.0, 1.0, -math.inf]]), [7], 4, columns)
+    assert [token for token, _ in found.top] == [4, 9, 2, 7]
+    assert found.logprob == found.top[2][1]
+
+
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_a_prompt_is_scored_in_parts_while_a_stream_goes_on(backend, monkeypatch):
     if backend == "openvino":

@@ -156,6 +156,26 @@ def test_scores_of_the_target_that_are_nan_end_the_texts_that_get_there(method, 
     assert total_variation(found, wanted(fails=True)) < EXACT
 
 
+@pytest.mark.parametrize(("method", "shape", "verifier"), [*CASES, ("shared-noise", "2-2", "coupled")])
+def test_a_text_that_has_ended_cannot_fail_after_its_end(method, shape, verifier, monkeypatch):
+    """Nodes below the end of a text, and the end's own, give it no token."""
+    target, extend = runners()[0], runners()[0].extend
+
+    def nan_after_the_bad_token(tokens, depths, ancestors):
+        scores = extend(tokens, depths, ancestors)
+        scores.logits[tokens[:, -scores.logits.shape[1] :] == BAD] = torch.nan
+        return scores
+
+    made = decoder(target, tiny_runner(VOCAB, 2, layers=1), method, shape, verifier, eos=(BAD,))
+    expected = reference_distribution(target.model, LENGTH, at_temperature(1.0), eos=BAD, prompt=PROMPT)
+    monkeypatch.setattr(target, "extend", nan_after_the_bad_token)
+    if verifier != "coupled":
+        assert total_variation(outcomes(made, Sampling(), rows=512), expected) < EXACT
+    requests = [Request(prompt=PROMPT, seed=seed, limits=Limits(max_new_tokens=8)) for seed in range(40)]
+    found = made.generate(requests, Sampling())  # where errors are raised
+    assert {one.finish_reason for one in found} == {"stop", "length"}
+
+
 @Stateless
 def raises_after_the_bad_token(ids, scores):
     if any(row[-1] == BAD for row in ids.tolist()):
@@ -172,7 +192,8 @@ def test_a_processor_that_raises_ends_the_texts_that_get_there(method, shape, ve
 
 def test_control_texts_that_fail_where_only_a_draft_gets(monkeypatch):
     monkeypatch.setattr(
-        "draftwood.core.log_probs.LogProbs.reached", lambda self, paths: {row: e for (row, _), e in self.dead_ends.items()}
+        "draftwood.core.log_probs.LogProbs.dead_end",
+        lambda self, row, path: next(((0, e) for (r, _), e in self.dead_ends.items() if r == row), None),
     )
 
     made = sound_drafts("chain", "2", "recursive")

@@ -111,17 +111,15 @@ class LogProbs:
         """Log-probabilities up to a constant of each node: enough to choose the best token, with noise or without."""
         return self._scores if self._scores is not None else self.logp
 
-    def reached(self, paths: Sequence[Sequence[int]]) -> dict[int, Exception]:
-        """By row, the error of the first dead end on these paths, which the texts now take.
+    def dead_end(self, row: int, path: Sequence[int]) -> tuple[int, Exception] | None:
+        """The first dead end on a row's path: how many tokens come before it, and its error; None if there is none.
 
         Args:
-            paths: per row, nodes of the tree without the root, where every path begins.
+            row: its number.
+            path: nodes of the tree without the root, where every path begins.
         """
-        found: dict[int, Exception] = {}
-        for row, path in enumerate(paths if self.dead_ends else ()):
-            if dead := [node for node in (0, *path) if (row, node) in self.dead_ends]:
-                found[row] = self.dead_ends[row, dead[0]]
-        return found
+        nodes = enumerate((0, *path) if self.dead_ends else ())
+        return next(((i, self.dead_ends[row, node]) for i, node in nodes if (row, node) in self.dead_ends), None)
 
     def require_all(self) -> None:
         """Raise the error of the first dead end, where a text runs through all nodes."""

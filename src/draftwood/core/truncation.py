@@ -30,8 +30,8 @@ def likeliest(
     while True:
         ordered, tokens = scores.topk(min(count, vocab), dim=-1)
         keep = _kept(ordered, log_total, top_k, top_p, min_p)
-        # A score equal to the last one may have more tokens than were found.
-        if count >= vocab or not bool((keep & ~(ordered > ordered[..., -1:])).any()):
+        # A score equal to the last one may have more tokens than were found. They belong to the sum of top-k's tokens too.
+        if count >= vocab or not bool((keep & ~(ordered > ordered[..., -1:])).any() | _ties_beyond(ordered, top_k)):
             break
         count *= 8
     if top_p < 1 and bool((keep[..., :-1] & (ordered[..., 1:] == ordered[..., :-1])).any()):
@@ -39,6 +39,12 @@ def likeliest(
         ordered, indices = scores.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
         tokens = tokens.gather(-1, indices)
     return ordered.masked_fill(~keep, -torch.inf), tokens
+
+
+def _ties_beyond(ordered: Float[Tensor, "*batch n"], top_k: int) -> Bool[Tensor, ""]:
+    """Whether more tokens than these may tie with the last one of top-k."""
+    last, found = ordered[..., top_k - 1], ordered[..., -1]
+    return ((last == found) & (last > -torch.inf)).any() & bool(top_k)
 
 
 def _kept(

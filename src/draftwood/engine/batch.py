@@ -214,8 +214,6 @@ class Batch:
             self._look_at_draft(own)
             began = perf_counter()
             verdict = verify(verifier, tree, target_log_probs, rng)
-            for i, error in target_log_probs.reached(verdict.paths).items():
-                self._fail(self._rows[i], error)
             clock.claim("verify", perf_counter() - began)
         return Round(tree=tree, scores=scores, target_log_probs=target_log_probs, verdict=verdict, seconds=clock.seconds)
 
@@ -264,7 +262,11 @@ class Batch:
 
 
 def _piece(row: Row, index: int, this_round: Round) -> Piece:
-    count, text = row.output.take(this_round.tokens[index])
+    """What the round adds to a row; raises the error of a dead end, unless the text has ended before it."""
+    dead = this_round.target_log_probs.dead_end(index, this_round.paths[index])
+    count, text = row.output.take(this_round.tokens[index][: None if dead is None else dead[0]])
+    if dead is not None and row.output.finish_reason is None:
+        raise dead[1]
     tokens = list(row.output.tokens[len(row.output.tokens) - count :])
     return Piece(
         row=row.number,

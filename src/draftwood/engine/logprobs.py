@@ -61,6 +61,9 @@ def scored(
         columns: the token ids of the scores; None for the whole vocabulary in order. Other tokens are impossible.
     """
     logp = (scores if scores.dtype == torch.float64 else scores.float()).log_softmax(dim=-1)
+    if columns is not None:
+        columns, order = columns.sort(dim=-1)
+        logp = logp.gather(-1, order)
     chosen = torch.tensor(tokens, device=logp.device).unsqueeze(1)
     if columns is None:
         own = logp.gather(1, chosen).squeeze(1)

@@ -66,6 +66,9 @@ def distributions(
         count: the most tokens of a node.
         norm: what to subtract from the log-probabilities of each node.
     """
+    if tokens is not None and tokens.ndim > 1:
+        tokens, order = tokens.sort(dim=-1)
+        logp = logp.gather(-1, order)
     values, indices = best_of(logp, count)
     if norm is not None:
         values = values - norm.unsqueeze(-1)
