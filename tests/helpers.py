@@ -150,6 +150,12 @@ class Generous:
     def end_round(self, nodes, expected, tokens, drafting, seconds) -> None:
         pass
 
+    def rest(self, looking) -> int:
+        return 0
+
+    def end_rest(self, rounds, tokens, seconds) -> None:
+        pass
+
 
 def begin(part, texts, sources=()):
     """A new batch of texts for a runner or drafter."""
