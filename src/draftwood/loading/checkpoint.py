@@ -14,6 +14,8 @@ from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory
 
 _LOG = logging.getLogger(__name__)
 CONFIG: Final = "config.json"
+GENERATION_CONFIG: Final = "generation_config.json"
+_END: Final = "eos_token_id"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
     f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json), a GGUF file, or the name of a "
@@ -54,7 +56,7 @@ def check_path(name: object) -> None:
     if folder.is_dir():
         if not (folder / CONFIG).is_file():
             raise ModelError(f"the folder {text!r} holds no {CONFIG}: {_ADVICE}")
-        _check_generation_config(folder / "generation_config.json")
+        _check_generation_config(folder / GENERATION_CONFIG)
     elif folder.exists():
         raise ModelError(f"{text!r} is a file: {_ADVICE}")
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
@@ -134,6 +136,23 @@ def note_untied(name: str | Path, model: Any) -> None:
             "are used",
             str(name),
         )
+
+
+def forget_default_end(name: str | Path, model: Any, config: Mapping[str, Any]) -> None:
+    """Take away an end-of-text token that no file names: the default of the class is any token of another vocabulary.
+
+    Args:
+        config: the model's ``config.json``.
+    """
+    if _END in config or any(isinstance(part, Mapping) and _END in part for part in config.values()):
+        return
+    model.config.eos_token_id = None
+    folder = folder_of(name)
+    path = None if folder is None else folder / GENERATION_CONFIG
+    if path is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")).get(_END) is not None:
+        return
+    if (generation := getattr(model, "generation_config", None)) is not None:
+        generation.eos_token_id = None
 
 
 def cannot_load(what: str, name: str | Path, error: Exception) -> str:

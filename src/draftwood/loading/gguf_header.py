@@ -47,17 +47,19 @@ class TensorInfo(NamedTuple):
         return math.prod(self.sizes)
 
 
-class ArrayInfo(NamedTuple):
+@final
+@dataclass(frozen=True, kw_only=True)
+class ArrayInfo:
     """An array of the metadata.
 
     Attributes:
         kind: number of the type of its values.
-        length: how many there are.
+        count: how many there are.
         begin: the byte of the file where they begin.
     """
 
     kind: int
-    length: int
+    count: int
     begin: int
 
     @property
@@ -129,12 +131,13 @@ class _Reader:
         return self.string() if kind == _STRING else self.number(_code(kind))
 
     def _array(self) -> ArrayInfo:
-        found = ArrayInfo(self.integer("I"), self.integer(), self.at)
+        kind, count = self.integer("I"), self.integer()
+        found = ArrayInfo(kind=kind, count=count, begin=self.at)
         if found.holds_texts:
-            for _ in range(found.length):
+            for _ in range(found.count):
                 self.skip(self.integer())
         else:
-            self.skip(found.length * struct.calcsize(f"<{_code(found.kind)}"))
+            self.skip(found.count * struct.calcsize(f"<{_code(found.kind)}"))
         return found
 
     def tensor(self) -> TensorInfo:

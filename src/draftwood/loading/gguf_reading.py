@@ -84,11 +84,11 @@ class QuickReader:
         found = {key: _field(value) for key, value in self._header.metadata.items()}
         for key, array in self._header.arrays.items():
             if array.holds_texts:
-                found[key] = Field([np.zeros(0, np.uint8)], [0] * array.length, [_ARRAY, _STRING])
+                found[key] = Field([np.zeros(0, np.uint8)], [0] * array.count, [_ARRAY, _STRING])
             elif not key.startswith(_TOKENIZER):
                 kind = np.dtype(_ARRAYS[array.kind])
-                values = np.fromfile(self._header.path, kind, array.length, offset=array.begin)
-                found[key] = Field(list(values.reshape(-1, 1)), range(array.length), [_ARRAY, array.kind])
+                values = np.fromfile(self._header.path, kind, array.count, offset=array.begin)
+                found[key] = Field([*values.reshape(-1, 1)], range(array.count), [_ARRAY, array.kind])
         return found
 
 

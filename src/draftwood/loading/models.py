@@ -15,7 +15,7 @@ from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
-from draftwood.loading.checkpoint import cannot_load, note_untied, refuse_gaps
+from draftwood.loading.checkpoint import cannot_load, forget_default_end, note_untied, refuse_gaps
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 
@@ -92,6 +92,7 @@ def load_model(
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)
     note_untied(name, model)
+    forget_default_end(name, model, raw_config(name, options))
     return model.eval().to(device)
 
 

@@ -99,30 +99,34 @@ def converted_folder(model: ShortName) -> Path | None:
     return next((one.folder for one in stored() if Path(one.source).name == model.file), None)
 
 
-def source_of(name: str | Path) -> str | Path:
-    """The GGUF file, the folder or the hub name that a name stands for; a GGUF file comes as a ``Path``.
+def gguf_file_of(name: str | Path) -> Path | None:
+    """The GGUF file that a name stands for; None for anything else.
+
+    Raises:
+        ModelError: a GGUF file that does not exist, or a folder with several of them.
+    """
+    return _gguf_file(Path(_meant(name))) if isinstance(name, str | Path) and str(name) else None
+
+
+def resolve(name: str | Path) -> str | Path:
+    """The folder or the hub name that a name stands for. GGUF files are converted, once.
 
     A folder or a file with a short name's name comes first. A short name is the installed package, else its converted
     model in the cache, else the model on the hub.
 
     Raises:
-        ModelError: a GGUF file that does not exist, or a folder with several of them.
+        ModelError: as :func:`gguf_file_of`, or a GGUF file that cannot be converted.
     """
-    if not isinstance(name, str | Path) or not str(name):
+    if (file := gguf_file_of(name)) is not None:
+        return converted(file)
+    return _meant(name)
+
+
+def _meant(name: str | Path) -> str | Path:
+    """What a short name stands for; any other name as it is."""
+    if not isinstance(name, str | Path) or not str(name) or (model := _short(name)) is None:
         return name
-    if (model := _short(name)) is not None:
-        name = installed_file(model) or converted_folder(model) or model.hub
-    return _gguf_file(Path(name)) or name
-
-
-def resolve(name: str | Path) -> str | Path:
-    """The folder or the hub name that a name stands for, as :func:`source_of`. GGUF files are converted, once.
-
-    Raises:
-        ModelError: as :func:`source_of`, or a file that cannot be converted.
-    """
-    found = source_of(name)
-    return converted(found) if isinstance(found, Path) and found.is_file() else found
+    return installed_file(model) or converted_folder(model) or model.hub
 
 
 def check_models(kind: str, target: str | Path | None, draft: str | Path | None) -> None:
@@ -142,11 +146,10 @@ def check_model(name: str | Path) -> None:
     Raises:
         ModelError: names what is missing, and for a short name how to install it.
     """
-    found = source_of(name)
-    if isinstance(found, Path) and found.is_file():
+    if gguf_file_of(name) is not None:
         return
     try:
-        check_path(found)
+        check_path(_meant(name))
     except ModelError as error:
         if not isinstance(name, str | Path) or (model := _short(name)) is None:
             raise

@@ -8,7 +8,7 @@ from typing import Final
 
 from draftwood.core.errors import ConfigError
 from draftwood.loading.gguf_header import read_header
-from draftwood.loading.names import source_of
+from draftwood.loading.names import gguf_file_of
 
 NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
 _CONFIG: Final = "tokenizer_config.json"
@@ -23,12 +23,10 @@ def refuse_without_template(name: str | Path) -> None:
         ConfigError: names the file that should hold the template.
         ModelError: a GGUF file that does not exist or cannot be read, or a folder with several of them.
     """
-    path = source_of(name)
-    if isinstance(path, Path) and path.is_file():
-        if f"tokenizer.{_KEY}" not in read_header(path).metadata:
-            raise ConfigError(f"the GGUF file {str(path)!r} {NO_TEMPLATE}")
-        return
-    if _lacks_template(Path(path)):
+    if (file := gguf_file_of(name)) is not None:
+        if f"tokenizer.{_KEY}" not in read_header(file).metadata:
+            raise ConfigError(f"the GGUF file {str(file)!r} {NO_TEMPLATE}")
+    elif _lacks_template(Path(name)):
         raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE} (neither {_CONFIG} nor {_FILES[0]} holds one)")
 
 

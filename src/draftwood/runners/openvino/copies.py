@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,11 @@ def traceable(model: Any) -> Any:
     if all(weight.dtype == torch.float32 for weight in model.parameters()):
         return model
     found = _copied(model, {id(w): _held(w) for w in model.parameters()})
-    for layer in found.modules():
+    layers: list[Any] = [*found.modules()]
+    for layer in layers:
         if short := tuple(n for n, w in layer.named_parameters(recurse=False) if w.dtype != torch.float32):
-            layer.__class__ = _reading(type(layer), short)  # type: ignore[arg-type]  # a class can be hashed
+            kind: Any = type(layer)
+            layer.__class__ = _reading(kind, short)
     return found
 
 
@@ -47,19 +49,20 @@ class _Embedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.max_norm is not None:  # it changes its matrix
             return super().forward(tokens)
-        return nn.functional.embedding(tokens, cast(Tensor, self._parameters["weight"]), self.padding_idx).float()
+        held: Any = self._parameters["weight"]
+        return nn.functional.embedding(tokens, held, self.padding_idx).float()
 
 
 @cache
-def _reading(kind: type[nn.Module], short: tuple[str, ...]) -> type[nn.Module]:
+def _reading(kind: Any, short: tuple[str, ...]) -> type[nn.Module]:
     """A class of layers that reads its parameters of these names in float32."""
     # A subclass, such as an embedding that is scaled, finds ours where it calls the forward of its base.
     bases = (_Embedding,) if kind is nn.Embedding else (kind, _Embedding) if issubclass(kind, nn.Embedding) else (kind,)
 
-    def listed(layer: nn.Module) -> list[str]:  # the tracer would read, and so convert, whatever is listed
-        return [name for name in nn.Module.__dir__(layer) if name not in short]  # type: ignore[no-untyped-call]
+    def listed(layer: Any) -> list[str]:  # the tracer would read, and so convert, whatever is listed
+        return [name for name in kind.__dir__(layer) if name not in short]
 
-    return type(kind.__name__, bases, {"__dir__": listed, **{name: _in_float32(name) for name in short}})
+    return type(str(kind.__name__), bases, {"__dir__": listed, **{name: _in_float32(name) for name in short}})
 
 
 def _in_float32(name: str) -> property:
