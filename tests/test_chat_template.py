@@ -140,7 +140,7 @@ def test_settings_reach_the_template_as_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
+    "self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
     "eos_token", "return_dict",
 ])  # fmt: skip
 def test_names_that_the_template_has_already_are_refused(plain: Pair, name: str) -> None:

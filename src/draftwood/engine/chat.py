@@ -99,7 +99,7 @@ class ChatTemplate:
             given = shown(variables)
             raise ConfigError(f"chat_template_kwargs is {given}: map names that the chat template reads to values")
         own = inspect.signature(self._tokenizer.apply_chat_template).parameters
-        reserved = {"messages", *own, *self._tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+        reserved = {"self", "messages", *own, *self._tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
         if found := sorted(reserved & variables.keys()):
             raise ConfigError(
                 f"chat_template_kwargs holds {found[0]!r}, which is not for settings of the chat template: leave it out"
