@@ -19,7 +19,7 @@ TURN = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
-"""A template that ends a turn with a token of its own, as ``<|im_end|>`` is one beside ``<|endoftext|>``."""
+"""A template that ends a turn with a token of its own, as ``<|im_end|>`` is next to ``<|endoftext|>``."""
 OPTIONS = LoadOptions(dtype="float32", device="cpu", backend="torch", profile="none")
 MESSAGES = [{"role": "user", "content": "a dog"}]
 END = 0  # the tokenizer's own
