@@ -1,4 +1,4 @@
-"""Models of one tokenizer with embeddings padded to different sizes: the distribution is the target's, no unknown token is drafted.
+"""Models of one tokenizer, embeddings padded to other sizes: the target's distribution, and no unknown token is drafted.
 
 A draft model proposed tokens that the target lacked, and only texts at a temperature were wrong (sgl-project/sglang#24051).
 """
