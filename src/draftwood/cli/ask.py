@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from draftwood.cli.chat_remote import RemoteModel
-from draftwood.cli.chat_settings import ChatDisplay, ChatServer, before, limits_of
+from draftwood.cli.chat_settings import ChatDisplay, before, limits_of
 from draftwood.cli.settings import DisplayOptions, Settings
-from draftwood.cli.show import Screen
 from draftwood.cli.single import OneText, write_one
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
@@ -19,7 +17,10 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
         ConfigError: a blank message, or one that is no Unicode text.
         DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
     """
-    _check(message)
+    if not is_unicode(message):
+        raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
+    if not message.strip():
+        raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
     pair, decoder, sampling = settings.open()
     pair.special_tokens_in_content = display.special_tokens_in_content
     messages = [*before(display.system), {"role": "user", "content": message}]
@@ -40,21 +41,3 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
             quiet=display.quiet,
         )
     )
-
-
-def ask_server(server: ChatServer, settings: Settings, display: ChatDisplay, message: str) -> None:
-    """Let a server answer a message, and print the answer; raises what :func:`ask` does."""
-    _check(message)
-    model, screen = RemoteModel(server, settings, display), Screen()
-    for _ in model.answer([*before(display.system), {"role": "user", "content": message}], screen):
-        pass
-    screen.write("\n")
-    if not display.quiet:
-        screen.remark(model.remark)
-
-
-def _check(message: str) -> None:
-    if not is_unicode(message):
-        raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
-    if not message.strip():
-        raise ConfigError("the message is empty: write one, or leave it out to talk line by line")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, ChatServer, check_remote, settings_of
+from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
 from draftwood.cli.progress import loading_libraries
@@ -25,33 +25,26 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     """Talk with a chat model. Only what is new in the chat is read for each answer.
 
     With a MESSAGE the command answers it and ends. On a terminal, Ctrl-C stops an answer, and Ctrl-D ends the chat. From a
-    pipe or a file, every line is a message, and the answers go to standard output. Speeds go to standard error. With --url a
-    server answers.
+    pipe or a file, every line is a message, and the answers go to standard output. Speeds go to standard error.
     """
     given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
     options["stop"] = tuple(map(typed, options["stop"]))
     for name in ("target", "draft", "system"):
         options[name] = None if options[name] is None else typed(options[name])
-    display, server = pick(ChatDisplay, options), pick(ChatServer, options)
-    if server.url is not None:
-        check_remote(given)
+    display = pick(ChatDisplay, options)
     settings = settings_of(*with_grammar(options, given))
     if message is None and display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
-    if server.url is None:
-        check_models("language", settings.models.target, settings.models.draft)
-        if not settings.loading.trust_remote_code:  # whose code may bring a template
-            from draftwood.loading.templates import refuse_without_template
+    check_models("language", settings.models.target, settings.models.draft)
+    if not settings.loading.trust_remote_code:  # whose code may bring a template
+        from draftwood.loading.templates import refuse_without_template
 
-            refuse_without_template(options["target"])
+        refuse_without_template(options["target"])
     if message is not None:
         with loading_libraries():
-            from draftwood.cli.ask import ask, ask_server
-        if server.url is not None:
-            ask_server(server, settings, display, typed(message))
-        else:
-            ask(settings, display, typed(message))
+            from draftwood.cli.ask import ask
+        ask(settings, display, typed(message))
         return
     with loading_libraries():
         from draftwood.cli.conversation import converse
-    converse(settings, display, server)
+    converse(settings, display)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from draftwood.cli.grammar_options import GrammarOptions
@@ -81,48 +80,8 @@ class ChatDisplay:
         raise ConfigError(f'chat_template_kwargs is {given}: give a JSON object such as {{"enable_thinking": false}}')
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class ChatServer:
-    """A server that answers, in place of a model in this process.
-
-    Raises:
-        ConfigError: a key without an address, or another address than one of HTTP.
-    """
-
-    url: str | None = field(default=None, metadata={"help": "talk with the model of 'draftwood serve' at this address"})
-    api_key_file: Path | None = field(default=None, metadata={"help": "file whose first line is the key of the server"})
-
-    def __post_init__(self) -> None:
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url is {shown(self.url)}: give an address such as http://127.0.0.1:8000")
-        if self.api_key_file is not None and self.url is None:
-            raise ConfigError("--api-key-file is for a server: give its --url too")
-
-    @property
-    def key(self) -> str | None:
-        """The key; raises an OSError if its file cannot be read."""
-        if self.api_key_file is None:
-            return None
-        return next(iter(self.api_key_file.read_text(encoding="utf-8").split()), None)
-
-
-def check_remote(given: Collection[str]) -> None:
-    """Refuse options of models in this process, where a server answers.
-
-    Raises:
-        ConfigError: names the option.
-    """
-    own = {f.name for kind in (ChatModels, LoadOptions, Method) for f in fields(kind)}
-    own |= {"show", "compare", "special_tokens_in_content"}
-    if found := [name for name in given if name in own]:
-        option = f"--{min(found).replace('_', '-')}"
-        raise ConfigError(f"{option} is for a model in this process, but --url names a server: leave out one of them")
-
-
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
     "Models": (ChatModels, LoadOptions),
-    "Server": (ChatServer,),
     "Drafting": (Method,),
     "Grammar": (GrammarOptions,),
     "Sampling": (Sampling, Seed),

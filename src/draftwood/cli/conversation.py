@@ -10,9 +10,8 @@ from typing import Any, final
 
 import click
 
-from draftwood.cli.chat_model import ChatModel, LocalModel
-from draftwood.cli.chat_remote import RemoteModel
-from draftwood.cli.chat_settings import ChatDisplay, ChatServer, before
+from draftwood.cli.chat_model import ChatModel
+from draftwood.cli.chat_settings import ChatDisplay, before
 from draftwood.cli.settings import Settings
 from draftwood.cli.show import Screen
 from draftwood.core.checks import is_unicode
@@ -27,8 +26,8 @@ _COMMANDS = {
 }
 
 
-def converse(settings: Settings, display: ChatDisplay, server: ChatServer) -> None:
-    """Answer every line of standard input until it ends: with models in this process, or through a server.
+def converse(settings: Settings, display: ChatDisplay) -> None:
+    """Answer every line of standard input until it ends.
 
     On a terminal an error is reported and the chat goes on.
 
@@ -39,7 +38,7 @@ def converse(settings: Settings, display: ChatDisplay, server: ChatServer) -> No
     if sys.stdin is None:
         raise ConfigError("standard input is closed: run the command on a terminal, or give messages line by line")
     terminal = sys.stdin.isatty()
-    model: ChatModel = LocalModel(settings, display) if server.url is None else RemoteModel(server, settings, display)
+    model = ChatModel(settings, display)
     chat = Conversation(model, display, terminal=terminal)
     if terminal and not display.quiet:
         _remark(f"Chat with {model.name}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands.")
