@@ -2,7 +2,7 @@
 
 The target writes its texts once; at every few tokens of them each method drafts a tree. Of a drawn tree, and of prompt
 lookup's chain, the number of tokens that the verifier accepts on average, given the tree, is computed exactly
-(:mod:`draftwood.verify.expected`). A shared-noise tree and its verdict come from the same noise, and given both nothing is
+(:mod:`benchmarks.expected`). A shared-noise tree and its verdict come from the same noise, and given both nothing is
 left to chance; there the mean is taken over several draws of the noise, and its error holds that of the draws. At
 temperature 0 nothing is drawn by anyone. All methods see the same contexts, so their differences have smaller errors than
 runs of their own would give.
@@ -17,6 +17,7 @@ from typing import Final, final
 
 import torch
 
+from benchmarks.expected import expected
 from benchmarks.prompts import Prompt
 from benchmarks.report import table
 from benchmarks.run import seed_of
@@ -34,7 +35,6 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.verify import Verifier
-from draftwood.verify.expected import expected
 from draftwood.verify.sparse import verify
 
 STEP: Final = 4  # tokens from one context to the next

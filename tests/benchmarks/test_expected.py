@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.expected import expected
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.log_probs import LogProbs
-from draftwood.verify.expected import expected
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import plain_tree
 from draftwood.verify.reference import recursive as plain_recursive
