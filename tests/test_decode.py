@@ -17,9 +17,9 @@ from draftwood.core.limits import Limits
 from draftwood.core.processors import Stateless
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.requests import Request
-from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_gpt, tiny_runner
+from tests.tables import TableRunner
 
 VOCAB = 23
 SOURCE = Path(draftwood.__file__).parents[1]

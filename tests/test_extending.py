@@ -18,11 +18,11 @@ from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.auto import VARIABLE
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_runner
+from tests.tables import TableRunner
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -35,7 +35,7 @@ INNER = {
         ["cache", "prefill", "support", "window_check"],
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks", "hidden"],
-        ["auto", "table"],
+        ["auto"],
         ["factory"],
     ],
 }
@@ -98,7 +98,7 @@ def test_imports_go_down_only(path):
 
 
 def test_control_an_arrow_that_goes_up_is_seen():
-    found = imports("from draftwood.engine.decode import Decoder\nimport draftwood.runners.table\n")
+    found = imports("from draftwood.engine.decode import Decoder\nimport draftwood.runners.auto\n")
     assert [goes_up("draft.level", name) for name in found] == [True, False]
     assert goes_up("draft.level", "verify.coupled")
     assert goes_up("runners.slots", "runners.factory")

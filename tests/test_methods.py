@@ -18,8 +18,8 @@ from draftwood.core.shapes import MAX_NODES, Branching, Length, WidthByLength
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BUILDERS, VERIFIER_BUILDERS, build
-from draftwood.runners.table import toy
 from scripts.pages.methods import PAGE, current
+from tests.tables import toy
 
 SPECS = pytest.mark.parametrize("spec", METHODS.values(), ids=METHODS)
 

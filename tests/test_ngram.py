@@ -13,9 +13,9 @@ from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import ReadsAtOnce
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Greedy
 from tests.helpers import begin
+from tests.tables import TableRunner
 
 VOCAB = 12
 

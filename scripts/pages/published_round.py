@@ -15,8 +15,8 @@ from draftwood import Limits, Method, Request, Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.tracing import generate
-from draftwood.runners.table import TableRunner
 from draftwood.trace.records import Trace
+from tests.tables import TableRunner
 
 WORDS: Final = ["Once", " upon", " there", " in", ".", " a", " was", " midnight", " time", " no", ","]
 SEED: Final = 902

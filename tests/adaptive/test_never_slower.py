@@ -19,10 +19,10 @@ from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text
+from tests.tables import TableRunner
 
 PLAIN = 100.0  # tokens per second
 LIKELY = {"useless": 0.05, "poor": 0.2, "medium": 0.5, "good": 0.8}

@@ -21,9 +21,9 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled
 from tests.helpers import tiny_gpt
+from tests.tables import TableRunner
 from tests.test_decode import VOCAB, Words
 
 BASE, LOOK = 0.001, 0.0001  # seconds of a forward, and of looking for a draft

@@ -24,7 +24,6 @@ from draftwood.engine.methods import BLOCK, build
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.blocks.causal_block import CausalBlockRunner
-from draftwood.runners.table import BlockTableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
@@ -41,6 +40,7 @@ from tests.ladder.test_rung3_tape import (
     other_temperature,
     reference_distribution,
 )
+from tests.tables import BlockTableRunner
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 

@@ -20,7 +20,6 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
-from draftwood.runners.table import TableRunner
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_runner
@@ -35,6 +34,7 @@ from tests.ladder.test_rung3_tape import (
     reference_distribution,
     runners,
 )
+from tests.tables import TableRunner
 
 # ---- rung 3: the joint distribution ----
 

@@ -15,12 +15,12 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import match, plain_tree, recursive, traversal
 from draftwood.verify.traversal import Traversal
 from tests.helpers import begin, best_first
+from tests.tables import TableRunner
 
 ROWS, VOCAB = 64, 7
 DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]

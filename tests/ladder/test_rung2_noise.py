@@ -17,9 +17,9 @@ from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
-from draftwood.runners.table import TableRunner
 from draftwood.verify.reference import plain_tree, recursive
 from tests.helpers import begin
+from tests.tables import TableRunner
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
 DISTRIBUTION = [0.5, 0.3, 0.15, 0.05]

@@ -9,7 +9,6 @@ import torch
 from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.exactness.tape import total_variation
-from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import decoder, tiny_runner
 from tests.ladder.test_rung3_tape import (
@@ -19,6 +18,7 @@ from tests.ladder.test_rung3_tape import (
     other_temperature,
     reference_distribution,
 )
+from tests.tables import TableRunner
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 TREES = pytest.mark.parametrize(("method", "shape"), [

@@ -20,9 +20,9 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
-from draftwood.runners.table import TableRunner
 from tests.helpers import decoder
 from tests.ladder.test_rung3_tape import Wrapped
+from tests.tables import TableRunner
 
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
 METHODS = [

@@ -21,10 +21,10 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.table import BlockTableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin, tiny_gpt
 from tests.runners.test_masked_block import MASK, marian
+from tests.tables import BlockTableRunner
 
 VOCAB, BLOCK, START, EOS = 40, 5, 0, 1
 SOURCES = [[5, 6, 7, 8, 1], [9, 3, 1], [4, 4, 30, 31, 32, 33, 1], [12, 1]]

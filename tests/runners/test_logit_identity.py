@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from draftwood.runners.protocols import Runner
-from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import ancestors_of, begin
 from tests.runners.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
+from tests.tables import TableRunner
 
 
 class Walk:

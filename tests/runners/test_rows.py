@@ -23,7 +23,6 @@ from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.paths import PathRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.table import TableRunner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.sparse import verify
 from tests.helpers import decoder, tiny_gpt
@@ -41,6 +40,7 @@ from tests.runners.test_block_runners import Rounds as BlockRounds
 from tests.runners.test_logit_identity import Walk, walk
 from tests.runners.test_seq2seq import SourceWalk, tolerance, with_decoder
 from tests.runners.zoo import plain_scores, tiny
+from tests.tables import TableRunner
 
 CLOSE, WRONG = 1e-4, 1e-2
 

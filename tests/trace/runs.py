@@ -15,9 +15,9 @@ from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
-from draftwood.runners.table import BlockTableRunner, TableRunner
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
+from tests.tables import BlockTableRunner, TableRunner
 
 VOCAB = 5
 SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "hybrid": "2x2", "ngram": "3"}

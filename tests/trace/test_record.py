@@ -18,13 +18,13 @@ from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request
 from draftwood.exactness.decisions import RULES, decisions
-from draftwood.runners.table import TableRunner
 from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.replay import replay
 from draftwood.trace.settings import TraceSettings
 from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.tables import TableRunner
 from tests.test_decode import VOCAB, Words, pair
 from tests.tiny_chat import save_chat
 from tests.tiny_translation import sentences

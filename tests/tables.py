@@ -17,7 +17,7 @@ from draftwood.runners.rows import remaining_rows
 
 @final
 class TableRunner(ReadsAtOnce):
-    """The runner of a Markov chain of order ``table.dim() - 1``, for tests and teaching.
+    """The runner of a Markov chain of order ``table.dim() - 1``.
 
     Args:
         table: scores ``[vocab] * order + [vocab]``; texts shorter than the order are padded with token 0 on the left.
@@ -81,7 +81,7 @@ class TableRunner(ReadsAtOnce):
 
 @final
 class BlockTableRunner(ReadsAtOnce):
-    """A :class:`draftwood.runners.protocols.BlockRunner` whose block depends on the root alone; for tests and teaching.
+    """A :class:`draftwood.runners.protocols.BlockRunner` whose block depends on the root alone.
 
     Args:
         table: scores after each token, at each depth of the block.
