@@ -17,7 +17,6 @@ from draftwood.core.settings import Sampling
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
-from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.protocols import ModelRunner
 
 
@@ -154,7 +153,7 @@ def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
     """The modules that transformers and the runner call for a model."""
     if runner is None:
         return ()
-    return (runner.model, *(runner.networks if isinstance(runner, OpenVinoBurstRunner) else (runner.network,)))
+    return (runner.model, runner.network)
 
 
 def measure(

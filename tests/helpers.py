@@ -18,7 +18,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
-from draftwood.runners.protocols import ReadsAtOnce, Runner
+from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
 
 
@@ -171,49 +171,3 @@ def ancestors_of(parents, depth):
     for _ in range(max(0, depth - 1).bit_length()):
         reach = (reach @ reach).clamp_(max=1.0)
     return reach > 0
-
-
-class Bursts(ReadsAtOnce):
-    """A :class:`draftwood.runners.protocols.BurstRunner` that makes a call of another runner for every token."""
-
-    reads_source = False
-    pads = True
-    burst = 3
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner, self.calls, self.seen = runner, 0, 0
-        self.vocab_size, self.max_length, self.device = runner.vocab_size, runner.max_length, runner.device
-
-    @property
-    def forward_seconds(self):
-        return self.runner.forward_seconds
-
-    def clear(self, *, keep=False):
-        self.runner.clear(keep=keep)
-
-    def add(self, texts, sources=()):
-        assert len(texts) == 1
-        self.runner.add(texts, sources)
-
-    def drop(self, rows):
-        self.runner.drop(rows)
-
-    def extend(self, tokens, depths, ancestors):
-        return self.runner.extend(tokens, depths, ancestors)
-
-    def draft_burst(self, token, path, noise, scale):
-        path, chosen, scores = list(path), [], []
-        self.calls += 1
-        for step in range(self.burst):
-            sees = torch.zeros(1, 1, self.seen + 1, dtype=torch.bool)
-            sees[0, 0, [*path, self.seen]] = True
-            scores.append(self.runner.extend(torch.tensor([[token]]), torch.tensor([[len(path)]]), sees).logits[0, 0])
-            path.append(self.seen)
-            self.seen += 1
-            token = int((scores[-1] * scale + (0.0 if noise is None else noise[step])).argmax())
-            chosen.append(token)
-        return chosen, torch.stack(scores)
-
-    def commit(self, nodes, pending, hidden=None):
-        self.seen = 0
-        self.runner.commit(nodes, pending)

@@ -143,42 +143,20 @@ def test_the_second_turn_reads_only_what_is_new(folder: Path, backend: str) -> N
 def test_the_drafter_reads_only_what_is_new(folder: Path, backend: str) -> None:
     pair = pair_of(folder, backend=backend)
     assert pair.draft is not None
-    reading = [Reading(module) for module in getattr(pair.draft, "networks", (pair.draft.network,))]
+    reading = Reading(pair.draft.network)
     settings: dict[str, Any] = {"method": "chain", "sampling": plain_words(pair), "max_new_tokens": 12}
     messages = [user("the fox ran to the hill and the hen sat on the red hill")]
     first = pair.chat(messages, **settings)
-    before = sum(one.taken() for one in reading)
+    before = reading.taken()
     messages += [assistant(first.text), user("a dog")]
     pair.chat(messages, **settings)
-    kept = sum(one.taken() for one in reading)
+    kept = reading.taken()
     fresh_start = pair.generate(list(pair.chat_request(messages).prompt), limits=Limits(max_new_tokens=12),
                                 method="chain", sampling=plain_words(pair))  # fmt: skip
-    everything = sum(one.taken() for one in reading)
+    everything = reading.taken()
     assert fresh_start.text == first.text
     assert kept < before < everything
     assert everything - kept >= len(pair.chat_request(messages[:1]).prompt) + 8
-
-
-@pytest.mark.usefixtures("always_drafts")
-def test_bursts_go_on_where_the_last_text_agrees(folder: Path) -> None:
-    pytest.importorskip("openvino")
-    pair = pair_of(folder, backend="openvino")
-    assert pair.draft is not None
-    runner: Any = pair.draft
-    pair.chat([user("the fox ran to the hill and the hen sat on the red hill")], method="adaptive", temperature=0, **SHORT)
-    assert runner._texts is not None, "else nothing is drafted in bursts"
-    cached = runner._cached
-    assert cached > 8
-    text = [*runner._text[:cached], 1, 2, 3]
-    runner.clear(keep=True)
-    runner.add([text])
-    assert runner._cached == cached
-    runner.clear(keep=True)
-    runner.add([text[:5]])
-    assert runner._cached == 5
-    runner.clear()
-    runner.add([text])
-    assert runner._cached == 0
 
 
 # ---- what comes between two turns ----

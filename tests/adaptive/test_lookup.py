@@ -26,9 +26,9 @@ from draftwood.draft.ngram_index import NgramIndex
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
-from draftwood.runners.table import TableRunner
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.helpers import always, begin, best_first
+from tests.tables import TableRunner
 
 VOCAB = 12
 
@@ -245,53 +245,3 @@ def test_what_lookup_meets_in_a_pause_is_forgotten():
         lookup.learn([[3, 4, 5, 6]])
         assert lookup.probabilities != before[2]  # control
     assert (lookup.hits, lookup.guesses, lookup.probabilities) == before
-
-
-def halves(*tokens: int) -> Children:
-    """Children that share a candidate's value by halves."""
-    return Children(list(tokens), [math.log(0.5**i) for i in range(1, 1 + len(tokens))])
-
-
-def test_a_chain_hangs_every_choice_below_the_one_before():
-    tree = CandidateTree(0)
-    tree.add_burst(0, 0, [halves(3, 4), halves(5, 6), halves(7)], [3, 6, 7], frozenset())
-    assert tree.tokens == [0, 3, 4, 5, 6, 7]
-    assert tree.parents == [0, 0, 0, 1, 1, 4]  # 6 was chosen, though 5 is worth more
-    assert tree.numbers == {0: 0, 1: 1, 4: 2}
-    assert tree.ancestors(5) == [0, 1, 4]
-    tree.add_burst(2, 3, [halves(8)], [8], frozenset())
-    assert (tree.parents[6], tree.numbers[2], tree.ancestors(0)) == (2, 3, [])
-
-
-def test_a_chain_ends_at_the_end_of_the_text_and_at_a_choice_that_is_no_child():
-    tree = CandidateTree(5)
-    tree.add_burst(0, 0, [halves(5, 4), halves(6), halves(7)], [5, 6, 7], frozenset({5}))  # the root may be such a token
-    assert tree.tokens == [5, 5, 4]
-    tree = CandidateTree(0)
-    tree.add_burst(0, 0, [halves(3), halves(6)], [9, 6], frozenset())
-    assert (tree.tokens, tree.numbers) == ([0, 3], {0: 0})
-    tree = CandidateTree(0)
-    tree.add_burst(0, 0, [Children([], [])], [9], frozenset())
-    assert (tree.tokens, tree.numbers) == ([0], {0: 0})
-
-
-def test_a_chain_runs_through_what_is_guessed():
-    tree = CandidateTree(0)
-    tree.add_chain([3, 4], [0.5, 0.5])
-    tree.add_burst(0, 0, [halves(3, 8), halves(9)], [3, 9], frozenset())
-    assert tree.tokens == [0, 3, 4, 8, 9]
-    assert tree.parents[4] == 1
-    assert tree.numbers == {0: 0, 1: 1}
-
-
-def test_the_most_promising_candidate_can_be_scored_and_is_not_yet():
-    tree = CandidateTree(0)
-    assert tree.most_promising(9, 4, frozenset()) == 0
-    assert tree.most_promising(9, 0, frozenset()) is None
-    tree.add_chain([3, 4], [0.5, 0.9])
-    tree.add_burst(0, 0, [halves(8, 7)], [8], frozenset())
-    # 3: 0.5, but for 0.1 of it the text goes on to the guess 4; 8: 0.25; 7: 0.125. 4 hangs below 3, which has no scores.
-    assert tree.most_promising(9, 4, frozenset()) == tree.tokens.index(8)
-    assert tree.most_promising(9, 4, frozenset({8})) == tree.tokens.index(7)
-    assert tree.most_promising(1, 4, frozenset()) == tree.tokens.index(3)  # nothing else is among the best
-    assert tree.most_promising(9, 1, frozenset()) is None

@@ -19,7 +19,6 @@ from draftwood.runners.auto import VARIABLE
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
-from draftwood.runners.openvino.burst_runner import OpenVinoBurstRunner
 from draftwood.runners.openvino.runner import OpenVinoRunner
 
 
@@ -30,7 +29,7 @@ def load(models: Path, **options) -> draftwood.Pair:
 def test_a_backend_that_is_named_is_taken_or_refused(models):
     pair = load(models, backend="openvino")
     assert isinstance(pair.target, OpenVinoRunner)
-    assert isinstance(pair.draft, OpenVinoBurstRunner)
+    assert isinstance(pair.draft, OpenVinoRunner)
     with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
         load(models, backend="openvino", dtype="float64")
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):

@@ -11,9 +11,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Sampling
-from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander
-from draftwood.draft.adaptive.growers import BurstGrower, LevelGrower, TreeShape
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.level import LevelDrafter
@@ -23,7 +21,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
-from tests.helpers import Bursts, Generous, always, best_first, decoder, tiny_runner
+from tests.helpers import Generous, always, best_first, decoder, tiny_runner
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -124,41 +122,6 @@ def test_a_tree_that_grows_and_shrinks_at_will_changes_no_text(lookup):
         sizes = {p.round.tree.size for pieces in engine.stream(requests(), Sampling()) for p in pieces}
         assert 1 in sizes  # rounds without a draft, whose tokens the drafter reads later
         assert len(sizes) > 2
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("lookup", [None, PromptLookup(AdaptiveSettings(), 6)])
-def test_a_tree_of_chains_changes_no_text(lookup, temperature):
-    sampling = Sampling(temperature=temperature)
-    for request in requests():
-        [plain] = decoder(runner(1), None, "ar", greedy=sampling.greedy).generate([request], sampling)
-        for draft in (Bursts(runner(2, 1)), Bursts(tiny_runner(VOCAB, 1))):
-            drafter = in_bursts(draft, 5, Fickle(), lookup)
-            [result] = Decoder(runner(1), drafter, Coupled()).generate([request], sampling)
-            assert result.token_ids == plain.token_ids
-            assert draft.calls > 4
-
-
-def in_bursts(draft, depth, budget, lookup=None):
-    expander, shape = GumbelExpander(6), TreeShape(9, 3, depth)
-    grower = BurstGrower(draft, expander, shape, LevelGrower(draft, expander, shape))
-    return BestFirstDrafter(grower, budgets=always(budget), lookup=lookup)
-
-
-def chains_of_the_target_itself(monkeypatch=None) -> float:
-    """Tokens per round where a chain is all that is shown, and always right."""
-    draft = Bursts(tiny_runner(VOCAB, 1))
-    drafter = in_bursts(draft, 2, Generous())
-    if monkeypatch is not None:  # noise of another depth than the choice's
-        inner = draft.draft_burst
-        monkeypatch.setattr(draft, "draft_burst", lambda token, path, noise, scale: inner(token, path, noise.flip(0), scale))
-    [result] = Decoder(runner(1), drafter, Coupled()).generate(requests()[:1], Sampling())
-    return result.stats.block_efficiency
-
-
-def test_chains_of_the_target_itself_are_accepted_and_continued(monkeypatch):
-    assert chains_of_the_target_itself() > 4.5  # longer than one call's
-    assert chains_of_the_target_itself(monkeypatch) < 4
 
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), METHODS)

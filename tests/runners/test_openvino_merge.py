@@ -15,7 +15,6 @@ from tests.runners.test_openvino import small
 pytest.importorskip("openvino")
 from benchmarks.genai import served
 from draftwood.runners.openvino import merge
-from draftwood.runners.openvino.burst import BURST, burst_graph
 from draftwood.runners.openvino.graph import core, graph_of, traced
 from draftwood.runners.openvino.merge import merge_layers
 from draftwood.runners.openvino.runner import OpenVinoRunner
@@ -115,15 +114,6 @@ def test_of_a_model_each_input_is_read_once(kind, fewer):
     assert readers_of_one_output(before) == (3 if fewer else 1)  # the count sees what is not merged
 
 
-def test_the_steps_of_a_chain_share_their_merged_weights():
-    graph = burst_graph(small("llama"), None)
-    merge_layers(graph)
-    weights = [node.input_value(1).get_node() for node in products(graph)]
-    layers = [one for one in weights if one.get_type_name() == "Constant" and len(one.shape) == 2]
-    assert set(Counter(one.get_name() for one in layers).values()) == {BURST}
-    assert readers_of_one_output(graph) == 1
-
-
 def test_what_all_layers_of_a_decoder_make_of_a_source_is_one_layer():
     model = seq2seq("marian", dtype=torch.float32)
     before, after = encoder_graph(model), encoder_graph(model)
@@ -146,8 +136,8 @@ def test_genai_gets_the_graph_that_our_own_runner_has():
 def test_control_parts_that_are_mixed_up_are_seen(monkeypatch):
     inner = merge._merge
 
-    def mixed_up(layers, made):
-        inner([layer._replace(end=other.end) for layer, other in zip(layers, layers[::-1], strict=True)], made)
+    def mixed_up(layers):
+        inner([layer._replace(end=other.end) for layer, other in zip(layers, layers[::-1], strict=True)])
 
     monkeypatch.setattr(merge, "_merge", mixed_up)
     model = small("opt", seed=5)  # of which there is no graph yet

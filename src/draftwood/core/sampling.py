@@ -37,7 +37,6 @@ class Sampler:
         samplings: per row, its settings.
         greedy: every row has temperature 0.
         looks_back: the distribution of some row depends on the prefix of a node, not only on its scores.
-        only_scales: nothing but the temperature changes the scores of any row.
         checks: the checks of this round, from :meth:`for_round`; None outside a round.
 
     Raises:
@@ -63,7 +62,6 @@ class Sampler:
         self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
         self.greedy = all(one.greedy for one in self.samplings)
         self.looks_back = any(one.looks_back for one in self.samplings)
-        self.only_scales = all(one.only_scales for one in self.samplings)
         self.checks: RoundChecks | None = None
         numbers = range(len(texts)) if requests is None else requests
         held = [None] * len(texts) if constraints is None else constraints

@@ -19,7 +19,7 @@ from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
-from draftwood.draft.adaptive.growers import BlockGrower, BurstGrower, Grower, LevelGrower, TreeShape
+from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, TreeShape
 from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
@@ -31,7 +31,7 @@ from draftwood.draft.none import NoDraft
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.draft.shared_noise import SharedNoiseBranching
-from draftwood.runners.protocols import BlockRunner, BurstRunner, LongBlockRunner, Runner
+from draftwood.runners.protocols import BlockRunner, LongBlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
@@ -163,8 +163,6 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     controllers, runner, shape = args.controllers, args.runner, _growing_shape(args)
     expander = GumbelExpander(controllers.settings.children, controllers.acceptance)
     grower = _gumbel(runner, expander, shape)
-    if isinstance(runner, BurstRunner):
-        grower = BurstGrower(runner, expander, shape, grower)
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
 

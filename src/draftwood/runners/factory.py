@@ -21,7 +21,6 @@ from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
-from draftwood.runners.openvino.burst_runner import with_bursts
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner, Runner, TargetRunner
@@ -168,7 +167,7 @@ def _pair(kind: Callable[..., TargetRunner], backend: Backend, model: Any, draft
     draft = None
     if draft_model is not None:
         with _draft_errors():
-            draft = with_bursts(causal_draft(kind(draft_model, drafts=True)))
+            draft = causal_draft(kind(draft_model, drafts=True))
     return Runners(kind(model), draft)
 
 

@@ -184,33 +184,6 @@ class SourceRunner(Runner, Protocol):
 
 
 @runtime_checkable
-class BurstRunner(Runner, Protocol):
-    """A draft model that can draft a burst: several tokens in one call, each conditioned on those before it.
-
-    Attributes:
-        burst: tokens chosen in one call; 0 if the present rows need :meth:`extend`. A round uses only one of the two.
-    """
-
-    @property
-    def burst(self) -> int: ...
-
-    def draft_burst(
-        self, token: int, path: Sequence[int], noise: Float[Tensor, "burst vocab"] | None, scale: float
-    ) -> tuple[list[int], Float[Tensor, "burst scored"]]:
-        """Read a new node, then choose and read tokens below it. All choices but the last become nodes.
-
-        Args:
-            token: token of the new node; the root's in the first call.
-            path: numbers of the node's ancestors, the root first.
-            noise: noise of each choice, over the target's vocabulary; None for no noise.
-            scale: factor of the scores, before noise is added.
-
-        Returns:
-            The choices (each the arg-max of scaled score plus noise), and the unscaled scores.
-        """
-
-
-@runtime_checkable
 class BlockRunner(Runner, Protocol):
     """A draft model that scores a block of future tokens in one forward, each independently of those before it.
 

@@ -99,40 +99,6 @@ class CandidateTree:
             for new in range(end, len(self.tokens)):
                 heappush(best, (-self.log_probs[new], new))
 
-    def add_burst(
-        self, candidate: int, first: int, children: Sequence[Children], chosen: Sequence[int], stops: frozenset[int]
-    ) -> None:
-        """Add the children of a candidate, then those of the ``chosen`` child, and so on.
-
-        The draft model has scored the candidate and the chosen children, as nodes from number ``first`` on.
-        """
-        for number, (its, token) in enumerate(zip(children, chosen, strict=False), first):
-            self.numbers[candidate] = number
-            start = len(self.tokens)
-            if not its.tokens or (candidate and self.tokens[candidate] in stops):
-                return
-            self.add_children(candidate, its)
-            new = (self._guess(candidate)[0], *range(start, len(self.tokens)))
-            child = next((i for i in new if i and self.tokens[i] == token), None)
-            if child is None:
-                return  # rounding made another child the best
-            candidate = child
-
-    def most_promising(self, nodes: int, limit: int, stops: frozenset[int]) -> int | None:
-        """The candidate with the largest :meth:`off_guess` that the draft model can score next; None if there is none.
-
-        It must be one of the ``nodes`` best and above depth ``limit``.
-        """
-        cut, best, largest = self.cut(nodes), None, 0.0
-        for i, log_prob in enumerate(self.log_probs):
-            if i in self.numbers or log_prob < cut or self.depths[i] >= limit:
-                continue
-            if i and (self.parents[i] not in self.numbers or self.tokens[i] in stops):
-                continue
-            if (value := self.off_guess(i)) > largest:
-                best, largest = i, value
-        return best
-
     def frontier(self, depth: int, width: int, cut: float, min_value: float, stops: frozenset[int]) -> list[int]:
         """The ``width`` candidates of this depth with the largest :meth:`off_guess`.
 
@@ -164,10 +130,6 @@ class CandidateTree:
             out.append(candidate)
             candidate = self.parents[candidate]
         return out[::-1]
-
-    def ancestors(self, candidate: int) -> list[int]:
-        """The root and the candidates between the root and this one."""
-        return [0, *self.path(candidate)[:-1]] if candidate else []
 
     def ranked(self, nodes: int) -> list[int]:
         """The root and the ``nodes`` candidates with the largest path probability, the largest first.

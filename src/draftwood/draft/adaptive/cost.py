@@ -60,7 +60,7 @@ class CostModel:
         base                                              without a tree
         (base + tree + node * nodes) * factor[nodes] + change [new size]    with one, apart from its levels
         base + back                                       without a tree, after one with a tree
-        level + frontier_node * (frontier - 1)            each level, or burst
+        level + frontier_node * (frontier - 1)            each level
 
     ``base`` is a mean of plain rounds. ``node`` and ``change`` are slopes of a plane through recent trees, and ``tree`` is
     the plane's height above ``base``. ``factor`` belongs to a size (:class:`_Sizes`). ``level`` and ``frontier_node`` are a

@@ -77,9 +77,9 @@ class GumbelExpander:
     def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
         return self._best(shared_scores(logp, rng, depth), logp)
 
-    def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng, depth: int) -> list[list[Children]]:
-        """The children of one node of each depth from ``depth`` on."""
-        return self._best(shared_scores(logp, rng, depth, logp.shape[1]), logp)
+    def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng) -> list[list[Children]]:
+        """The children of one node of each depth from the root's on."""
+        return self._best(shared_scores(logp, rng, 0, logp.shape[1]), logp)
 
     def _best(self, perturbed: Float[Tensor, "row n vocab"], logp: Float[Tensor, "row n vocab"]) -> list[list[Children]]:
         best = perturbed.topk(min(self.count, logp.shape[-1]), dim=-1)

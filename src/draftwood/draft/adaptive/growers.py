@@ -1,4 +1,4 @@
-"""Ways to grow candidates with a draft model: level by level, in bursts, or a whole block at once."""
+"""Ways to grow candidates with a draft model: level by level, or a whole block at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.expand import Expander, GumbelExpander
 from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
-from draftwood.runners.protocols import BlockRunner, BurstRunner, Runner
+from draftwood.runners.protocols import BlockRunner, Runner
 
 
 class TreeShape(NamedTuple):
-    """The largest tree: nodes without the root, expanded nodes per level, and levels (or bursts)."""
+    """The largest tree: nodes without the root, expanded nodes per level, and levels."""
 
     nodes: int
     width: int
@@ -40,7 +40,7 @@ class DraftRound:
         clock: a clock in seconds.
         behind: the draft model has not read all text, so the next forward's seconds say nothing about a level.
         drafting: seconds of the levels so far.
-        distributions: the draft's distributions, one entry per level or burst.
+        distributions: the draft's distributions, one entry per level.
         by_depth: they are those of the depths, the same for all nodes of one depth.
         stop: why the trees did not grow further, in a few words.
     """
@@ -179,59 +179,6 @@ def _named(grown: list[list[Children]], columns: Int[Tensor, "n"]) -> list[list[
 
 
 @final
-class BurstGrower:
-    """Grows one row's tree several levels per call: below the root, and then below the most promising candidate.
-
-    Args:
-        runner, expander, shape: as for every grower; the depth counts bursts.
-        levels: grows the tree instead where the runner does not draft in bursts, or sampling does more than scale.
-    """
-
-    def __init__(self, runner: BurstRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
-        self.runner = runner
-        self.expander = expander
-        self.shape = shape
-        self._levels = levels
-        self._in_bursts = False  # in the last round
-
-    def expand(self, draft: DraftRound) -> None:
-        bursts = self.runner.burst > 0 and draft.sampler.only_scales
-        draft.behind |= self._in_bursts and not bursts  # the runner starts with an empty memory
-        self._in_bursts = bursts
-        if bursts:
-            self._grow(draft)
-        else:
-            self._levels.expand(draft)
-
-    def _grow(self, draft: DraftRound) -> None:
-        [tree], [limit], [stops] = draft.trees, draft.limits, draft.sampler.stops
-        seen, nodes = 0, self.shape.nodes
-        for burst in range(self.shape.depth):
-            candidate = tree.most_promising(nodes, limit, stops)
-            if candidate is None:
-                draft.end_growth(max(tree.depths))
-                return
-            if not draft.pays(burst, above := tree.off_guess(candidate), 1):
-                return
-            seen += self._extend(draft, tree, candidate, seen)
-            # A burst through a guessed child may continue below the guess, which says nothing about other bursts.
-            through_guess = candidate in tree.guessed
-            draft.end_level(burst, 0.0 if through_guess else above, [tree.cut(nodes)], 1)
-
-    def _extend(self, draft: DraftRound, tree: CandidateTree, candidate: int, seen: int) -> int:
-        """Add a burst below a candidate; returns the number of nodes that the runner scored."""
-        sampler, depth, [limit] = draft.sampler, tree.depths[candidate], draft.limits
-        noise = draft.rng.shared(depth, self.runner.burst, sampler.vocab)
-        path = [tree.numbers[i] for i in tree.ancestors(candidate)]
-        scale = 1.0 if sampler.greedy else 1.0 / sampler.samplings[0].temperature
-        chosen, scores = self.runner.draft_burst(tree.tokens[candidate], path, None if noise is None else noise[0], scale)
-        draft.distributions.append(sampler.draft(scores.unsqueeze(0), list))
-        [children] = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng, depth)
-        tree.add_burst(candidate, seen, children[: limit - depth], chosen, sampler.stops[0])
-        return len(chosen)
-
-
-@final
 class BlockGrower:
     """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
 
@@ -258,7 +205,7 @@ class BlockGrower:
             return
         draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
         draft.by_depth = True
-        rows = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng, 0)
+        rows = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng)
         for tree, by_depth, limit, stops in zip(draft.trees, rows, draft.limits, draft.sampler.stops, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, stops)

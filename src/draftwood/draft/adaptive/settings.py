@@ -33,7 +33,7 @@ class AdaptiveSettings:
 
     nodes: int = _constant(24, "nodes", "largest tree, the root not counted", _SWEEPS)
     width: int = _constant(4, "nodes", "most nodes that a level expands", _SWEEPS)
-    depth: int = _constant(8, "levels", "deepest tree; bursts, where a call drafts several levels", _SWEEPS)
+    depth: int = _constant(8, "levels", "deepest tree", _SWEEPS)
     children: int = _constant(6, "nodes", "most children of a node", _SWEEPS)
     first_tree: float = _constant(
         0.3, "plain rounds", "cost of any tree before it is measured", "forwards of SmolLM2 on both backends"

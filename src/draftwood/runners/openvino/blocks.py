@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from draftwood.runners.openvino.graph import openvino
 
@@ -58,18 +58,6 @@ class BlockStorage:
         (old, here), (new, there) = np.divmod(source, BLOCK), np.divmod(target, BLOCK)
         for buffer, values in zip(self._buffers, other._buffers, strict=True):
             buffer[:, new, :, there] = values[:, old, :, here]
-
-    def contents(self, slots: Int[np.ndarray, "slot"]) -> list[Float[np.ndarray, "1 head slot width"]]:
-        """Copies of keys and values in float32, layer by layer."""
-        block, slot = np.divmod(slots, BLOCK)
-        found = {}
-        for names, buffer in zip(self._ports.values(), self._buffers, strict=True):
-            for name, part in zip(names, buffer, strict=True):
-                bits = part[block, :, slot]
-                values = bits if bits.dtype == np.float32 else (bits.astype(np.uint32) << 16).view(np.float32)
-                found[name] = values.swapaxes(0, 1)[None].copy()
-        layers = range(len(found) // 2)
-        return [found[f"{part}_cache.{layer}"] for layer in layers for part in ("key", "value")]
 
     def _grow(self) -> None:
         old = self._buffers

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 
 def bfloat16_memory(graph: Any, past: Sequence[str], present: Sequence[str]) -> Any:
@@ -43,14 +42,6 @@ def typed(values: np.ndarray, like: Any) -> Any:
     from openvino import Tensor
 
     return Tensor(values, values.shape, like.element_type)
-
-
-def in_float32(state: Any) -> Float[np.ndarray, "row head slot width"]:
-    """The values of an ``openvino.Tensor`` in bfloat16 or float32, as float32."""
-    values: np.ndarray = state.data
-    if state.element_type != _bfloat16():
-        return values
-    return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _bfloat16() -> Any:

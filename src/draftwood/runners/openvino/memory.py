@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.openvino.graph import memory_names
-from draftwood.runners.openvino.kv_precision import in_float32, typed
+from draftwood.runners.openvino.kv_precision import typed
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.windows import Window
 
@@ -211,12 +210,6 @@ class GrowingMemory:
             self._last, self._padded = new, 0
             return 0
         return padding
-
-    def contents(self) -> list[Float[np.ndarray, "row head token width"]]:
-        """Copies of the keys and values of this round's tokens, layer by layer."""
-        parts = {name: in_float32(state) for name, state in self._states().items()}
-        names = memory_names(len(parts) // 2)
-        return [parts[old + new].take(self._token_slots, axis=2) for old, new in zip(*names, strict=True)]
 
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """End a round: keep the slots in ``source``, numbered as in a cache without rejected tokens.

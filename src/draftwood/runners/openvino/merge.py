@@ -30,11 +30,10 @@ def merge_layers(graph: Any) -> None:
             rank = None if layer.bias is None else len(layer.bias.shape)
             held = layer.weights.get_element_type().get_type_name()
             found[source.get_node().get_name(), source.get_index(), rank, held].append(layer)
-    made: dict[tuple[str, ...], Any] = {}  # joined weights by names, because steps of a burst share weights
     while found:
         _input, layers = found.popitem()  # popped, so that the old weights are freed
         if len(layers) > 1:
-            _merge(sorted(layers, key=lambda layer: str(layer.weights.get_name())), made)
+            _merge(sorted(layers, key=lambda layer: str(layer.weights.get_name())))
     graph.validate_nodes_and_infer_types()
 
 
@@ -62,18 +61,15 @@ def _is_bias(shape: Sequence[int], width: int) -> bool:
     return len(shape) > 0 and shape[-1] == width and all(size == 1 for size in shape[:-1])
 
 
-def _merge(layers: list[_Layer], made: dict[tuple[str, ...], Any]) -> None:
+def _merge(layers: list[_Layer]) -> None:
     from openvino import Tensor
     from openvino import opset13 as ops
 
     def joined(constants: Sequence[Any], axis: int) -> Any:
-        key = tuple(constant.get_name() for constant in constants)
-        if key not in made:
-            values = np.concatenate([constant.data for constant in constants], axis=axis)
-            held = Tensor(constants[0].get_element_type(), values.shape)  # NumPy has no bfloat16, only its bits
-            held.data[...] = values
-            made[key] = ops.convert(ops.constant(held), first.product.get_element_type().get_type_name())
-        return made[key]
+        values = np.concatenate([constant.data for constant in constants], axis=axis)
+        held = Tensor(constants[0].get_element_type(), values.shape)  # NumPy has no bfloat16, only its bits
+        held.data[...] = values
+        return ops.convert(ops.constant(held), first.product.get_element_type().get_type_name())
 
     first, weights = layers[0], [layer.weights for layer in layers]
     out = ops.matmul(first.product.input_value(0), joined(weights, 0), False, True)

@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from draftwood.runners.forward import ForwardBatch
@@ -138,11 +138,6 @@ class PagedMemory:
                 self._storage.copy(self._storage, row.indices(old), row.indices(new))
             row.length += len(kept)
         self._end_round()
-
-    def contents(self) -> list[Float[np.ndarray, "1 head token width"]]:
-        """Copies of the keys and values of the first row's tokens of this round, layer by layer."""
-        [row, *_rest] = self._rows
-        return self._storage.contents(row.indices(range(row.length, row.length + len(row.slots))))
 
     def inputs(self, batch: ForwardBatch) -> PagedInputs:
         """The input of the graph; takes the blocks that the new tokens need."""

@@ -9,7 +9,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias, final
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -203,14 +202,6 @@ class OpenVinoRunner:
         hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
     ) -> None:
         self._rows.commit(nodes, pending)
-
-    def read(self, text: Sequence[int]) -> list[Float[np.ndarray, "1 head token width"]]:
-        """The keys and values of this text, layer by layer. Replaces all rows; :meth:`clear` must come next."""
-        self._rows.clear()
-        self._rows.add([text])
-        for batch in self._rows.pending_batches():
-            self._forward(batch, self._memory, self.network)
-        return self._memory.contents()
 
     def _forward(self, batch: ForwardBatch, memory: _Memory, network: _Network) -> ForwardOutput:
         inputs = memory.inputs(batch)
