@@ -214,6 +214,25 @@ def test_a_german_sentence_is_shown_round_by_round(opened: Browser, live: Live) 
     assert not opened.problems()
 
 
+def test_a_figure_that_comes_late_does_not_replace_the_chosen_rounds(opened: Browser) -> None:
+    opened.js(f"return {PAGE}.german").click()
+    page = "document.querySelector('dw-page')"
+    opened.wait(f"{page}?.germanFigure?.querySelector('.verified')")
+    opened.js(
+        f"""const page = {page}, figure = page.source.figure.bind(page.source);
+        const answers = [];
+        page.source.figure = (text, round, width) => {{
+          const wait = answers.length ? 0 : 400;
+          answers.push(new Promise((done) => setTimeout(done, wait)).then(() => figure(text, round, width)));
+          return answers.at(-1);
+        }};
+        for (const round of ["0", "1"]) {{ page.germanRound.value = round; page.germanRound.onchange(); }}
+        Promise.all(answers).then(() => setTimeout(() => page.dataset.answered = "yes"));"""
+    )
+    opened.wait(f"{page}.dataset.answered")
+    assert opened.js(f"return Boolean({page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec1-\"]'))")
+
+
 def test_markup_of_a_prompt_is_shown_and_never_run(opened: Browser) -> None:
     write(opened, "<script>alert(1)</script><img src=x onerror=alert(2)>")
     opened.wait(ENDED)

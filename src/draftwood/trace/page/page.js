@@ -229,7 +229,9 @@ class TracePage extends HTMLElement {
   }
 
   async showGerman() {
-    showFigure(this.germanFigure, await this.source.figure(this.translation, Number(this.germanRound.value), this.clientWidth));
+    const chosen = this.germanRound.value;
+    const figure = await this.source.figure(this.translation, Number(chosen), this.clientWidth);
+    if (chosen === this.germanRound.value) showFigure(this.germanFigure, figure);
   }
 
   /** Figures have one layout for each kind of width. */
