@@ -28,6 +28,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
+from draftwood.core.rows import Row
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft import Drafter
@@ -106,16 +107,16 @@ def _accepted(
     pair: Pair, drafter: Drafter, verifier: Verifier, text: Written, rows: Sequence[tuple[int, int]], sampling: Sampling
 ) -> list[float]:
     """Accepted tokens on average in some contexts, each given by its length and the seed of its noise."""
-    texts = [(text.prompt + text.ids)[:at] for at, _ in rows]
-    sampler = Sampler(
-        sampling, texts, [len(text.prompt)] * len(rows), pair.target.vocab_size, [frozenset(pair.eos)] * len(rows)
-    )
+    made = [Row(tokens=list(text.prompt), sampling=sampling, stops=frozenset(pair.eos)) for _ in rows]
+    for row, (at, _) in zip(made, rows, strict=True):
+        row.tokens += text.ids[: at - len(text.prompt)]
+    sampler = Sampler(made, pair.target.vocab_size)
     noise = CounterRng([seed for _, seed in rows], pair.target.device, greedy=sampling.greedy)
     rng = noise.at([at - 1 for at, _ in rows])
-    for part in (pair.target, drafter):
-        part.clear()
-        part.add([tokens[:-1] for tokens in texts])
-    root = torch.tensor([tokens[-1] for tokens in texts], device=pair.target.device)
+    for runner in filter(None, (pair.target, drafter.runner)):
+        runner.clear()
+        runner.add([row.tokens[:-1] for row in made])
+    root = torch.tensor([row.tokens[-1] for row in made], device=pair.target.device)
     with torch.inference_mode():
         tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))
         if tree.error is not None:

@@ -23,6 +23,7 @@ from benchmarks.report import table
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.machine import load_average
 from draftwood.core.methods import MethodName
+from draftwood.core.rows import Row
 from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Method, Sampling
@@ -116,7 +117,7 @@ def _round(shape: str, vocab: int, seed: int) -> Iterator[tuple[str, str, float]
             draft = MadeUpDraft(vocab, seed)
             chosen = Method(method=cast(MethodName, method), verifier=cast(VerifierName, name), shape=shape)
             drafter, verifier = build(chosen, draft, greedy=False)
-            sampler, rng = Sampler(sampling, [[0]], [1], vocab), CounterRng([seed]).at([1])
+            sampler, rng = Sampler([Row(tokens=[0], sampling=sampling)], vocab), CounterRng([seed]).at([1])
             tree = drafter.draft(torch.tensor([0]), sampler, rng, [tree_depth(shape)])
             scores = draft.target_scores(tree)
             start = perf_counter()

@@ -7,13 +7,16 @@ from collections.abc import Callable
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from draftwood.core.settings import Method
+from draftwood.core.rows import Row
+from draftwood.core.sampling import Sampler
+from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import Expander
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
+from draftwood.engine.output import RowOutput, ends_of
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
@@ -157,10 +160,28 @@ class Generous:
         pass
 
 
-def begin(part, texts, sources=()):
-    """A new batch of texts for a runner or drafter."""
-    part.clear()
-    part.add(texts, sources)
+def begin(runner, texts, sources=()):
+    """A new batch of texts for a runner."""
+    runner.clear()
+    runner.add(texts, sources)
+
+
+def output_of(prompt, limits, *, eos=(), **more) -> RowOutput:
+    """The output of a row with this prompt."""
+    row = Row(tokens=list(prompt), sampling=Sampling(), stops=ends_of(limits, frozenset(eos)))
+    return RowOutput(row, limits, **more)
+
+
+def sampler_of(sampling, texts, vocab, *, prompts=None, sources=None, stops=frozenset()) -> Sampler:
+    """A sampler of texts with the same settings, or one for each; ``prompts`` are the prompts' lengths, 1 by default."""
+    samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else sampling
+    rows = []
+    for i, (text, own) in enumerate(zip(texts, samplings, strict=True)):
+        length = 1 if prompts is None else prompts[i]
+        source = sources[i] if sources else ()
+        rows.append(Row(tokens=list(text[:length]), sampling=own, stops=stops, number=i, source=source))
+        rows[-1].tokens += text[length:]
+    return Sampler(rows, vocab)
 
 
 def ancestors_of(parents, depth):

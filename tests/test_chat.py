@@ -177,7 +177,7 @@ def test_other_texts_of_the_same_models_do_no_harm(talk: Any) -> None:
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
     pair.generate(["a hen", "a dog and a hen"], max_new_tokens=5)
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
-    plain = draftwood.Decoder(pair.target, None, pair.decoder("ar").verifier, tokenizer=pair.tokenizer)
+    plain = draftwood.Decoder(pair.target, None, pair.decoder("ar").pipeline.verifier, tokenizer=pair.tokenizer)
     list(plain.stream([pair.request(pair.encode("the fox"))], draftwood.Sampling(temperature=0)))
     assert pair.chat(messages, temperature=0, **SHORT).text == wanted
 

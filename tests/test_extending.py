@@ -11,7 +11,6 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
@@ -21,7 +20,7 @@ from draftwood.runners.auto import VARIABLE
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import tiny_runner
+from tests.helpers import sampler_of, tiny_runner
 from tests.tables import TableRunner
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -91,9 +90,7 @@ class Stubborn:
 
 def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
     drafter = ProposedChains("stubborn", Stubborn, length=3)
-    drafter.add([[0], [0], [0], [0]], [[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
-    texts = [[0, 1]] * 4
-    sampler = Sampler(Sampling(), texts, [1] * 4, VOCAB)
+    sampler = sampler_of(Sampling(), [[0, 1]] * 4, VOCAB, sources=[[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
     tree = drafter.draft(torch.tensor([1] * 4), sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
     rows = zip(tree.lists[0], tree.lists[2], strict=True)
     drafted = [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]

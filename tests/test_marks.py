@@ -16,11 +16,11 @@ from draftwood import Grammar, LoadOptions, Pair, load
 from draftwood.cli import main
 from draftwood.core.detokenizer import Marks
 from draftwood.core.limits import Limits
-from draftwood.engine.output import RowOutput
 from draftwood.trace.figures import draw_round
 from draftwood.trace.labels import token_text
 from draftwood.trace.page.pieces import round_data
 from draftwood.trace.text import describe_round
+from tests.helpers import output_of
 from tests.test_output import WITH_SPACES, Bytes
 from tests.tiny_chat import save_chat
 from tests.trace.builder import Maker
@@ -35,7 +35,7 @@ def marked(
     """The text of blocks, each with its number of drafted tokens, and the marked parts of every block."""
     tokenizer = tokenizer or Bytes()
     most = sum(len(block) for block, _ in blocks)
-    output = RowOutput(list(prompt), Limits(max_new_tokens=most, **limits), tokenizer=tokenizer)
+    output = output_of(prompt, Limits(max_new_tokens=most, **limits), tokenizer=tokenizer)
     marks, found = Marks(tokenizer, prompt), []
     for block, drafted in blocks:
         count, text = output.take(block)

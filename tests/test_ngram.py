@@ -14,17 +14,19 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.verify.coupled import Greedy
-from tests.helpers import begin
+from tests.helpers import sampler_of
 from tests.tables import TableRunner
 
 VOCAB = 12
 
 
 def drafted(drafter, texts, limits, sources=()):
-    sampler = Sampler(Sampling(), texts, [1] * len(texts), VOCAB)
-    begin(drafter, [text[:-1] for text in texts], sources)
-    root = torch.tensor([text[-1] for text in texts])
-    tree = drafter.draft(root, sampler, CounterRng([0] * len(texts)).at([0] * len(texts)), limits)
+    return drafted_by(drafter, sampler_of(Sampling(), texts, VOCAB, sources=sources), limits)
+
+
+def drafted_by(drafter, sampler, limits):
+    root = torch.tensor([row.tokens[-1] for row in sampler.rows])
+    tree = drafter.draft(root, sampler, CounterRng([0] * len(root)).at([0] * len(root)), limits)
     rows = zip(tree.lists[0], tree.lists[2], strict=True)
     return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
 
@@ -45,10 +47,9 @@ def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
 
 def test_rows_that_stay_keep_their_sources():
     drafter = ngram(2)
-    drafted(drafter, [[0], [0]], [2, 2], [[0, 5, 6], [0, 7, 8]])
-    drafter.drop([0])
-    sampler = Sampler(Sampling(), [[0]], [1], VOCAB)
-    assert drafter.draft(torch.tensor([0]), sampler, CounterRng([0]).at([0]), [2]).tokens.tolist() == [[0, 7, 8]]
+    both = sampler_of(Sampling(), [[0], [0]], VOCAB, sources=[[0, 5, 6], [0, 7, 8]])
+    assert drafted_by(drafter, both, [2, 2]) == [[5, 6], [7, 8]]
+    assert drafted_by(drafter, Sampler(both.rows[1:], VOCAB), [2]) == [[7, 8]]
 
 
 class Copying(ReadsAtOnce):

@@ -12,6 +12,7 @@ from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine.output import RowOutput
+from tests.helpers import output_of
 
 calm = settings(deadline=None, derandomize=True)
 PROMPT = [9, 8]
@@ -37,9 +38,12 @@ class Bytes:
 
 
 def row(tokenizer=None, *, eos=(), longest=None, criterion=None, **limits) -> RowOutput:
-    return RowOutput(
-        PROMPT, Limits(**limits), eos=frozenset(eos), longest=longest, tokenizer=tokenizer, criterion=criterion
-    )  # fmt: skip
+    return output_of(PROMPT, Limits(**limits), eos=eos, longest=longest, tokenizer=tokenizer, criterion=criterion)
+
+
+def generated(output: RowOutput) -> list[int]:
+    """Token ids after the prompt."""
+    return output.row.tokens[output.row.prompt_length :]
 
 
 def feed(output: RowOutput, blocks) -> str:
@@ -62,8 +66,8 @@ def test_the_length_limit_cuts_inside_a_block():
     output = row(max_new_tokens=3)
     assert (output.take([1, 2]), output.remaining, output.finish_reason) == ((2, ""), 1, None)
     assert output.take([4, 5, 6]) == (1, "")
-    assert (output.generated, output.remaining, output.finish_reason) == ([1, 2, 4], 0, "length")
-    assert output.tokens == [*PROMPT, 1, 2, 4]
+    assert (generated(output), output.remaining, output.finish_reason) == ([1, 2, 4], 0, "length")
+    assert output.row.tokens == [*PROMPT, 1, 2, 4]
 
 
 def test_the_context_is_a_limit_too():
@@ -79,7 +83,7 @@ def test_a_stop_token_inside_a_block_is_kept_and_ends_it(at):
         block = [1, 2, 5]
         block[at] = EOS
         assert output.take(block) == (at + 1, "")
-        assert (output.generated, output.finish_reason) == (block[: at + 1], "stop")
+        assert (generated(output), output.finish_reason) == (block[: at + 1], "stop")
 
 
 def test_end_of_text_can_be_ignored():
@@ -114,7 +118,7 @@ def test_blocks_do_not_matter(tokens, limit, data):
     def run(blocks):
         output = row(eos=[EOS], max_new_tokens=limit, criterion=lambda ids: ids[-2:] == [1, 2])
         feed(output, blocks)
-        return output.generated, output.finish_reason
+        return generated(output), output.finish_reason
 
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens)))))
     blocks = [tokens[a:b] for a, b in zip([0, *cuts], [*cuts, len(tokens)], strict=True) if a < b]
@@ -133,7 +137,7 @@ def test_text_ends_before_a_stop_string_across_tokens_and_blocks(blocks):
     output = row(Letters(), stop=("abc",))
     assert feed(output, map(ids, blocks)) == "xy"
     assert output.finish_reason == "stop"
-    assert output.generated == ids("xyabc")  # the token that completes it is the last that counts
+    assert generated(output) == ids("xyabc")  # the token that completes it is the last that counts
 
 
 def test_text_that_only_began_a_stop_string_is_given_out():
@@ -250,7 +254,7 @@ def test_half_a_character_at_the_end_is_given_out_broken():
 def test_a_stop_string_of_split_characters():
     output = row(Bytes(), stop=("🙂",))
     assert feed(output, [[b] for b in "né🙂!".encode()]) == "né"
-    assert len(output.generated) == len("né🙂".encode())
+    assert len(generated(output)) == len("né🙂".encode())
 
 
 @calm
@@ -371,7 +375,7 @@ def test_stop_strings_meet_the_spaces_of_a_sentencepiece_tokenizer(parts, stop, 
     before = len(WITH_SPACES.decode(prompt))
     texts = [WITH_SPACES.decode([*prompt, *tokens[:n]], skip_special_tokens=True)[before:] for n in range(len(tokens) + 1)]
     ends = [text for text in texts if stop in text]
-    output = RowOutput(prompt, Limits(max_new_tokens=max(1, len(tokens)), stop=(stop,)), tokenizer=WITH_SPACES)
+    output = output_of(prompt, Limits(max_new_tokens=max(1, len(tokens)), stop=(stop,)), tokenizer=WITH_SPACES)
     text = feed(output, [tokens[i : i + size] for i in range(0, len(tokens), size)])
     assert text == (ends[0].split(stop)[0] if ends else texts[-1])
     assert (output.finish_reason == "stop") == bool(ends)
@@ -380,7 +384,7 @@ def test_stop_strings_meet_the_spaces_of_a_sentencepiece_tokenizer(parts, stop, 
 def test_special_tokens_are_no_text_and_the_first_word_joins_the_prompt():
     output = row(WITH_SPACES, eos=[5])
     assert feed(output, [[0, 1, 4], [2, 3, 5, 0]]) == " once upon  atime"
-    assert output.generated == [0, 1, 4, 2, 3, 5]
+    assert generated(output) == [0, 1, 4, 2, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -393,6 +397,6 @@ def test_special_tokens_are_no_text_and_the_first_word_joins_the_prompt():
     ],
 )
 def test_a_final_token_takes_the_last_place(given: list[list[int]], tokens: list[int], reason: str) -> None:
-    output = RowOutput([1], Limits(max_new_tokens=3), eos=frozenset({2, 3}), final=2)
+    output = output_of([1], Limits(max_new_tokens=3), eos={2, 3}, final=2)
     counts = [output.take(part)[0] for part in given]
-    assert (output.generated, output.finish_reason, sum(counts)) == (tokens, reason, len(tokens))
+    assert (generated(output), output.finish_reason, sum(counts)) == (tokens, reason, len(tokens))

@@ -68,7 +68,7 @@ def test_load_finds_the_profile_by_itself_and_auto_takes_its_choice(folders):
     assert pair.method(temperature=0.1) == Method(method="rsd-s", shape="2x2", verifier="recursive")
     assert pair.method(temperature=0.6) == CHAIN
     assert pair.method(temperature=1.0) == Method(method="ar", verifier="coupled")
-    assert pair.decoder(temperature=0.6).drafter.name == "chain"
+    assert pair.decoder(temperature=0.6).pipeline.drafter.name == "chain"
     sampling, limits = Sampling(temperature=0.6), Limits(max_new_tokens=20, ignore_eos=True)
     tuned = pair.generate("the fox", sampling=sampling, seed=3, limits=limits)
     named = pair.generate("the fox", sampling=sampling, seed=3, limits=limits, method=CHAIN)

@@ -35,6 +35,7 @@ from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.processors import ByRow, Stateless, try_processors
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
+from tests.helpers import sampler_of
 
 VOCAB = 12
 TEXT = [3, 5, 5, 0, 7]  # two tokens of prompt, three of text
@@ -47,7 +48,7 @@ def scores_of(seed: int = 0, *, rows: int = 1, nodes: int = len(PATHS), vocab: i
 
 
 def distribution(sampling: Sampling, text: list[int] | None = None, prompt: int = 2) -> Sampler:
-    return Sampler(sampling, [list(TEXT if text is None else text)], [prompt], VOCAB)
+    return sampler_of(sampling, [TEXT if text is None else text], VOCAB, prompts=[prompt])
 
 
 def target(sampling: Sampling, scores: torch.Tensor, paths: list[list[int]] = PATHS) -> torch.Tensor:
@@ -107,7 +108,7 @@ def kept_by_top_p(scores: list[float], top_p: float) -> set[int]:
 def test_of_equal_scores_at_the_cut_of_top_p_the_largest_ids_stay(spread, top_p):
     vocab = 1000  # more equal scores than are sorted at first
     scores = (spread * torch.randn(1, 3, vocab, generator=torch.Generator().manual_seed(5))).round()
-    found = Sampler(Sampling(top_p=top_p), [[0]], [1], vocab).target(scores, lambda: [[[]] * 3]).logp[0] > -torch.inf
+    found = sampler_of(Sampling(top_p=top_p), [[0]], vocab).target(scores, lambda: [[[]] * 3]).logp[0] > -torch.inf
     for line, own in zip(scores[0].tolist(), found, strict=True):
         assert set(own.nonzero().flatten().tolist()) == kept_by_top_p(line, top_p)
 
@@ -116,7 +117,7 @@ def test_all_tokens_that_tie_with_the_last_one_of_top_k_belong_to_the_sum_of_top
     vocab = 2500  # many more ties than are looked at first
     scores = torch.zeros(1, 1, vocab)
     scores[..., 40:50] = 1.0
-    found = Sampler(Sampling(top_k=12, top_p=0.2), [[0]], [1], vocab).target(scores, lambda: [[[]]]).logp[0, 0]
+    found = sampler_of(Sampling(top_k=12, top_p=0.2), [[0]], vocab).target(scores, lambda: [[[]]]).logp[0, 0]
     assert set((found > -torch.inf).nonzero().flatten().tolist()) == kept_by_top_p(scores.flatten().tolist(), 0.2)
 
 
@@ -189,9 +190,10 @@ def test_rows_keep_their_own_text_and_processor_when_others_leave():
     processors = ByRow([SequenceBiasLogitsProcessor({(i,): 9.0}) for i in range(3)])
     sampling, texts = Sampling(repetition_penalty=2.0, processors=[processors]), [[1, 2], [3], [4, 4, 4]]
     scores, paths = scores_of(rows=3, nodes=2), [[[], [1]], [[], [2]], [[], [3]]]
-    everyone = Sampler(sampling, texts, [1, 1, 1], VOCAB).target(scores, lambda: paths).logp
+    sampler = sampler_of(sampling, texts, VOCAB)
+    everyone = sampler.target(scores, lambda: paths).logp
     for rows in ([2, 0], [2]):
-        some = Sampler(sampling, [texts[r] for r in rows], [1] * len(rows), VOCAB, requests=rows)
+        some = Sampler([sampler.rows[r] for r in rows], VOCAB)
         found = some.target(scores[rows], lambda rows=rows: [paths[r] for r in rows]).logp
         assert torch.equal(found, everyone[rows])
     assert everyone[:, 0].argmax(-1).tolist() == [0, 1, 2]
@@ -210,10 +212,10 @@ def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(r
     logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
     paths = [[[], [r]] for r in range(6)]
     alone = [
-        Sampler(UNLIKE[r], [texts[r]], [1], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).dense()
+        sampler_of(UNLIKE[r], [texts[r]], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).dense()
         for r in rows
     ]
-    sampler = Sampler([UNLIKE[r] for r in rows], [texts[r] for r in rows], [1] * len(rows), VOCAB)
+    sampler = sampler_of([UNLIKE[r] for r in rows], [texts[r] for r in rows], VOCAB)
     found = sampler.target(logits[rows], lambda: [paths[r] for r in rows], certain=certain, scores=scores).dense()
     torch.testing.assert_close(found, torch.cat(alone), rtol=0, atol=1e-6 if scores else 0)
     assert (found[:, 0].exp().amax(-1) == 1).tolist() == [UNLIKE[r].greedy and certain for r in rows]
@@ -221,13 +223,13 @@ def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(r
 
 def test_drafts_of_rows_with_unlike_settings():
     logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
-    sampler, own = Sampler(UNLIKE, texts, [1] * 6, VOCAB), [[[], [3]]]
-    alone = [Sampler(UNLIKE[r], [texts[r]], [1], VOCAB).draft(logits[[r]], lambda: own).dense() for r in range(6)]
+    sampler, own = sampler_of(UNLIKE, texts, VOCAB), [[[], [3]]]
+    alone = [sampler_of(UNLIKE[r], [texts[r]], VOCAB).draft(logits[[r]], lambda: own).dense() for r in range(6)]
     assert torch.equal(sampler.draft(logits, lambda: own * 6).dense(), torch.cat(alone))
     assert not sampler.greedy
     assert sampler.looks_back
     some = torch.tensor([0, 2, 5, 7])
-    listed = Sampler([Sampling(), Sampling(temperature=0.5)], texts[:2], [1] * 2, VOCAB).draft(logits[:2, :, :4], list, some)
+    listed = sampler_of([Sampling(), Sampling(temperature=0.5)], texts[:2], VOCAB).draft(logits[:2, :, :4], list, some)
     assert listed.common is some
     assert torch.equal(listed.logp[1], (logits[1, :, :4] / 0.5).log_softmax(-1))
 
@@ -243,7 +245,7 @@ def test_logit_bias_is_added():
 
 def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
     scores = torch.tensor([[[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]]])
-    greedy = Sampler(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], [1], 3)
+    greedy = sampler_of(Sampling(temperature=0.0, top_k=2, top_p=0.1), [[0]], 3)
     assert greedy.target(scores, lambda: [[[], [1]]]).dense().exp().tolist() == [[[0, 1, 0], [1, 0, 0]]]
     assert torch.equal(greedy.draft(scores, lambda: [[[], [1]]]).logp, scores.log_softmax(-1))  # a ranking, not cut
 
@@ -251,7 +253,7 @@ def test_temperature_zero_is_a_point_mass_on_the_first_of_the_best():
 def test_scores_that_round_to_one_distribution_are_still_told_apart():
     scores = torch.tensor([[[1.0e-8, 2.0e-8, 1.5e-8]]])
     assert scores.log_softmax(-1).unique().numel() == 1
-    best = Sampler(Sampling(temperature=0.0), [[0]], [1], 3).target(scores, lambda: [[[]]]).dense()
+    best = sampler_of(Sampling(temperature=0.0), [[0]], 3).target(scores, lambda: [[[]]]).dense()
     assert best.exp().tolist() == [[[0, 1, 0]]]
 
 

@@ -65,7 +65,7 @@ class Run:
         """A part of the document, as far as it is, and the writer of its answers."""
         method = Method(method=self.config.method)
         decoder = self.pair.decoder(method, temperature=temperature)
-        used = f"{decoder.drafter.name} + {decoder.verifier.name}"
+        used = f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
         part = found.setdefault(name, {"method": used, "temperature": temperature, "answers": []})
         limit = self.config.max_new_tokens
         return part, Writer(pair=self.pair, method=method, temperature=temperature, max_new_tokens=limit)

@@ -182,7 +182,7 @@ def without_hooks(decoder: Decoder, requests: Sequence[Request], sampling: Sampl
             token_ids=tokens,
             finish_reason=reason,
             seed=request.seed,
-            lossless=decoder.verifier.lossless,
+            lossless=decoder.pipeline.verifier.lossless,
             stats=decoder.stats[0],
         )
     ]

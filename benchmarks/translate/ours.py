@@ -40,7 +40,8 @@ class Ours:
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> Output:
         translator, decoder = self._translator, self._decoder
-        before = decoder.drafter.forward_seconds, translator.target.forward_seconds
+        draft = decoder.pipeline.drafter.runner
+        before = 0.0 if draft is None else draft.forward_seconds, translator.target.forward_seconds
         requests = [translator.request(source, self._limits, seed=0) for source in sources]
         results = decoder.generate(requests, translator.sampling)
         forced = list(translator.prompt[1:])
@@ -48,7 +49,7 @@ class Ours:
             tokens=[forced + result.token_ids for result in results],
             passes=sum(result.stats.rounds for result in results),
             seconds={
-                "draft": decoder.drafter.forward_seconds - before[0],
+                "draft": 0.0 if draft is None else draft.forward_seconds - before[0],
                 "target": translator.target.forward_seconds - before[1],
                 "verify": sum(result.stats.seconds["verify"] for result in results),
             },

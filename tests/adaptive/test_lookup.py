@@ -27,7 +27,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.verify.coupled import Coupled, Greedy
-from tests.helpers import always, begin, best_first
+from tests.helpers import always, best_first, sampler_of
 from tests.tables import TableRunner
 
 VOCAB = 12
@@ -76,26 +76,24 @@ def test_nothing_is_guessed_that_the_target_never_writes():
     assert NgramIndex([3, 4, 90, 4]).follow([3], 3, VOCAB) == ([4], 1)
     assert NgramIndex([3, 90, 4]).follow([3], 3, VOCAB) == ([], 1)
     drafter = ngram(3)
-    begin(drafter, [[]], [[3, 4, 90, 4]])
-    assert drafter.draft(torch.tensor([3]), distribution_of([3]), CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
-    lookup = PromptLookup(AdaptiveSettings(), 3)
-    begin(lookup, [[]], [[3, 4, 90, 4]])
-    assert lookup.guess(distribution_of([3]), [3])[0].tokens == [4]
+    sampler = distribution_of([3], sources=[[3, 4, 90, 4]])
+    assert drafter.draft(torch.tensor([3]), sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
+    assert PromptLookup(AdaptiveSettings(), 3).guess(sampler, [3])[0].tokens == [4]
 
 
-def distribution_of(*texts, stops=()):
-    return Sampler(Sampling(), [list(t) for t in texts], [1] * len(texts), VOCAB, [frozenset(stops)] * len(texts))
+def distribution_of(*texts, stops=(), sources=()):
+    return sampler_of(Sampling(), texts, VOCAB, stops=frozenset(stops), sources=sources)
 
 
 def test_chances_follow_what_came():
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    begin(lookup, [[]])
-    [before] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    sampler = distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
+    [before] = lookup.guess(sampler, [4])
     assert before.tokens == [3, 4, 5, 6]
     assert len(set(before.probabilities)) == 1  # nothing is known yet
     for _ in range(40):
         lookup.learn([[3, 4, 9]])
-    [after] = lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    [after] = lookup.guess(sampler, [4])
     assert after.probabilities[0] > 0.75
     assert after.probabilities[1] > 0.9
     assert after.probabilities[2] < before.probabilities[2]
@@ -104,12 +102,12 @@ def test_chances_follow_what_came():
 
 def test_guesses_keep_to_limits_and_ends_and_rows():
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    begin(lookup, [[], []], [[5, 6, 7], [5, 8, 9]])
-    both = lookup.guess(distribution_of([5], [5]), [4, 1])
-    assert [guess.tokens for guess in both] == [[6, 7, 5], [8]]
-    assert [guess.tokens for guess in lookup.guess(distribution_of([5], [5], stops=[6, 9]), [4, 4])] == [[6], [8, 9]]
-    lookup.drop([0])
-    assert [guess.tokens for guess in lookup.guess(distribution_of([5]), [4])] == [[8, 9, 5]]
+    sources = [[5, 6, 7], [5, 8, 9]]
+    both = distribution_of([5], [5], sources=sources)
+    assert [guess.tokens for guess in lookup.guess(both, [4, 1])] == [[6, 7, 5], [8]]
+    ending = distribution_of([5], [5], sources=sources, stops=[6, 9])
+    assert [guess.tokens for guess in lookup.guess(ending, [4, 4])] == [[6], [8, 9]]
+    assert [guess.tokens for guess in lookup.guess(Sampler(both.rows[1:], VOCAB), [4])] == [[8, 9, 5]]
 
 
 def test_a_guess_and_a_draft_share_what_they_agree_on():
@@ -205,19 +203,17 @@ def test_it_is_what_auto_means_and_has_no_shape():
 def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     """A few lucky tokens do not pass for certainty."""
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    begin(lookup, [[]])
-    text = [1, 2, 3, 4, 5, 6, 1, 2]
-    lookup.guess(distribution_of(text), [4])
+    sampler = distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
+    lookup.guess(sampler, [4])
     lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
-    [lucky] = lookup.guess(distribution_of(text), [4])
+    [lucky] = lookup.guess(sampler, [4])
     assert min(lucky.probabilities) > 0.25
     assert max(lucky.probabilities) < 0.8
-    lookup = PromptLookup(AdaptiveSettings(), 4)
-    begin(lookup, [[]])
+    lookup, sampler = PromptLookup(AdaptiveSettings(), 4), distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
     for _ in range(40):
-        lookup.guess(distribution_of(text), [4])
+        lookup.guess(sampler, [4])
         lookup.learn([[9]])
-    [unlucky] = lookup.guess(distribution_of(text), [4])
+    [unlucky] = lookup.guess(sampler, [4])
     assert max(unlucky.probabilities) < 0.25
 
 
@@ -226,7 +222,6 @@ def test_equal_rows_are_one_observation():
 
     def learnt(*new: list[int]) -> PromptLookup:
         lookup = PromptLookup(AdaptiveSettings(), 4)
-        begin(lookup, [[]] * len(new))
         lookup.guess(distribution_of(*[text] * len(new)), [4] * len(new))
         lookup.learn(new)
         return lookup
@@ -237,7 +232,6 @@ def test_equal_rows_are_one_observation():
 
 def test_what_lookup_meets_in_a_pause_is_forgotten():
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    begin(lookup, [[]])
     lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
     lookup.learn([[3, 9]])
     before = list(lookup.hits), list(lookup.guesses), lookup.probabilities

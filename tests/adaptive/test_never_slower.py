@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
@@ -22,6 +21,7 @@ from draftwood.engine.requests import Request
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text
+from tests.helpers import sampler_of
 from tests.tables import TableRunner
 
 PLAIN = 100.0  # tokens per second
@@ -63,11 +63,12 @@ def test_in_a_later_process_a_text_is_not_slower(name, world):
 def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
     lookup = PromptLookup(settings := AdaptiveSettings(), hits=[20.0] * 16, guesses=[20.0] * 16)
     assert min(lookup.probabilities) > 0.7
-    lookup.add([[1, 2]])
+    sampler = sampler_of(Sampling(), [[1, 2, 1]], VOCAB)
+    lookup.guess(sampler, [4])
     assert lookup.guesses == [settings.lookup_text] * 16
     before = lookup.probabilities[0]
     for _ in range(3):
-        lookup.guess(Sampler(Sampling(), [[1, 2, 1]], [1], VOCAB, [frozenset()]), [4])
+        lookup.guess(sampler, [4])
         lookup.learn([[9]])
     assert lookup.probabilities[0] < 0.75 * before
 

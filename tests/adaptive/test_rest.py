@@ -16,7 +16,7 @@ from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.guesses import GuessDrafter
-from draftwood.draft.adaptive.rest import RESTING
+from draftwood.draft.adaptive.pace import RESTING
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
@@ -111,7 +111,7 @@ def test_next_to_a_long_forward_every_round_looks(kind: str, monkeypatch: pytest
 def test_the_draft_model_reads_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _, _ = decoder("adaptive", monkeypatch)
     write(made)
-    assert made.drafter.grower.runner.forwards == 0
+    assert made.pipeline.drafter.runner.forwards == 0
 
 
 def calls(made: Decoder) -> float:

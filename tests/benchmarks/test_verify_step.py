@@ -13,9 +13,9 @@ from benchmarks.config import VerifyConfig
 from benchmarks.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.methods import build
+from tests.helpers import sampler_of
 
 
 def test_every_case_is_measured_and_written(tmp_path):
@@ -45,7 +45,7 @@ def test_the_plain_rule_follows_the_targets_distribution():
     for seed in range(samples):
         draft = MadeUpDraft(vocab, 3)
         drafter, _ = build(Method(method="rsd-s", shape="3x1"), draft, greedy=False)
-        sampler = Sampler(Sampling(), [[0]], [1], vocab)
+        sampler = sampler_of(Sampling(), [[0]], vocab)
         tree = drafter.draft(torch.tensor([0]), sampler, CounterRng([seed]).at([1]), [1])
         scores = draft.target_scores(tree)
         path, token = straightforward(tree, scores, Sampling())

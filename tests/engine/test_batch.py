@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from dataclasses import replace
@@ -304,7 +305,16 @@ def test_control_noise_by_the_order_of_rows_is_seen(monkeypatch):
 
 
 def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
-    monkeypatch.setattr("draftwood.engine.batch.Sampler", lambda samplings, *rest: Sampler(samplings[::-1], *rest))
+    def mixed_up(rows, *rest):
+        others = zip(rows, rows[::-1], strict=True)
+        return Sampler([replace_sampling(row, other.sampling) for row, other in others], *rest)
+
+    def replace_sampling(row, sampling):
+        found = copy.copy(row)
+        found.sampling = sampling
+        return found
+
+    monkeypatch.setattr("draftwood.engine.batch.Sampler", mixed_up)
     with pytest.raises(AssertionError):
         check(decoder(*causal("torch"), "chain", "2", "recursive"))
 
@@ -312,7 +322,7 @@ def test_control_settings_by_the_order_of_rows_are_seen(monkeypatch):
 def test_control_a_drafter_that_mixes_rows_is_seen():
     target, draft = causal("torch")
     engine = decoder(target, TorchRunner(draft.model, drafts=True), "chain", "3", "recursive")
-    cache = engine.drafter.runner._cache
+    cache = engine.pipeline.drafter.runner._cache
 
     def drop(rows):
         type(cache).drop(cache, rows)

@@ -15,7 +15,6 @@ from transformers import MistralConfig, MistralForCausalLM
 from draftwood import LogprobSettings, Pair, TokenTexts
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import TokenLogprob, logprob_settings
 from draftwood.engine import logprobs
@@ -23,7 +22,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from tests.helpers import decoder, hidden_pair, tiny_gpt
+from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
@@ -65,7 +64,7 @@ def reference(prompt: list[int], tokens: list[int], sampling: Sampling, wanted: 
     for at in range(len(prompt), len(prompt) + len(tokens)):
         line = scores[at - 1]
         if wanted.of == "sampled":
-            own = Sampler(sampling, [(prompt + tokens)[:at]], [len(prompt)], VOCAB)
+            own = sampler_of(sampling, [(prompt + tokens)[:at]], VOCAB, prompts=[len(prompt)])
             line = own.target(line.expand(1, 1, -1), lambda: [[[]]]).dense()[0, 0]
         found.append(line.log_softmax(-1))
     return found

@@ -157,7 +157,7 @@ def plain() -> Decoder:
 
 
 def test_a_long_prompt_never_makes_a_round_longer_than_a_chunk(plain):
-    with forwards(plain.target.runner) as shapes, plain.batch(chunk=CHUNK) as batch:
+    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=CHUNK) as batch:
         rows = [batch.add(request([1, 2]), Sampling()) for _ in range(2)]
         batch.step()
         shapes.clear()
@@ -171,7 +171,7 @@ def test_a_long_prompt_never_makes_a_round_longer_than_a_chunk(plain):
 
 
 def test_a_short_prompt_is_read_with_the_round_if_the_padding_is_within_a_chunk(plain):
-    with forwards(plain.target.runner) as shapes, plain.batch(chunk=6) as batch:
+    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=6) as batch:
         batch.add(request([1, 2]), Sampling())
         batch.step()
         shapes.clear()
@@ -184,7 +184,7 @@ def test_a_short_prompt_is_read_with_the_round_if_the_padding_is_within_a_chunk(
 
 
 def test_without_rows_that_write_prompts_are_read_at_once(plain):
-    with forwards(plain.target.runner) as shapes, plain.batch(chunk=2) as batch:
+    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=2) as batch:
         for length in (9, 12):
             batch.add(request(prompt_of(length, length)), Sampling())
         batch.step()
@@ -192,7 +192,7 @@ def test_without_rows_that_write_prompts_are_read_at_once(plain):
 
 
 def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
-    with forwards(plain.target.runner) as shapes, plain.batch() as batch:
+    with forwards(plain.pipeline.target) as shapes, plain.batch() as batch:
         for length, step in ((9, 7), (27, 3)):  # 18 tokens of padding
             batch.add(request(prompt_of(length, step)), Sampling())
         batch.step()
@@ -207,8 +207,8 @@ def test_a_prompt_that_needs_much_padding_is_read_alone(plain):
 
 
 def test_a_target_that_pads_no_rows_reads_prompts_of_any_length_with_the_round(plain, monkeypatch):
-    monkeypatch.setattr(plain.target.runner, "pads", False)
-    with forwards(plain.target.runner) as shapes, plain.batch(chunk=30) as batch:
+    monkeypatch.setattr(plain.pipeline.target, "pads", False)
+    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=30) as batch:
         for length, step in ((9, 7), (27, 3)):
             batch.add(request(prompt_of(length, step)), Sampling())
         batch.step()
@@ -225,7 +225,7 @@ def test_a_target_that_pads_no_rows_reads_prompts_of_any_length_with_the_round(p
 def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
     given = request(prompt_of(20), 5)
     whole = plain.generate([given], Sampling())[0].token_ids
-    with forwards(plain.target.runner) as shapes, plain.batch(chunk=CHUNK) as batch:
+    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=CHUNK) as batch:
         first = batch.add(request([1, 2], 2), Sampling())
         batch.step()
         batch.add(given, Sampling())
@@ -256,7 +256,7 @@ def test_common_beginnings_are_read_once(plain):
     alike = [request(prompt_of(20), 5, seed=seed) for seed in range(3)]
     longer = request([*prompt_of(15), 3, 4, 5], 5)
     whole = [plain.generate([one], Sampling())[0].token_ids for one in (*alike, longer)]
-    with forwards(plain.target.runner) as shapes:
+    with forwards(plain.pipeline.target) as shapes:
         assert [found.token_ids for found in plain.generate([*alike, longer], Sampling())] == whole
     # The prompt, then for each other row the last common token and what follows it.
     assert shapes[:5] == [(1, 19), (1, 1), (1, 1), (1, 3), (4, 1)]

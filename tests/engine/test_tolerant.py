@@ -122,7 +122,7 @@ def test_scores_of_one_row_that_are_nan_end_this_row_only(method, monkeypatch):
     made, given = engine(method), requests()
     samplings = [Sampling(), Sampling(top_k=4), Sampling(temperature=0.0)]
     whole = [alone(made, request, sampling, None) for request, sampling in zip(given, samplings, strict=True)]
-    broken(made.target.runner, monkeypatch, 3, row=1, rows=3)
+    broken(made.pipeline.target, monkeypatch, 3, row=1, rows=3)
     texts, errors, _ = written(made, given, samplings)
     assert (texts[0], texts[2]) == (whole[0], whole[2])
     assert {row: type(error) for row, error in errors.items()} == {1: NumericsError}
@@ -134,7 +134,13 @@ def test_scores_of_one_row_that_are_nan_end_this_row_only(method, monkeypatch):
 def test_a_row_without_a_sound_draft_is_written_by_plain_decoding(method, monkeypatch):
     made, given = engine(method), requests()
     whole = [alone(made, request, Sampling(temperature=0.0), None) for request in given]
-    broken(made.drafter.grower.runner if method[0] == "adaptive" else made.drafter.runner, monkeypatch, 1, row=1, rows=3)
+    broken(
+        made.pipeline.drafter.runner,
+        monkeypatch,
+        1,
+        row=1,
+        rows=3,
+    )
     texts, errors, draft_errors = written(made, given, [Sampling(temperature=0.0)] * 3)
     assert ([texts[i] for i in range(3)], errors) == (whole, {})
     assert draft_errors > 0
@@ -144,14 +150,16 @@ def test_a_row_without_a_sound_draft_is_written_by_plain_decoding(method, monkey
 def test_texts_go_on_without_a_drafter_that_raises(name, monkeypatch):
     made, given = engine(("shared-noise", "2-2", "coupled")), requests()
     whole = [alone(made, request, Sampling(), None) for request in given]
-    own, raising = getattr(made.drafter, name), []
+    drafter = made.pipeline.drafter
+    part = drafter if name in ("draft", "commit") else drafter.runner
+    own, raising = getattr(part, name), []
 
     def fails(*arguments: Any) -> Any:
         if raising:
             raise RefusedError(name)
         return own(*arguments)
 
-    monkeypatch.setattr(made.drafter, name, fails)
+    monkeypatch.setattr(part, name, fails)
     texts, errors, draft_errors = written(
         made, given, [Sampling()] * 3, lambda step: raising.append(1) if step == (0 if name == "add" else 2) else None
     )
@@ -164,7 +172,7 @@ def test_texts_go_on_without_a_drafter_that_raises(name, monkeypatch):
 
 def test_a_target_that_raises_ends_the_batch(monkeypatch):
     made = engine()
-    monkeypatch.setattr(made.target.runner, "extend", lambda *given: 1 / 0)
+    monkeypatch.setattr(made.pipeline.target, "extend", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         written(made, requests(), [Sampling()] * 3)
 

@@ -12,7 +12,6 @@ from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.counters import token_bases
 from draftwood.core.log_probs import LogProbs
 from draftwood.engine.decode import Decoder
-from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.verify.coupled import Coupled, follow
 
 EASE = 1.15
@@ -22,7 +21,7 @@ class Sourced:
     """A decoder with another source of noise."""
 
     def __init__(self, engine, source: Callable):
-        self.engine, self.source, self.drafter, self.verifier = engine, source, engine.drafter, engine.verifier
+        self.engine, self.source, self.pipeline = engine, source, engine.pipeline
 
     def stream(self, requests, sampling):
         return self.engine.stream(requests, sampling, noise=self.source([request.seed for request in requests]))
@@ -138,21 +137,11 @@ def _order(tree, row):
     return order + sorted(set(range(tree.size)) - set(order))
 
 
-class Sorted(ReadsAtOnce):
+class Sorted:
     """A drafter whose siblings are sorted."""
 
     def __init__(self, drafter):
-        self.drafter, self.name, self.draw, self.max_length = drafter, drafter.name, drafter.draw, drafter.max_length
-
-    @property
-    def forward_seconds(self):
-        return self.drafter.forward_seconds
-
-    def clear(self, *, keep=False):
-        self.drafter.clear(keep=keep)
-
-    def add(self, texts, sources=()):
-        self.drafter.add(texts, sources)
+        self.drafter, self.name, self.draw, self.runner = drafter, drafter.name, drafter.draw, drafter.runner
 
     def draft(self, root, sampler, rng, limits):
         self.tree = self.drafter.draft(root, sampler, rng, limits)
@@ -170,13 +159,15 @@ class Sorted(ReadsAtOnce):
         verdict = replace(this_round.verdict, paths=paths)
         self.drafter.commit(replace(this_round, tree=self.tree, verdict=verdict))
 
-    def drop(self, rows):
-        self.drafter.drop(rows)
+
+def with_sorted_siblings(engine):
+    parts = engine.pipeline
+    return Decoder(parts.target, Sorted(parts.drafter), parts.verifier)
 
 
 def easy(engine, factor):
-    if engine.verifier.name == "coupled":
-        return Decoder(engine.target.runner, engine.drafter, EasyCoupled(factor))
+    if engine.pipeline.verifier.name == "coupled":
+        return Decoder(engine.pipeline.target, engine.pipeline.drafter, EasyCoupled(factor))
     return Sourced(engine, lambda seeds: Source(seeds, easier(factor)))
 
 
@@ -187,7 +178,9 @@ def refolded(fold):
 BREAKS = {
     "the same noise at every position": refolded(lambda position: 0),
     "noise reused over four positions": refolded(lambda position: position // 4),
-    "siblings sorted by number": lambda engine: Decoder(engine.target.runner, Sorted(engine.drafter), engine.verifier),
+    "siblings sorted by number": lambda engine: Decoder(
+        engine.pipeline.target, Sorted(engine.pipeline.drafter), engine.pipeline.verifier
+    ),
     "acceptance 15 % too easy": lambda engine: easy(engine, EASE),
     "every draft accepted": lambda engine: easy(engine, 1e9),
 }

@@ -10,11 +10,10 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 import draftwood
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
-from tests.helpers import decoder, tiny_runner
+from tests.helpers import decoder, sampler_of, tiny_runner
 from tests.runners.zoo import tiny
 
 pytestmark = pytest.mark.usefixtures("always_drafts")
@@ -90,13 +89,13 @@ def test_tokens_of_no_bias_at_all_are_not_guessed(method):
 def test_truncation_by_scores_forbids_no_guess():
     """Whether a token survives top-k hangs on the scores, which nobody knows before the target is run."""
     sampling = Sampling(processors=[TopKLogitsWarper(1), TopPLogitsWarper(0.1)])
-    sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB)
+    sampler = sampler_of(sampling, [PROMPT], VOCAB, prompts=[len(PROMPT)])
     assert sampler.permitted(0, [5, 6, 7]) == 3
 
 
 def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
     sampling = Sampling(processors=[draftwood.Stateless(only_steps)], logit_bias={8: -float("inf")})
-    sampler = Sampler(sampling, [PROMPT], [len(PROMPT)], VOCAB, [frozenset({7})])
+    sampler = sampler_of(sampling, [PROMPT], VOCAB, prompts=[len(PROMPT)], stops=frozenset({7}))
     assert sampler.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
     assert sampler.permitted(0, [5, 8]) == 1  # by its bias
     assert sampler.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nothing is called
@@ -104,7 +103,7 @@ def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
 
 def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     """However the token came into the tree: by the target's scores it can never be reached."""
-    sampler = Sampler(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], [len(PROMPT)], VOCAB)
+    sampler = sampler_of(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], VOCAB, prompts=[len(PROMPT)])
     paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
     found = sampler.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).logp
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
@@ -120,10 +119,10 @@ def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(mon
         note = lambda self, ids, scores, real=real: (called.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
         monkeypatch.setattr(kind, "__call__", note)
     chain = LogitsProcessorList([TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), Repetition(1.5)])
-    sampler = Sampler(Sampling(processors=list(chain)), [[1, 2, 1]], [3], 8)
+    sampler = sampler_of(Sampling(processors=list(chain)), [[1, 2, 1]], 8, prompts=[3])
     assert sampler.permitted(0, [2, 1, 2]) == 3
     assert called == []
-    sampler = Sampler(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], [3], 8)
+    sampler = sampler_of(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], 8, prompts=[3])
     assert sampler.permitted(0, [2, 1, 2]) == 1
     assert set(called) == {"SuppressTokensLogitsProcessor"}
 

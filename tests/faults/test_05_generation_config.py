@@ -17,11 +17,10 @@ from draftwood.api import Pair
 from draftwood.cli import settings as cli
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import LoadOptions, Method, Sampling
 from draftwood.loading.unsupported import UNSUPPORTED
 from tests.faults.folders import save_tiny
-from tests.helpers import tiny_gpt
+from tests.helpers import sampler_of, tiny_gpt
 
 VOCAB, EOS = 61, [3, 17]
 PROMPT = [5, 6, 7, 5, 6]
@@ -101,7 +100,7 @@ def steps(pair: Pair, sampling: Sampling) -> list[tuple[torch.Tensor, torch.Tens
     text, found = out.sequences[0].tolist(), []
     for step, scores in enumerate(out.scores):
         prefix = text[: len(PROMPT) + step]
-        sampler = Sampler(sampling, [prefix], [len(PROMPT)], VOCAB)
+        sampler = sampler_of(sampling, [prefix], VOCAB, prompts=[len(PROMPT)])
         logits = pair.target.model(torch.tensor([prefix])).logits[:, -1:]
         found.append((scores[0].softmax(-1), sampler.target(logits, lambda: [[[]]]).dense()[0, 0].softmax(-1)))
     return found

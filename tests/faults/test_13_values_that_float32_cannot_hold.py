@@ -86,7 +86,7 @@ def test_the_most_extreme_values_that_it_holds_work_with_every_way_of_drafting(s
     sampling = Sampling(**settings)
     for method, verifier in WAYS:
         made = decoder(target, draft, method, verifier=verifier)
-        assert isinstance(made.drafter, Drafter)
+        assert isinstance(made.pipeline.drafter, Drafter)
         for seed in range(3):
             request = Request(prompt=[1, 2, 3, 1, 2, 3, 1, 2], seed=seed, limits=Limits(max_new_tokens=8))
             [result] = made.generate([request], sampling)

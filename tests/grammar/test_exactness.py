@@ -180,7 +180,7 @@ def _where(masks, of=lambda path: path):
     def constrain(self, scores, paths, *, drafts):
         out = scores.clone()
         for row, nodes in enumerate(paths):
-            text = self.texts[row][self.prompt_lengths[row] :]
+            text = self.rows[row].tokens[self.rows[row].prompt_length :]
             for node, path in enumerate(nodes):
                 if path is not None and masks(path, drafts):
                     allowed = legal([*text, *of(path)])

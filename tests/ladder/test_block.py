@@ -11,7 +11,6 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander
@@ -28,7 +27,7 @@ from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import begin, decoder, tiny_gpt, tiny_runner
+from tests.helpers import begin, decoder, sampler_of, tiny_gpt, tiny_runner
 from tests.ladder.test_rung3_tape import (
     EXACT,
     PROMPT,
@@ -151,9 +150,9 @@ def blocks(length=LENGTH, seed=0):
 
 def trees(drafter, sampling, limits, stops=frozenset()):
     texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
-    sampler = Sampler(sampling, texts, [1] * ROWS, VOCAB, [stops] * ROWS)
+    sampler = sampler_of(sampling, texts, VOCAB, stops=stops)
     rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([1 + r for r in range(ROWS)])
-    begin(drafter, [t[:-1] for t in texts])
+    begin(drafter.runner, [t[:-1] for t in texts])
     return drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, limits)
 
 

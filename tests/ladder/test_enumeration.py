@@ -63,7 +63,7 @@ def test_sound_methods_are_exact(method: Method) -> None:
     assert report.texts > 2
     assert report.branches >= report.texts
     assert f"{report.branches:,} branches" in report.summary()
-    coupled = pair.decoder(method, temperature=1.0).verifier.name == "coupled"
+    coupled = pair.decoder(method, temperature=1.0).pipeline.verifier.name == "coupled"
     assert report.noises == (NOISES if coupled else None)
     assert ("own picks with the same" in report.summary()) == coupled
 

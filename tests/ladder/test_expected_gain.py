@@ -44,12 +44,7 @@ class Depths:
 
     def __init__(self, inner):
         self.inner, self.seen = inner, set()
-        self.name, self.draw, self.max_length = inner.name, inner.draw, inner.max_length
-        self.clear, self.add, self.drop, self.commit = inner.clear, inner.add, inner.drop, inner.commit
-
-    @property
-    def forward_seconds(self):
-        return self.inner.forward_seconds
+        self.name, self.draw, self.runner, self.commit = inner.name, inner.draw, inner.runner, inner.commit
 
     def draft(self, root, sampler, rng, limits):
         tree = self.inner.draft(root, sampler, rng, limits)
@@ -79,8 +74,8 @@ def engine(target, draft, method, shape, min_gain, verifier="auto", *, greedy=Fa
 def test_trees_of_chosen_depth_give_the_targets_joint_distribution(method, shape, vocab, length, min_gain, verifier):
     target, draft = runners(vocab)
     made = engine(target, draft, method, shape, min_gain, verifier)
-    counting = Depths(made.drafter)
-    distribution = engine_distribution(Decoder(target, counting, made.verifier), length, Sampling())
+    counting = Depths(made.pipeline.drafter)
+    distribution = engine_distribution(Decoder(target, counting, made.pipeline.verifier), length, Sampling())
     assert total_variation(distribution, reference_distribution(target.model, length, at_temperature(1.0))) < EXACT
     assert len(counting.after(length - 1)) > 1  # in the first round, after one prompt, what was drawn decided the depth
 
@@ -98,7 +93,7 @@ def test_control_a_level_that_is_taken_back_is_seen(method, shape, min_gain, ver
         poor = (tree.depths * tree.valid).amax(dim=1) == 1
         return replace(tree, valid=tree.valid & ~(poor.unsqueeze(1) & (tree.depths == 1)))
 
-    broken = Decoder(target, Wrapped(made.drafter, take_back), made.verifier)
+    broken = Decoder(target, Wrapped(made.pipeline.drafter, take_back), made.pipeline.verifier)
     expected = reference_distribution(target.model, 3, at_temperature(1.0))
     assert total_variation(engine_distribution(broken, 3, Sampling()), expected) > WRONG
 
@@ -143,8 +138,8 @@ def texts(engine, sampling, requests):
 def test_a_batch_is_its_rows_and_the_same_seed_gives_the_same_text(method, shape, min_gain, temperature, verifier):
     sampling = Sampling(temperature=temperature, top_p=0.95)
     made = engine(runner(1), runner(2, 1), method, shape, min_gain, verifier, greedy=sampling.greedy)
-    counting = Depths(made.drafter)
-    together = texts(Decoder(runner(1), counting, made.verifier), sampling, requests())
+    counting = Depths(made.pipeline.drafter)
+    together = texts(Decoder(runner(1), counting, made.pipeline.verifier), sampling, requests())
     assert together == texts(made, sampling, requests())
     alone = [texts(made, sampling, [request])[0] for request in requests()]
     assert together == alone

@@ -98,13 +98,13 @@ def test_levels_that_were_drawn_before_the_drafter_raises_stay(method, shape, ve
 
 def test_control_a_tree_that_is_dropped_when_its_drafter_raises(monkeypatch):
     made = engine("chain", "2", "recursive")
-    draft = made.drafter.draft
+    draft = made.pipeline.drafter.draft
 
     def drops(root, *others):
         tree = draft(root, *others)
         return tree if tree.error is None else root_alone(root, error=tree.error)
 
-    monkeypatch.setattr(made.drafter, "draft", drops)
+    monkeypatch.setattr(made.pipeline.drafter, "draft", drops)
     assert total_variation(outcomes(made, Sampling()), wanted()) > WRONG
 
 

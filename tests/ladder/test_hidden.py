@@ -140,5 +140,5 @@ def test_low_precision_keeps_the_distribution_up_to_the_rounding_of_its_forwards
     record_property("total_variation", found)
     assert found < 0.02
     engine = decoder(target, draft, "rsd-s", "2x2", verifier)
-    control = Decoder(target, Wrapped(engine.drafter, other_temperature), engine.verifier)
+    control = Decoder(target, Wrapped(engine.pipeline.drafter, other_temperature), engine.pipeline.verifier)
     assert total_variation(engine_distribution(control, 3, Sampling(), batch=64), expected) > 0.02

@@ -235,7 +235,7 @@ def test_a_drawn_child_that_does_not_stand_first_is_taken_for_certain_and_that_i
         return replace(tree, tokens=flip(tree.tokens), drawn=flip(tree.drawn)) if tree.drawn is not None else tree
 
     engine = decoder(target, draft, "hybrid", "2", verifier)
-    other = Decoder(target, Wrapped(engine.drafter, draw_last), engine.verifier)
+    other = Decoder(target, Wrapped(engine.pipeline.drafter, draw_last), engine.pipeline.verifier)
     assert (
         total_variation(
             engine_distribution(other, 2, Sampling()), reference_distribution(target.model, 2, at_temperature(1.0))
@@ -248,7 +248,7 @@ def test_a_drawn_child_that_does_not_stand_first_is_taken_for_certain_and_that_i
 def test_control_another_recorded_distribution_is_seen(verifier):
     target, draft = runners(3)
     engine = decoder(target, draft, "hybrid", "2x2", verifier)
-    lying = Decoder(target, Wrapped(engine.drafter, other_distribution), engine.verifier)
+    lying = Decoder(target, Wrapped(engine.pipeline.drafter, other_distribution), engine.pipeline.verifier)
     assert (
         total_variation(
             engine_distribution(lying, 2, Sampling()), reference_distribution(target.model, 2, at_temperature(1.0))

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.hybrid import HybridBeam, HybridBranching
@@ -19,7 +18,7 @@ from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.reference import match, plain_tree, recursive, traversal
 from draftwood.verify.traversal import Traversal
-from tests.helpers import begin, best_first
+from tests.helpers import begin, best_first, sampler_of
 from tests.tables import TableRunner
 
 ROWS, VOCAB = 64, 7
@@ -47,10 +46,10 @@ def drafted(name, *, seed, temperature=1.0, top_p=1.0):
     target, draft = TableRunner(table), TableRunner(table + 0.7 * torch.randn_like(table))
     sampling = Sampling(temperature=temperature, top_p=top_p)
     texts = [[r % VOCAB, (r * 3) % VOCAB, (r * 5) % VOCAB] for r in range(ROWS)]
-    sampler = Sampler(sampling, texts, [1] * ROWS, VOCAB)
+    sampler = sampler_of(sampling, texts, VOCAB)
     rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([2 + r for r in range(ROWS)])
     drafter = drafters(draft)[name]
-    for part in (drafter, target):
+    for part in (draft, target):
         begin(part, [t[:-1] for t in texts])
     tree = drafter.draft(torch.tensor([t[-1] for t in texts]), sampler, rng, [5] * (ROWS - 1) + [1])
     logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()

@@ -12,13 +12,12 @@ import torch
 from draftwood.core.counter_rng import CounterRng, Stream
 from draftwood.core.counters import STEP, exponential, mix, mix_one, token_bases
 from draftwood.core.draws import Draw
-from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
 from draftwood.verify.reference import plain_tree, recursive
-from tests.helpers import begin
+from tests.helpers import begin, sampler_of
 from tests.tables import TableRunner
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file
@@ -112,9 +111,9 @@ def averaged_output(samples, tamper=None):
     torch.manual_seed(5)
     target, draft = (TableRunner(torch.randn(3, 3, dtype=torch.float64)) for _ in range(2))
     texts = [[1, 2]] * samples
-    sampler = Sampler(Sampling(), texts, [1] * samples, 3)
+    sampler = sampler_of(Sampling(), texts, 3)
     drafter = LevelDrafter(draft, StochasticBeam(2, 2))
-    for part in (drafter, target):
+    for part in (draft, target):
         begin(part, [t[:-1] for t in texts])
     tree = drafter.draft(torch.full((samples,), 2), sampler, rng(samples, first=7), [2] * samples)
     logp = sampler.target(target.extend(tree.tokens, tree.depths, tree.ancestors).logits, tree.prefixes).dense()

@@ -190,25 +190,12 @@ def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nod
 # ---- negative controls: each breaks one rule of the trade and must be seen ----
 
 
-class Wrapped(ReadsAtOnce):
+class Wrapped:
     """A drafter whose finished trees are tampered with."""
 
     def __init__(self, inner, tamper, draw=None):
         self.inner, self.tamper = inner, tamper
-        self.name, self.draw, self.max_length = "tampered", draw or inner.draw, None
-
-    @property
-    def forward_seconds(self):
-        return self.inner.forward_seconds
-
-    def clear(self, *, keep=False):
-        self.inner.clear(keep=keep)
-
-    def add(self, texts, sources=()):
-        self.inner.add(texts, sources)
-
-    def drop(self, rows):
-        self.inner.drop(rows)
+        self.name, self.draw, self.runner = "tampered", draw or inner.draw, inner.runner
 
     def commit(self, this_round):
         self.inner.commit(this_round)
@@ -261,8 +248,8 @@ def test_control_shared_noise_under_recursive_rejection_is_refused_and_wrong():
     target, draft = runners(3)
     engine = decoder(target, draft, "shared-noise", "2-2", "coupled")
     with pytest.raises(Exception, match="recursive"):
-        Decoder(target, engine.drafter, Recursive())
-    lying = Wrapped(engine.drafter, lambda tree: replace(tree, draw=Draw.POINT_MASS), Draw.POINT_MASS)
+        Decoder(target, engine.pipeline.drafter, Recursive())
+    lying = Wrapped(engine.pipeline.drafter, lambda tree: replace(tree, draw=Draw.POINT_MASS), Draw.POINT_MASS)
     plain = engine_distribution(decoder(target, None, "ar", None, "coupled"), 2, Sampling(), SHARED)
     distribution = engine_distribution(Decoder(target, lying, Recursive()), 2, Sampling(), SHARED)
     assert total_variation(distribution, plain) > WRONG

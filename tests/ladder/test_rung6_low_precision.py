@@ -63,5 +63,5 @@ def test_a_bfloat16_model_keeps_its_distribution_up_to_the_rounding_of_its_forwa
     record_property("total_variation", distance)
     assert distance < 4e-3  # half a unit in the last place of a score near 1 is 2e-3
     engine = decoder(target, draft, method, shape, verifier)
-    control = Decoder(target, Wrapped(engine.drafter, other_temperature), engine.verifier)
+    control = Decoder(target, Wrapped(engine.pipeline.drafter, other_temperature), engine.pipeline.verifier)
     assert total_variation(engine_distribution(control, 2, Sampling(), batch=64), own) > 4e-3

@@ -54,14 +54,16 @@ def test_control_a_draft_that_is_recorded_wrongly_is_seen(pair):
             return tree
         return replace(tree, draft_log_probs=LogProbs(logp=(logp * 0.3).log_softmax(-1), vocab=logp.shape[-1]))
 
-    lying = Decoder(pair.target, Wrapped(honest.drafter, flatter), honest.verifier, tokenizer=pair.tokenizer)
+    lying = Decoder(
+        pair.target, Wrapped(honest.pipeline.drafter, flatter), honest.pipeline.verifier, tokenizer=pair.tokenizer
+    )
     assert not check(pair, lying, Sampling(), PROMPTS, samples=48, new_tokens=24, seed=100).exact
 
 
 def test_control_texts_of_another_temperature_are_seen(pair):
     class Warmer:
         engine = pair.decoder(Method(method="ar"))
-        drafter, verifier = engine.drafter, engine.verifier
+        pipeline = engine.pipeline
 
         def stream(self, requests, sampling):
             return self.engine.stream(requests, replace(sampling, temperature=1.3))

@@ -13,11 +13,11 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
+from draftwood.core.rows import Row
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
-from draftwood.engine.target import Target
 from draftwood.runners.rows import padded_rows, remaining_rows
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
@@ -144,7 +144,7 @@ def test_scores_of_blocks_on_openvino():
 
 
 def texts_of(
-    target_runner: Any,
+    target: Any,
     draft: Any,
     method: Method,
     sampling: Sampling,
@@ -153,37 +153,42 @@ def texts_of(
 ) -> list[list[int]]:
     """New tokens of each request, of which ``coming`` says in which round it joins."""
     drafter, verifier = build(method, draft, greedy=sampling.greedy)
-    target, vocab = Target(target_runner), target_runner.vocab_size
-    target.clear()
-    drafter.clear()
-    texts = {i: list(request.prompt) for i, request in enumerate(requests)}
-    rows: list[int] = []
+    runners = [target] if drafter.runner is None else [target, drafter.runner]
+    for runner in runners:
+        runner.clear()
+    made = [Row(tokens=list(one.prompt), sampling=sampling, number=i, source=one.source) for i, one in enumerate(requests)]
+    rows: list[Row] = []
     for number in count():
         if new := list(coming.get(number, ())):
-            for part in (target, drafter):
-                part.add([texts[i][:-1] for i in new], [requests[i].source for i in new])
-            rows += new
+            for runner in runners:
+                runner.add([made[i].tokens[:-1] for i in new], [made[i].source for i in new])
+            rows += [made[i] for i in new]
         if not rows and number > max(coming):
-            return [texts[i][len(request.prompt) :][: request.limits.max_new_tokens] for i, request in enumerate(requests)]
+            return [
+                row.tokens[row.prompt_length :][: one.limits.max_new_tokens] for row, one in zip(made, requests, strict=True)
+            ]
         if not rows:
             continue
-        lengths = [len(requests[i].prompt) for i in rows]
-        sampler = Sampler(sampling, [texts[i] for i in rows], lengths, vocab, [frozenset()] * len(rows))
-        noise = CounterRng([requests[i].seed for i in rows], greedy=sampling.greedy)
-        rng = noise.at([len(texts[i]) - 1 for i in rows])
+        sampler = Sampler(rows, target.vocab_size)
+        noise = CounterRng([requests[row.number].seed for row in rows], greedy=sampling.greedy)
+        rng = noise.at([len(row.tokens) - 1 for row in rows])
         with torch.inference_mode():
-            tree = drafter.draft(torch.tensor([texts[i][-1] for i in rows]), sampler, rng, [8] * len(rows))
-            scores = target.score(tree)
+            tree = drafter.draft(torch.tensor([row.tokens[-1] for row in rows]), sampler, rng, [8] * len(rows))
+            scores = target.extend(tree.tokens, tree.depths, tree.ancestors)
             found = sampler.target(scores.logits, tree.prefixes, certain=True)
             this_round = Round(tree=tree, scores=scores, target_log_probs=found, verdict=verify(verifier, tree, found, rng))
-        for i, tokens in zip(rows, this_round.tokens, strict=True):
-            texts[i] += tokens
-        target.commit(this_round)
+        for row, tokens in zip(rows, this_round.tokens, strict=True):
+            row.tokens += tokens
+        target.commit([[0, *path] for path in this_round.paths], [[] for _ in rows])
         drafter.commit(this_round)
-        done = [r for r, i in enumerate(rows) if len(texts[i]) - lengths[r] >= requests[i].limits.max_new_tokens]
-        target.drop(done)
-        drafter.drop(done)
-        rows = [i for r, i in enumerate(rows) if r not in done]
+        done = [
+            r
+            for r, row in enumerate(rows)
+            if len(row.tokens) - row.prompt_length >= requests[row.number].limits.max_new_tokens
+        ]
+        for runner in runners:
+            runner.drop(done)
+        rows = [row for r, row in enumerate(rows) if r not in done]
     raise AssertionError
 
 

@@ -42,7 +42,7 @@ class ChatModel:
     def answer(self, messages: Sequence[Mapping[str, Any]], screen: Screen) -> Generator[str]:
         """Write an answer, and yield its texts; closing the generator stops it. Raises a DraftwoodError."""
         request = self._pair.chat_request(messages, self._limits, self._seed, chat_template_kwargs=self._variables)
-        painter = Painter(screen, self._decoder.tokenizer, request.prompt) if self._show else None
+        painter = Painter(screen, self._decoder.pipeline.tokenizer, request.prompt) if self._show else None
         self.reason, self._drawn = None, None if self._sampling.greedy else request.seed
         for [piece] in self._decoder.stream([request], self._sampling, reuse=True):
             if painter is not None:

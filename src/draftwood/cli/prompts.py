@@ -134,10 +134,11 @@ def _task(line: Line, pair: Pair, decoder: Decoder, settings: Settings, first_se
         seed = seed_of(line, first_seed)
         try:
             (request,) = pair.requests([line.text], settings.limits, [seed], settings.logprobs.wanted)
-            if decoder.max_length is not None and len(request.prompt) >= decoder.max_length:
+            longest = decoder.pipeline.max_length
+            if longest is not None and len(request.prompt) >= longest:
                 raise CacheError(
-                    f"the prompt has {len(request.prompt)} tokens, but the models' context is {decoder.max_length} and the "
-                    "text needs room: shorten it"
+                    f"the prompt has {len(request.prompt)} tokens, but the models' context is {longest} and the text needs "
+                    "room: shorten it"
                 )
         except (CacheError, ConfigError) as trouble:
             error = str(trouble)

@@ -22,11 +22,11 @@ def json_of(result: Result, sampling: Sampling, texts: TokenTexts) -> dict[str, 
 
 def summary(stats: Stats, decoder: Decoder) -> str:
     """A run's speed, block efficiency and method in one line."""
-    method = decoder.drafter.name
+    method = decoder.pipeline.drafter.name
     if method != "ar":
-        method += f" + {decoder.verifier.name}"
-    exact = "" if decoder.verifier.lossless else " (changes the text)"
-    engine = getattr(decoder.target.runner, "engine", "torch")
+        method += f" + {decoder.pipeline.verifier.name}"
+    exact = "" if decoder.pipeline.verifier.lossless else " (changes the text)"
+    engine = getattr(decoder.pipeline.target, "engine", "torch")
     return (
         f"{stats.new_tokens} tokens in {stats.total_seconds:.2f} s: {stats.tokens_per_second:.1f} tokens/s, "
         f"block efficiency {stats.block_efficiency:.2f}, method {method}{exact} by {engine}"

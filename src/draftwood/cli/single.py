@@ -86,7 +86,7 @@ def write_one(one: OneText) -> None:
         result = _decode(one.decoder, one)
         found = {
             **one.head,
-            **json_of(result, one.sampling, TokenTexts(one.decoder.tokenizer)),
+            **json_of(result, one.sampling, TokenTexts(one.decoder.pipeline.tokenizer)),
             "method": asdict(one.method),
         }
         if one.display.compare:
@@ -95,7 +95,7 @@ def write_one(one: OneText) -> None:
             click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
-    painter = Painter(screen, one.decoder.tokenizer, one.request.prompt) if one.display.show else None
+    painter = Painter(screen, one.decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
     screen.prompt(one.shown_before)
     result = _decode(one.decoder, one, screen, painter)
     if one.quiet:
@@ -104,7 +104,7 @@ def write_one(one: OneText) -> None:
     if painter is not None:
         screen.remark(painter.legend)
     if plain is not None:
-        screen.remark(_compared(result, one, plain).sentences(one.decoder.verifier, one.dtype))
+        screen.remark(_compared(result, one, plain).sentences(one.decoder.pipeline.verifier, one.dtype))
     elif one.display.compare:
         screen.remark(NOTHING)
 

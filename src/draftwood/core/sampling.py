@@ -10,31 +10,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.constraint import Constraint
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import LogProbs, RoundChecks
+from draftwood.core.rows import Row
 from draftwood.core.settings import Sampling
 from draftwood.core.warping import Paths, Prefixes, Warper
 
 
 @final
 class Sampler:
-    """The settings of every row, bound to the texts of a batch. Rows with equal settings are computed together.
+    """The rows of a batch and their settings. Rows with equal settings are computed together.
 
     Args:
-        sampling: the settings of all rows, or one for each.
-        texts: per row, all tokens so far, the root last: read-only views of :class:`draftwood.engine.output.RowOutput`,
-            which show committed tokens without a copy.
-        prompt_lengths: per row, the number of prompt tokens.
+        rows: the texts.
         vocab: the size of the target's vocabulary; draft logits are padded or cut to it.
-        stops: per row, tokens that end the text; nothing is drafted below them, and no processor runs there.
-        requests: per row, the number of its request; by default the row.
         device: where processors run on guesses.
-        constraints: per row, its text under the grammar of its settings; None for a row without a grammar.
-        nodes: per row, the most nodes of its trees, the root not counted; None for no limit.
 
     Attributes:
-        samplings: per row, its settings.
         greedy: every row has temperature 0.
         looks_back: the distribution of some row depends on the prefix of a node, not only on its scores.
         checks: the checks of this round, from :meth:`for_round`; None outside a round.
@@ -43,46 +35,18 @@ class Sampler:
         ConfigError: a grammar without a constraint.
     """
 
-    def __init__(
-        self,
-        sampling: Sampling | Sequence[Sampling],
-        texts: Sequence[Sequence[int]],
-        prompt_lengths: Sequence[int],
-        vocab: int,
-        stops: Sequence[frozenset[int]] | None = None,
-        requests: Sequence[int] | None = None,
-        device: torch.device | None = None,
-        constraints: Sequence[Constraint | None] | None = None,
-        nodes: Sequence[int | None] | None = None,
-    ) -> None:
-        self.samplings = [sampling] * len(texts) if isinstance(sampling, Sampling) else list(sampling)
-        self.texts = list(texts)
+    def __init__(self, rows: Sequence[Row], vocab: int, device: torch.device | None = None) -> None:
+        self.rows = list(rows)
         self.vocab = vocab
-        self.nodes = [None] * len(self.texts) if nodes is None else list(nodes)
-        self.stops = list(stops) if stops is not None else [frozenset[int]()] * len(self.texts)
-        self.greedy = all(one.greedy for one in self.samplings)
-        self.looks_back = any(one.looks_back for one in self.samplings)
+        self.greedy = all(row.sampling.greedy for row in rows)
+        self.looks_back = any(row.sampling.looks_back for row in rows)
         self.checks: RoundChecks | None = None
-        numbers = range(len(texts)) if requests is None else requests
-        held = [None] * len(texts) if constraints is None else constraints
-        for one, constraint in zip(self.samplings, held, strict=True):
-            if one.grammar is not None and constraint is None:
-                raise ConfigError(f"{one.grammar.name} has no constraint here: only a decoder's batch applies a grammar")
+        for row in rows:
+            if (grammar := row.sampling.grammar) is not None and row.constraint is None:
+                raise ConfigError(f"{grammar.name} has no constraint here: only a decoder's batch applies a grammar")
         self._groups = [
-            (
-                rows,
-                Warper(
-                    one,
-                    [self.texts[r] for r in rows],
-                    [prompt_lengths[r] for r in rows],
-                    vocab,
-                    [self.stops[r] for r in rows],
-                    [numbers[r] for r in rows],
-                    device or torch.device("cpu"),
-                    [held[r] for r in rows],
-                ),
-            )
-            for one, rows in _alike(self.samplings)
+            (numbers, Warper(sampling, [self.rows[i] for i in numbers], vocab, device or torch.device("cpu")))
+            for sampling, numbers in _alike([row.sampling for row in rows])
         ]
 
     def for_round(self) -> Sampler:

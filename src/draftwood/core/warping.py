@@ -21,6 +21,7 @@ from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
 from draftwood.core.processing import permits, processed
 from draftwood.core.processors import for_request, may_forbid
+from draftwood.core.rows import Row
 from draftwood.core.scores import dense
 from draftwood.core.settings import Sampling
 from draftwood.core.truncation import likeliest
@@ -40,32 +41,13 @@ def check_bias(sampling: Sampling, vocab: int) -> None:
 
 @final
 class Warper:
-    """One :class:`Sampling` bound to texts that share it.
+    """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.core.sampling.Sampler`."""
 
-    Args:
-        sampling: the settings.
-        texts, prompt_lengths, vocab, stops, requests, device, constraints: as for :class:`draftwood.core.sampling.Sampler`.
-    """
-
-    def __init__(
-        self,
-        sampling: Sampling,
-        texts: Sequence[Sequence[int]],
-        prompt_lengths: Sequence[int],
-        vocab: int,
-        stops: Sequence[frozenset[int]],
-        requests: Sequence[int],
-        device: torch.device,
-        constraints: Sequence[Constraint | None],
-    ) -> None:
+    def __init__(self, sampling: Sampling, rows: Sequence[Row], vocab: int, device: torch.device) -> None:
         self.sampling = sampling
-        self.texts = texts
-        self.prompt_lengths = prompt_lengths
+        self.rows = rows
         self.vocab = vocab
-        self.stops = stops
-        self.requests = requests
         self.device = device
-        self.constraints = constraints
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
@@ -79,9 +61,9 @@ class Warper:
         for i, token in enumerate(tokens):
             if bias.get(token) == -math.inf:
                 return i
-            if processors and not permits(processors, [*self.texts[row], *tokens[:i]], token, self.vocab, self.device):
+            if processors and not permits(processors, [*self.rows[row].tokens, *tokens[:i]], token, self.vocab, self.device):
                 return i
-            if token in self.stops[row]:
+            if token in self.rows[row].stops:
                 return i + 1
         return len(tokens)
 
@@ -180,9 +162,10 @@ class Warper:
 
     def _constraint(self, row: int) -> Constraint | None:
         """A row's text under its grammar, up to date; None without one."""
-        if (constraint := self.constraints[row]) is not None:
-            constraint.commit(self.texts[row], self.prompt_lengths[row])
-        return constraint
+        own = self.rows[row]
+        if own.constraint is not None:
+            own.constraint.commit(own.tokens, own.prompt_length)
+        return own.constraint
 
     def _constrain(self, scores: Tensor, paths: Paths, *, drafts: bool) -> tuple[Tensor, DeadEnds]:
         """The scores of the tokens that the grammar permits, at every node; -inf for others.
@@ -205,7 +188,7 @@ class Warper:
             return out, dead
         impossible = out.amax(dim=-1) == -torch.inf
         for row, node in impossible.nonzero().tolist():
-            constraint, path = self.constraints[row], paths[row][node]
+            constraint, path = self.rows[row].constraint, paths[row][node]
             if constraint is not None and path is not None:
                 dead.setdefault((row, node), constraint.dead_end(path))
         return torch.where(impossible.unsqueeze(-1), scores, out), dead
@@ -213,8 +196,8 @@ class Warper:
     def _reachable(self, paths: Paths) -> Paths:
         """Replace paths that contain the end of the text by None: no text continues there."""
         return [
-            [None if path is None or not stops.isdisjoint(path) else path for path in row]
-            for row, stops in zip(paths, self.stops, strict=True)
+            [None if path is None or not row.stops.isdisjoint(path) else path for path in nodes]
+            for nodes, row in zip(paths, self.rows, strict=True)
         ]
 
     def _bias(self, scores: Tensor) -> Tensor:
@@ -240,8 +223,9 @@ class Warper:
 
     def _counts(self, scores: Tensor, prefixes: Paths, *, generated_only: bool) -> Float[Tensor, "row node vocab"]:
         counts = torch.zeros_like(scores)
-        for row, (text, start) in enumerate(zip(self.texts, self.prompt_lengths, strict=True)):
-            history = torch.tensor(text[start if generated_only else 0 :], dtype=torch.long, device=scores.device)
+        for row, own in enumerate(self.rows):
+            start = own.prompt_length if generated_only else 0
+            history = torch.tensor(own.tokens[start:], dtype=torch.long, device=scores.device)
             counts[row] += torch.bincount(history, minlength=scores.shape[-1])[: scores.shape[-1]]
             for node, path in enumerate(prefixes[row]):
                 for token in path or ():
@@ -250,12 +234,13 @@ class Warper:
 
     def _process(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> tuple[Tensor, DeadEnds]:
         bias, out, dead_ends = self.sampling.logit_bias or {}, [], DeadEnds()
-        for row, (text, paths, part) in enumerate(zip(self.texts, prefixes, scores, strict=True)):
-            found, dead = processed(self._own(processors, row), text, paths, part, bias)
+        for row, (own, paths, part) in enumerate(zip(self.rows, prefixes, scores, strict=True)):
+            found, dead = processed(self._own(processors, row), own.tokens, paths, part, bias)
             dead_ends |= {(row, node): error for node, error in dead.items()}
             out.append(found)
         return torch.stack(out), dead_ends
 
     def _own(self, processors: Sequence[Any], row: int) -> list[Any]:
         """The processors for this row."""
-        return [for_request(one, self.requests[row], self.prompt_lengths[row]) for one in processors]
+        own = self.rows[row]
+        return [for_request(one, own.number, own.prompt_length) for one in processors]

@@ -27,7 +27,7 @@ from draftwood.core.tree import DraftTree
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.rsd_c import ConstantBranching
-from draftwood.runners.protocols import BlockRunner, Prefix
+from draftwood.runners.protocols import BlockRunner
 
 
 @final
@@ -53,32 +53,6 @@ class BlockChain:
         self._by_level = False
         self._scored = False
 
-    @property
-    def max_length(self) -> int | None:
-        return self.runner.max_length
-
-    @property
-    def forward_seconds(self) -> float:
-        return self.runner.forward_seconds
-
-    def clear(self, *, keep: bool = False) -> None:
-        self.runner.clear(keep=keep)
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.add(texts, sources)
-
-    def prefill(
-        self,
-        text: Sequence[int],
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
-        self.runner.prefill(text, prefix=prefix, hidden=hidden)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self.runner.drop(rows)
-
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._by_level = sampler.looks_back
         if self._by_level:
@@ -91,7 +65,7 @@ class BlockChain:
         except Exception as error:
             return root_alone(root, FAILED, error)
         tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)
-        lengths = [_length(row, stops) for row, stops in zip(tokens.tolist(), sampler.stops, strict=True)]  # host sync
+        lengths = [_length(chain, row.stops) for chain, row in zip(tokens.tolist(), sampler.rows, strict=True)]  # host sync
         return _chain(root, tokens, lengths, log_probs, certain=sampler.greedy)
 
     def commit(self, this_round: Round) -> None:

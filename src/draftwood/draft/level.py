@@ -20,7 +20,7 @@ from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.none import FAILED
-from draftwood.runners.protocols import Prefix, Runner
+from draftwood.runners.protocols import Runner
 
 
 @final
@@ -128,34 +128,8 @@ class LevelDrafter:
     def draw(self) -> Draw:
         return self.policy.draw
 
-    @property
-    def max_length(self) -> int | None:
-        return self.runner.max_length
-
-    @property
-    def forward_seconds(self) -> float:
-        return self.runner.forward_seconds
-
-    def clear(self, *, keep: bool = False) -> None:
-        self.runner.clear(keep=keep)
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.runner.add(texts, sources)
-
-    def prefill(
-        self,
-        text: Sequence[int],
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
-        self.runner.prefill(text, prefix=prefix, hidden=hidden)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self.runner.drop(rows)
-
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        limits = [min(limit, self._levels(most)) for limit, most in zip(limits, sampler.nodes, strict=True)]
+        limits = [min(limit, self._levels(row.nodes)) for limit, row in zip(limits, sampler.rows, strict=True)]
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root, 1 + sum(widths))
         level = Level(
@@ -236,8 +210,8 @@ def _possible(
     Each row has its own limit, so its text never depends on its neighbours.
     """
     blocked = [
-        [limit <= depth or token < 0 or (depth > 0 and token in stops) for token in row]
-        for row, limit, stops in zip(drafted, limits, sampler.stops, strict=True)
+        [limit <= depth or token < 0 or (depth > 0 and token in row.stops) for token in tokens]
+        for tokens, limit, row in zip(drafted, limits, sampler.rows, strict=True)
     ]
     if any(map(any, blocked)):
         logp = logp.masked_fill(torch.tensor(blocked, device=logp.device).unsqueeze(-1), -torch.inf)

@@ -15,7 +15,6 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
-from draftwood.runners.protocols import ReadsAtOnce
 
 FAILED: Final = "the drafter failed"
 
@@ -44,25 +43,15 @@ def root_alone(root: Int[Tensor, "row"], stop: str | None = None, error: Excepti
 
 
 @final
-class NoDraft(ReadsAtOnce):
+class NoDraft:
     """Always the root alone."""
 
     name = "ar"
     draw = Draw.POINT_MASS
-    max_length: int | None = None
-    forward_seconds = 0.0
-
-    def clear(self, *, keep: bool = False) -> None:
-        """Nothing to forget."""
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Nothing to remember."""
+    runner = None
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         return root_alone(root)
 
     def commit(self, this_round: Round) -> None:
         """Nothing to learn."""
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Nothing to drop."""

@@ -15,8 +15,6 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
-from draftwood.runners.protocols import ReadsAtOnce
-from draftwood.runners.rows import remaining
 
 
 @runtime_checkable
@@ -34,7 +32,7 @@ class Proposer(Protocol):
 
 
 @final
-class ProposedChains(ReadsAtOnce):
+class ProposedChains:
     """Drafts a chain per row from a :class:`Proposer`. Its tokens are certain, so every verifier is exact for it.
 
     Args:
@@ -44,25 +42,15 @@ class ProposedChains(ReadsAtOnce):
     """
 
     draw = Draw.POINT_MASS
-    max_length: int | None = None
-    forward_seconds = 0.0
+    runner = None
 
     def __init__(self, name: str, make: Callable[[Sequence[int]], Proposer], length: int) -> None:
         self.name = name
         self.length = length
         self._make = make
-        self._proposers: list[Proposer] = []
-
-    def clear(self, *, keep: bool = False) -> None:
-        self._proposers = []
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        # The sampler holds the texts.
-        self._proposers += [self._make(source) for source in sources or [()] * len(texts)]
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        rows = zip(self._proposers, sampler.texts, limits, strict=True)
-        found = [self._proposed(row, *one, sampler) for row, one in enumerate(rows)]
+        found = [self._proposed(number, limit, sampler) for number, limit in enumerate(limits)]
         depth = max(map(len, found))
         builder = TreeBuilder(root, 1 + depth)
         parents = torch.zeros(len(found), 1, dtype=torch.long, device=root.device)
@@ -71,15 +59,12 @@ class ProposedChains(ReadsAtOnce):
             builder.add(column, parents)
         return builder.build(branching=1, draw=self.draw, draft_log_probs=None)
 
-    def _proposed(self, row: int, proposer: Proposer, text: Sequence[int], limit: int, sampler: Sampler) -> list[int]:
+    def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
         """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""
-        count = min(self.length, limit)
-        proposed = proposer.propose(text, count)[:count]
+        row, count = sampler.rows[number], min(self.length, limit)
+        proposed = row.state(self, lambda: self._make(row.source)).propose(row.tokens, count)[:count]
         tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))
-        return tokens[: sampler.permitted(row, tokens)]
+        return tokens[: sampler.permitted(number, tokens)]
 
     def commit(self, this_round: Round) -> None:
-        """Nothing to keep: the sampler holds the text."""
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._proposers = remaining(self._proposers, rows)
+        """Nothing to keep: rows hold their texts."""

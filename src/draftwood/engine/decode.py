@@ -11,15 +11,13 @@ from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
 from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import TokenLogprob
-from draftwood.core.verifiers import check_pairing
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.batch import Batch
 from draftwood.engine.in_use import InUse
-from draftwood.engine.parts import Parts
+from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Piece, Request, Result
-from draftwood.engine.target import Target
 from draftwood.runners.protocols import Runner
 from draftwood.verify import Verifier
 
@@ -37,6 +35,10 @@ class Decoder:
         in_use: a lock shared by all decoders of the same models, whose memory holds one batch at a time.
         grammars: compiled grammars, shared by all decoders of the same target.
 
+    Attributes:
+        pipeline: all these.
+        stats: of the last requests.
+
     Raises:
         PairingError: the verifier is not exact for the drafter's way of choosing siblings.
     """
@@ -52,31 +54,16 @@ class Decoder:
         in_use: InUse | None = None,
         grammars: Grammars | None = None,
     ) -> None:
-        self.drafter: Drafter = drafter if drafter is not None else NoDraft()
-        self.verifier = verifier
-        check_pairing(verifier.name, verifier.draws, self.drafter.name, self.drafter.draw)
-        self.target = Target(target)
-        self.tokenizer = tokenizer
-        self.eos = frozenset(eos)
+        self.pipeline = Pipeline(
+            target=target,
+            drafter=drafter or NoDraft(),
+            verifier=verifier,
+            tokenizer=tokenizer,
+            eos=frozenset(eos),
+            grammars=grammars or Grammars(tokenizer, target.vocab_size, frozenset(eos)),
+        )
         self.stats: list[Stats] = []
         self._in_use = in_use or InUse()
-        self.grammars = grammars or Grammars(tokenizer, target.vocab_size, self.eos)
-
-    @property
-    def max_length(self) -> int | None:
-        """Most tokens of prompt and text together: the target's context."""
-        return self.target.runner.max_length
-
-    @property
-    def _parts(self) -> Parts:
-        return Parts(
-            target=self.target,
-            drafter=self.drafter,
-            verifier=self.verifier,
-            tokenizer=self.tokenizer,
-            eos=self.eos,
-            grammars=self.grammars,
-        )
 
     @contextmanager
     def batch(
@@ -105,7 +92,7 @@ class Decoder:
         """
         self._in_use.acquire()
         try:
-            yield Batch(self._parts, most=rows, noise=noise, reuse=reuse, chunk=chunk, tolerant=tolerant)
+            yield Batch(self.pipeline, most=rows, noise=noise, reuse=reuse, chunk=chunk, tolerant=tolerant)
         finally:
             self._in_use.release()
 
@@ -130,7 +117,7 @@ class Decoder:
             CacheError: a prompt that fills the models' context.
             NumericsError: scores that are NaN.
         """
-        self._parts.check(sampling)
+        self.pipeline.check(sampling)
         with self.batch(rows=rows, noise=noise, reuse=reuse) as batch:
             self.stats = [batch.stats(batch.add(request, sampling)) for request in requests]
             while len(batch):
@@ -181,7 +168,7 @@ class Decoder:
                             token_ids=tokens[row],
                             finish_reason=piece.finish_reason,
                             seed=requests[row].seed,
-                            lossless=self.verifier.lossless,
+                            lossless=self.pipeline.verifier.lossless,
                             stats=self.stats[row],
                             logprobs=None if requests[row].logprobs is None else logprobs[row],
                         ),

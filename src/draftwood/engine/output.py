@@ -8,18 +8,23 @@ from typing import Any, Literal, TypeAlias, final
 from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rows import Row
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
+def ends_of(limits: Limits, eos: frozenset[int]) -> frozenset[int]:
+    """The tokens that end a text with these limits; ``eos`` are the end-of-text tokens."""
+    return frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else eos)
+
+
 @final
 class RowOutput:
-    """One request's growing text, and the only owner of its committed tokens.
+    """The end of one row's text: tokens join it, become text, and end it.
 
     Args:
-        prompt: token ids of the prompt.
+        row: the text.
         limits: when to stop.
-        eos: end-of-text token ids.
         longest: most tokens of prompt and text together, None if unlimited.
         tokenizer: for text and stop strings; None for token ids only.
         criterion: ends the text after a token if it is True for all token ids so far.
@@ -31,10 +36,9 @@ class RowOutput:
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        row: Row,
         limits: Limits,
         *,
-        eos: frozenset[int] = frozenset(),
         longest: int | None = None,
         tokenizer: Any = None,
         criterion: Callable[[list[int]], bool] | None = None,
@@ -42,35 +46,23 @@ class RowOutput:
     ) -> None:
         if limits.stop and tokenizer is None:
             raise ConfigError("stop strings need a tokenizer: pass one to the decoder, or use stop_token_ids")
-        self._tokens = list(prompt)
-        self.prompt_length = len(prompt)
+        self.row = row
         self.limits = limits
         self.finish_reason: FinishReason | None = None
         self.text = ""
-        self.stops = frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else eos)
         self._room = limits.max_new_tokens
         if longest is not None:
-            self._room = min(self._room, longest - len(prompt))
-        self._words = Detokenizer(tokenizer, prompt) if tokenizer is not None else None
+            self._room = min(self._room, longest - row.prompt_length)
+        self._words = Detokenizer(tokenizer, row.tokens) if tokenizer is not None else None
         self._held = ""  # text that may be the beginning of a stop string
         self._cut = False  # a stop string ended the text
         self._criterion = criterion
         self._final = final
 
     @property
-    def tokens(self) -> Sequence[int]:
-        """Prompt and committed text, the next root last: a read-only view that grows with :meth:`take`."""
-        return self._tokens
-
-    @property
-    def generated(self) -> list[int]:
-        """Token ids after the prompt."""
-        return self._tokens[self.prompt_length :]
-
-    @property
     def remaining(self) -> int:
         """The most tokens that may still be added."""
-        return self._room - (len(self._tokens) - self.prompt_length)
+        return self._room - (len(self.row.tokens) - self.row.prompt_length)
 
     @property
     def held(self) -> str:
@@ -83,7 +75,7 @@ class RowOutput:
         for chosen in tokens:
             token = chosen if self._final is None or self.remaining > 1 else self._final
             count += 1
-            self._tokens.append(token)
+            self.row.tokens.append(token)
             if self.limits.stop:  # only stop strings need the text after every token
                 new_text += self._read([token])
             if self.finish_reason is None and token == chosen and self._ends(token):
@@ -93,14 +85,14 @@ class RowOutput:
             if self.finish_reason is not None:
                 break
         if not self.limits.stop:
-            new_text += self._read(self._tokens[len(self._tokens) - count :])
+            new_text += self._read(self.row.tokens[len(self.row.tokens) - count :])
         if self.finish_reason is not None:
             new_text += self._flush()
         self.text += new_text
         return count, new_text
 
     def _ends(self, token: int) -> bool:
-        return token in self.stops or (self._criterion is not None and self._criterion(self._tokens))
+        return token in self.row.stops or (self._criterion is not None and self._criterion(self.row.tokens))
 
     def _read(self, tokens: Sequence[int]) -> str:
         if self._words is None:

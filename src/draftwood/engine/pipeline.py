@@ -1,23 +1,24 @@
-"""What writes texts together: a target, a drafter and a verifier; and the rows that they are given."""
+"""What writes texts together: a target, a drafter and a verifier; and the entries of their batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from draftwood.core.constraint import Constraint, Grammars
+from draftwood.core.constraint import Grammars
 from draftwood.core.counter_rng import check_seed
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rounds import Stats
+from draftwood.core.rows import Row
 from draftwood.core.settings import Sampling
-from draftwood.core.verifiers import check_temperature
+from draftwood.core.verifiers import check_pairing, check_temperature
 from draftwood.core.warping import check_bias
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
-from draftwood.engine.output import RowOutput
+from draftwood.engine.output import RowOutput, ends_of
 from draftwood.engine.requests import Request
-from draftwood.engine.target import Target
+from draftwood.runners.protocols import Runner
 from draftwood.verify import Verifier
 
 PLAIN: Final = NoDraft.name  # the method of a row for which nothing is drafted
@@ -25,35 +26,32 @@ PLAIN: Final = NoDraft.name  # the method of a row for which nothing is drafted
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One text of a batch.
+class Entry:
+    """A row of a batch, and what the loop keeps of it.
 
     Attributes:
-        number: of the row in its batch, from 0 in the order of requests.
-        request, sampling: as given.
+        row: the text.
+        request: as given.
         drafts: whether anything is drafted for it.
-        output: the growing text.
-        constraint: the text under the grammar of its sampling; None without one.
+        output: what is written.
         stats: updated after every round.
     """
 
-    number: int
+    row: Row
     request: Request
-    sampling: Sampling
     drafts: bool
     output: RowOutput
-    constraint: Constraint | None = None
     stats: Stats = field(default_factory=Stats)
 
     @property
-    def read(self) -> list[int]:
+    def prompt_context(self) -> list[int]:
         """The prompt without its last token, which is the first root."""
-        return list(self.output.tokens[:-1])
+        return self.row.tokens[:-1]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Pipeline:
     """What writes texts together.
 
     Attributes:
@@ -61,27 +59,33 @@ class Parts:
         tokenizer: for text and stop strings; None for token ids only.
         eos: end-of-text token ids.
         grammars: compiled for the target's tokens.
+
+    Raises:
+        PairingError: the verifier is not exact for the drafter's way of choosing siblings.
     """
 
-    target: Target
+    target: Runner
     drafter: Drafter
     verifier: Verifier
     tokenizer: Any
     eos: frozenset[int]
     grammars: Grammars
 
+    def __post_init__(self) -> None:
+        check_pairing(self.verifier.name, self.verifier.draws, self.drafter.name, self.drafter.draw)
+
     @property
     def max_length(self) -> int | None:
         """Most tokens of prompt and text together: the target's context."""
-        return self.target.runner.max_length
+        return self.target.max_length
 
     def check(self, sampling: Sampling) -> None:
         """Raise a ConfigError if the verifier is for temperature 0 and the sampling is not."""
         if self.verifier.greedy_only:
             check_temperature(self.verifier.name, sampling.temperature)
 
-    def open(self, number: int, request: Request, sampling: Sampling, method: str | None) -> Row:
-        """A row for a request.
+    def open(self, number: int, request: Request, sampling: Sampling, method: str | None) -> Entry:
+        """The entry of a request.
 
         Raises:
             ConfigError: an empty prompt, unknown tokens, a source that is missing or has no encoder, a seed out of range, a
@@ -92,7 +96,7 @@ class Parts:
         """
         self.check(sampling)
         self._check_logprobs(number, request)
-        check_bias(sampling, self.target.runner.vocab_size)
+        check_bias(sampling, self.target.vocab_size)
         own = self.drafter.name
         if method not in (None, own, PLAIN):
             raise ConfigError(
@@ -100,30 +104,30 @@ class Parts:
                 f"{own!r}: give {own!r} or {PLAIN!r}, or leave it out"
             )
         self._check_request(number, request)
+        stops = ends_of(request.limits, self.eos)
+        row = Row(
+            tokens=list(request.prompt),
+            sampling=sampling,
+            number=number,
+            source=request.source,
+            stops=stops,
+            nodes=request.nodes,
+        )
         output = RowOutput(
-            request.prompt,
+            row,
             request.limits,
-            eos=self.eos,
             longest=self.max_length,
             tokenizer=self.tokenizer,
             criterion=request.criterion,
             final=request.final,
         )
         given = (*(sampling.processors or ()), *(sampling.warpers or ()))
-        processors = [for_request(one, number, output.prompt_length) for one in given]
-        runner = self.target.runner
-        try_processors(
-            processors, output.tokens, output.stops, vocab=runner.vocab_size, new=output.remaining, device=runner.device
-        )
-        constraint = None if sampling.grammar is None else self.grammars.constraint(sampling.grammar, output.stops)
-        return Row(
-            number=number,
-            request=request,
-            sampling=sampling,
-            drafts=method != PLAIN,
-            output=output,
-            constraint=constraint,
-        )
+        processors = [for_request(one, number, row.prompt_length) for one in given]
+        target = self.target
+        try_processors(processors, row.tokens, stops, vocab=target.vocab_size, new=output.remaining, device=target.device)
+        if sampling.grammar is not None:
+            row.constraint = self.grammars.constraint(sampling.grammar, stops)
+        return Entry(row=row, request=request, drafts=method != PLAIN, output=output)
 
     def _check_logprobs(self, number: int, request: Request) -> None:
         if request.logprobs is not None and request.logprobs.of == "sampled" and not self.verifier.lossless:
@@ -134,15 +138,15 @@ class Parts:
 
     def _check_request(self, number: int, request: Request) -> None:
         check_seed(request.seed)
-        vocab, length = self.target.runner.vocab_size, len(request.prompt)
+        vocab, length = self.target.vocab_size, len(request.prompt)
         if not length:
             raise ConfigError(
                 f"prompt {number} is empty: give at least one token (a tokenizer with a beginning-of-text token adds it)"
             )
-        if self.target.runner.reads_source != bool(request.source):
+        if self.target.reads_source != bool(request.source):
             raise ConfigError(
                 f"request {number} has no source for the target's encoder: give its token ids"
-                if self.target.runner.reads_source
+                if self.target.reads_source
                 else f"request {number} has a source, but the target has no encoder: leave it out, or add it to the prompt"
             )
         if request.nodes is not None and request.nodes < 1:
@@ -159,13 +163,13 @@ class Parts:
                 "room: shorten the prompt, or take models with a longer context"
             )
 
-    def limit(self, row: Row) -> int:
+    def limit(self, entry: Entry) -> int:
         """The deepest tree of a row: within the text's remaining tokens and the draft's context; 0 without a draft."""
-        if not row.drafts:
+        if not entry.drafts:
             return 0
-        limit = row.output.remaining - 1
-        if row.request.nodes is not None:
-            limit = min(limit, row.request.nodes)
-        if self.drafter.max_length is not None:
-            limit = min(limit, self.drafter.max_length - len(row.output.tokens))
+        limit, draft = entry.output.remaining - 1, self.drafter.runner
+        if entry.row.nodes is not None:
+            limit = min(limit, entry.row.nodes)
+        if draft is not None and draft.max_length is not None:
+            limit = min(limit, draft.max_length - len(entry.row.tokens))
         return max(0, limit)

@@ -9,8 +9,9 @@ from typing import Final, final
 import torch
 
 from draftwood.core.rounds import Clock
-from draftwood.engine.parts import Parts, Row
-from draftwood.runners.protocols import Prefix
+from draftwood.engine.drafting import Drafting
+from draftwood.engine.pipeline import Entry
+from draftwood.runners.protocols import Prefix, Runner
 from draftwood.runners.rows import common_length
 
 CHUNK: Final = 256
@@ -30,32 +31,32 @@ class Prompts:
     prompt that is longer is read in parts and joins when it is read. What a prompt has in common with another row is copied.
 
     Args:
-        parts: the models.
+        target, drafting: the models.
         chunk: prompt tokens of a step.
         reuse: as for :class:`draftwood.engine.batch.Batch`.
     """
 
-    def __init__(self, parts: Parts, chunk: int, *, reuse: bool) -> None:
-        self._parts = parts
+    def __init__(self, target: Runner, drafting: Drafting, chunk: int, *, reuse: bool) -> None:
+        self._target = target
+        self._drafting = drafting
         self._chunk = chunk
         self._reuse = reuse
-        self._current: Row | None = None  # the row whose prompt is read in part
+        self._current: Entry | None = None  # the row whose prompt is read in part
         self._done = 0  # tokens of it that were read
         self._left: int | None = None  # tokens of this step; None for no limit
-        target = parts.target.runner
         self._pads = target.pads
         self._padding = PADDING if target.pads and target.device.type == "cpu" else None  # of a round; None for no limit
 
-    def join(self, coming: Sequence[Row], rows: Sequence[Row], clock: Clock) -> list[Row]:
+    def join(self, coming: Sequence[Entry], rows: Sequence[Entry], clock: Clock) -> list[Entry]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
         if not rows:
             keep = self._reuse or any(row is self._current for row in coming)
-            for part in (self._parts.target, self._parts.drafter):
-                part.clear(keep=keep)
+            self._target.clear(keep=keep)
+            self._drafting.clear(keep=keep)
         self._left = self._chunk if rows else None
-        now, whole, width = list(rows), list[Row](), 0
+        now, whole, width = list(rows), list[Entry](), 0
         for i, row in enumerate(coming):
-            wider, padded = self._widened(width, len(row.read), len(now))
+            wider, padded = self._widened(width, len(row.prompt_context), len(now))
             if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
                 self._spend(padded)
                 width = wider
@@ -78,13 +79,13 @@ class Prompts:
         wider = max(width, length)
         return wider, wider * (rows + 1) - width * rows
 
-    def _joins_unread(self, row: Row, others: Sequence[Row], padded: int) -> bool:
+    def _joins_unread(self, row: Entry, others: Sequence[Entry], padded: int) -> bool:
         """Whether the next round reads a prompt: it shares nothing, and adds few tokens to that round, padding included."""
-        if self._parts.target.runner.reads_source:
+        if self._target.reads_source:
             return True
-        if row is self._current or any(_alike(row.read, other.read) for other in others):
+        if row is self._current or any(_alike(row.prompt_context, other.prompt_context) for other in others):
             return False
-        if self._padding is not None and padded - len(row.read) > self._padding:
+        if self._padding is not None and padded - len(row.prompt_context) > self._padding:
             return False
         return self._left is None or padded <= self._left
 
@@ -92,11 +93,11 @@ class Prompts:
         if self._left is not None:
             self._left -= tokens
 
-    def _read(self, row: Row, rows: Sequence[Row], clock: Clock) -> bool:
+    def _read(self, row: Entry, rows: Sequence[Entry], clock: Clock) -> bool:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left is not None and self._left <= 0:
             return False
-        text, prefix = row.read, None
+        text, prefix = row.prompt_context, None
         if row is not self._current:
             prefix = _shared(text, rows)
             self._current, self._done = row, 0 if prefix is None else prefix.length
@@ -109,26 +110,31 @@ class Prompts:
         return end == len(text)
 
     def _prefill(self, text: list[int], prefix: Prefix | None, drafts: bool, clock: Clock) -> None:
-        target, drafter = self._parts.target, self._parts.drafter
         # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
         copied = None if prefix is None else prefix._replace(length=prefix.length - 1)
         with torch.inference_mode():
             began = perf_counter()
-            hidden = target.prefill(text, prefix=copied)
+            hidden = self._target.prefill(text, prefix=copied)
             read = perf_counter()
             clock.claim("target", read - began)
-            if drafts:
-                drafter.prefill(text, prefix=prefix, hidden=hidden)
+            if drafts and (draft := self._drafting.runner) is not None:
+                with self._drafting.errors_cost_drafts():
+                    draft.prefill(text, prefix=prefix, hidden=hidden)
                 clock.claim("draft", perf_counter() - read)
 
-    def _add(self, rows: Sequence[Row], clock: Clock) -> None:
+    def _add(self, rows: Sequence[Entry], clock: Clock) -> None:
         """Append rows to both models; the clock takes the encoder's seconds."""
         if not rows:
             return
-        for stage, part in (("target", self._parts.target), ("draft", self._parts.drafter)):
-            before = part.forward_seconds
-            part.add([row.read for row in rows], [row.request.source for row in rows])
-            clock.claim(stage, part.forward_seconds - before)
+        texts, sources = [row.prompt_context for row in rows], [row.row.source for row in rows]
+        before = self._target.forward_seconds
+        self._target.add(texts, sources)
+        clock.claim("target", self._target.forward_seconds - before)
+        if (draft := self._drafting.runner) is not None:
+            before = draft.forward_seconds
+            with self._drafting.errors_cost_drafts():
+                draft.add(texts, sources)
+            clock.claim("draft", draft.forward_seconds - before)
 
 
 def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
@@ -136,7 +142,8 @@ def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
     return len(text) >= SHARED and text[:SHARED] == other[:SHARED]
 
 
-def _shared(text: list[int], rows: Sequence[Row]) -> Prefix | None:
+def _shared(text: list[int], rows: Sequence[Entry]) -> Prefix | None:
     """The longest beginning that a text shares with a row's; None if no row has one that is worth a copy."""
-    found = [Prefix(i, common_length(text, read)) for i, row in enumerate(rows) if _alike(text, read := row.read)]
+    contexts = [row.prompt_context for row in rows]
+    found = [Prefix(i, common_length(text, one)) for i, one in enumerate(contexts) if _alike(text, one)]
     return max(found, key=lambda prefix: prefix.length, default=None)

@@ -53,18 +53,18 @@ def recorder(
     kept: TraceSettings | None = None,
 ) -> Recorder:
     """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
-    verifier, kept = decoder.verifier, kept or TraceSettings()
+    verifier, kept = decoder.pipeline.verifier, kept or TraceSettings()
     rules = Rules(
         verifier=verifier.name,
         argmax=verifier.reads == "argmax",
         greedy=sampling.greedy,
         tokens=kept.tokens,
-        vocab=decoder.target.runner.vocab_size,
+        vocab=decoder.pipeline.target.vocab_size,
         beta=None if verifier.lossless else method.beta,
         tau=None if verifier.lossless else method.tau,
     )
     head = Trace(
-        target=name_of(decoder.target.runner),
+        target=name_of(decoder.pipeline.target),
         draft=None if draft is None else name_of(draft),
         method=method.method,
         verifier=verifier.name,
@@ -84,7 +84,7 @@ def recorder(
         tau=rules.tau,
     )
     heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
-    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.tokenizer)
+    return Recorder(heads, rules, rounds=kept.rounds, tokenizer=decoder.pipeline.tokenizer)
 
 
 def name_of(runner: Runner) -> str:

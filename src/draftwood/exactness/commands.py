@@ -96,7 +96,7 @@ def _check(
     set_threads(options.threads)
     pair = load(config.target, config.draft, options=options)
     decoder = pair.decoder(method, temperature=sampling.temperature)
-    prompts, name = config.prompt or PROMPTS, f"{decoder.drafter.name} + {decoder.verifier.name}"
+    prompts, name = config.prompt or PROMPTS, f"{decoder.pipeline.drafter.name} + {decoder.pipeline.verifier.name}"
     facts = {"method": name, "engine": pair.target.engine, "fallback": pair.fallback}
     if config.enumerate is not None:
         name = pair.method(method, temperature=sampling.temperature).method

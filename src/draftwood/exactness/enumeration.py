@@ -82,7 +82,8 @@ def enumerated(
         ConfigError: temperature 0, a number format that is too coarse, or too many possible tokens or branches.
     """
     allowed = _allowed(pair, decoder, sampling)
-    noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if decoder.verifier.reads == "argmax" else None
+    matches = decoder.pipeline.verifier.reads == "argmax"
+    noise = _noises(pair.target.vocab_size, seed).to(pair.target.device) if matches else None
     results = []
     for prompt in (pair.encode(text) for text in prompts):
         engine, branches = _engine_distribution(decoder, prompt, tokens, sampling, noise, allowed)
@@ -115,7 +116,8 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
             f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give "
             "--dtype float32 or float64, or leave it out, so that check samples"
         )
-    certain = decoder.verifier.reads == "argmax" and decoder.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
+    pipeline = decoder.pipeline
+    certain = pipeline.verifier.reads == "argmax" and pipeline.drafter.draw in (Draw.SHARED_NOISE, Draw.POINT_MASS)
     possible = min(sampling.top_k or pair.target.vocab_size, pair.target.vocab_size)
     if possible > MOST_TOKENS and not certain:
         raise ConfigError(
@@ -148,7 +150,7 @@ def _engine_distribution(
         results = decoder.generate([request] * len(tapes), sampling, noise=TapeSource(tapes, noise))
         return [tuple(result.token_ids) for result in results]
 
-    rows = max(1, min(_ROWS, _NUMBERS // decoder.target.runner.vocab_size))
+    rows = max(1, min(_ROWS, _NUMBERS // decoder.pipeline.target.vocab_size))
     return enumerate_distribution(run, rows, rounding=rounding)
 
 

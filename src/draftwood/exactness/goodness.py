@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.core.rows import Row
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
 from draftwood.runners.protocols import ModelRunner
@@ -175,7 +176,7 @@ def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vo
 
 def single_sampler(target: ModelRunner, prompt: list[int], sampling: Sampling) -> Sampler:
     """The sampler of one row without new tokens."""
-    return Sampler(sampling, [prompt], [len(prompt)], target.vocab_size)
+    return Sampler([Row(tokens=prompt, sampling=sampling)], target.vocab_size)
 
 
 def target_distribution(

@@ -104,8 +104,8 @@ class SampledTests:
         others = torch.Generator().manual_seed(seed + 1)  # so the marginal test does not depend on the other tests
         self._others = others
         self._pit: list[Tensor] = []
-        self._texts, self.rounds = Texts(), Rounds(decoder.verifier.name, others)
-        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.verifier.reads == "argmax" else None
+        self._texts, self.rounds = Texts(), Rounds(decoder.pipeline.verifier.name, others)
+        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.pipeline.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> list[Text]:
         """Test a batch; returns its texts with the target's distributions."""

@@ -178,7 +178,7 @@ class Recipe:
         put, end = (_silent, _silent) if self.streamer is None else (self.streamer.put, self.streamer.end)
         put(input_ids.cpu())
         seeds = self._seeds(len(prompts), sampling)
-        noise = UnpaddedRng(CounterRng(seeds, decoder.target.runner.device, greedy=sampling.greedy), padding)
+        noise = UnpaddedRng(CounterRng(seeds, decoder.pipeline.target.device, greedy=sampling.greedy), padding)
         requests = [
             Request(prompt=prompt, seed=seed, limits=ends.limits, criterion=ends.criterion(row))
             for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))

@@ -8,7 +8,7 @@ from typing import final
 from draftwood.core.checks import shown
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.engine.parts import PLAIN
+from draftwood.engine.pipeline import PLAIN
 from draftwood.serve.errors import bad
 from draftwood.serve.schemas import Speculative
 

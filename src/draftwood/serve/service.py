@@ -65,16 +65,17 @@ class Service:
         pair.special_tokens_in_content = options.special_tokens_in_content
         chosen, metrics = pair.method(method, temperature=1.0), Metrics()
         decoder = pair.decoder(chosen, temperature=1.0)
-        if decoder.verifier.greedy_only or not decoder.verifier.lossless:
+        verifier = decoder.pipeline.verifier
+        if verifier.greedy_only or not verifier.lossless:
             raise ConfigError(
-                f"verifier {decoder.verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
+                f"verifier {verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
                 "use --verifier auto"
             )
         rows, queue = options.max_rows, options.max_queue
         admission = Admission.of(pair, rows, options.max_memory)
         scheduler = Scheduler(decoder, rows=rows, queue=queue, metrics=metrics, admission=admission)
         most = rows + queue
-        preparation = Preparation(pair, chosen, decoder.grammars, most=most, max_length=options.max_length)
+        preparation = Preparation(pair, chosen, decoder.pipeline.grammars, most=most, max_length=options.max_length)
         traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
         return Service(
             names=tuple(dict.fromkeys(options.name)) or (name,),

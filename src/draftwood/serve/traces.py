@@ -12,7 +12,7 @@ from typing import Final, final
 from draftwood.core.settings import Method, Sampling
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
-from draftwood.engine.parts import PLAIN
+from draftwood.engine.pipeline import PLAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import Runner
 from draftwood.serve.errors import ApiError, bad

@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
@@ -35,10 +35,9 @@ from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.rest import Rest
+from draftwood.draft.adaptive.pace import RESTING, Pace
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import FAILED, root_alone
-from draftwood.runners.protocols import Prefix
 
 
 @final
@@ -60,17 +59,12 @@ class BestFirstDrafter:
         lookup: PromptLookup | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.grower = grower
-        self._budgets = budgets or _everything
-        self._budget: Budget = FixedBudget()
+        self.grower, self.runner = grower, grower.runner
         self.lookup = lookup
-        self._clock = clock
-        self._began = 0.0
+        self._pace = Pace(budgets or _everything, clock)
         self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
-        self._first = True  # the first round reads the prompts, so its seconds say nothing about costs
         self._behind = True  # the draft model has not read all of the text
-        self._rest, self._looked = Rest(), 0.0  # and the seconds of this round's draft
 
     @property
     def name(self) -> str:
@@ -80,48 +74,12 @@ class BestFirstDrafter:
     def draw(self) -> Draw:
         return self.grower.expander.draw
 
-    @property
-    def max_length(self) -> int | None:
-        return self.grower.runner.max_length
-
-    @property
-    def forward_seconds(self) -> float:
-        return self.grower.runner.forward_seconds
-
-    def clear(self, *, keep: bool = False) -> None:
-        self.grower.runner.clear(keep=keep)
-        if self.lookup is not None:
-            self.lookup.clear()
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self.grower.runner.add(texts, sources)
-        if self.lookup is not None:
-            self.lookup.add(texts, sources)
-        self._first = self._behind = True
-
-    def prefill(
-        self,
-        text: Sequence[int],
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
-        self.grower.runner.prefill(text, prefix=prefix, hidden=hidden)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self.grower.runner.drop(rows)
-        if self.lookup is not None:
-            self.lookup.drop(rows)
-
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        self._began, budget = self._clock(), self._budgets(len(root))
-        awake = self._first or budget is not self._budget
-        if (resting := self._rest.begin_round(self._budget, root, sampler.texts, awake=awake)) is not None:
-            return resting
-        if awake:
-            budget.begin_text()
-        self._budget = budget
-        if plain := budget.begin_round():
+        pace = self._pace
+        pace.begin_round(sampler.rows)
+        if pace.resting:
+            return root_alone(root, RESTING)
+        if pace.plain:
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
             trees=self._guessed(sampler, limits),
@@ -129,9 +87,9 @@ class BestFirstDrafter:
             sampler=sampler,
             rng=rng,
             limits=limits,
-            budget=budget,
-            clock=self._clock,
-            behind=self._behind,
+            budget=pace.budget,
+            clock=pace.clock,
+            behind=self._behind or pace.joined,
         )
         try:
             self.grower.expand(draft)
@@ -142,15 +100,15 @@ class BestFirstDrafter:
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
             return self._tree(draft, root.device, sampler.greedy)
-        self._looked = self._clock() - self._began
-        return root_alone(root, PLAIN_ROUND if plain else draft.stop)
+        pace.end_draft()
+        return root_alone(root, PLAIN_ROUND if pace.plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
         """Trees of the roots, and of guessed chains if these alone pay: others would only keep the draft from running."""
-        trees = [CandidateTree(text[-1]) for text in sampler.texts]
+        trees = [CandidateTree(row.tokens[-1]) for row in sampler.rows]
         if self.lookup is not None:
             guesses = self.lookup.guess(sampler, limits)
-            if self._budget.shows_guess([guess.probabilities for guess in guesses]):
+            if self._pace.budget.shows_guess([guess.probabilities for guess in guesses]):
                 for tree, guess in zip(trees, guesses, strict=True):
                     tree.add_chain(guess.tokens, guess.probabilities)
         return trees
@@ -163,12 +121,12 @@ class BestFirstDrafter:
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self._budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
+        size = self._pace.budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
         if size < len(means):
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:
             draft.stop = "node budget"
-        most = [size if limit is None else min(size, limit) for limit in draft.sampler.nodes]
+        most = [size if row.nodes is None else min(size, row.nodes) for row in draft.sampler.rows]
         return [sorted(best[: count + 1]) for best, count in zip(ranked, most, strict=True)]
 
     def _tree(self, draft: DraftRound, device: torch.device, greedy: bool) -> DraftTree:
@@ -189,11 +147,13 @@ class BestFirstDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        began = self._clock()
-        if self._rest.now:
-            self.grower.runner.commit([[]] * len(self._rest.roots), self._rest.roots, this_round.hidden)
+        pace = self._pace
+        began = pace.clock()
+        if pace.resting:
+            roots = [tokens[:1] for tokens in this_round.tree.lists[0]]
+            self.runner.commit([[]] * len(roots), roots, this_round.hidden)
             self._behind = True
-            self._rest.add(this_round, self._clock() - self._began)
+            pace.end_rest(this_round)
             return
         if (draft := self._round) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
@@ -206,23 +166,15 @@ class BestFirstDrafter:
             for candidate, choice in zip(chain, new, strict=True):
                 if (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
-        self.grower.runner.commit(seen, rest, this_round.hidden)
+        self.runner.commit(seen, rest, this_round.hidden)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if self._budget.learns and not self._first:
-            self._end_round(this_round, draft)
-            if this_round.tree.size == 1 and not draft.drafting:
-                self._rest.looked(self._budget, self._looked + self._clock() - began)
-        self._first, self._behind = False, not any(tree.numbers for tree in draft.trees)
+        if pace.learns:
+            rows = zip(draft.trees, self._kept, strict=True)
+            expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
+            pace.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
+        self._behind = not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
-
-    def _end_round(self, this_round: Round, draft: DraftRound) -> None:
-        """Report the round to the budget."""
-        rows = zip(draft.trees, self._kept, strict=True)
-        expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
-        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-        seconds = self._clock() - self._began
-        self._budget.end_round(tree.size, expected / tree.rows, new_tokens / tree.rows, draft.drafting, seconds)
 
 
 def _distributions(draft: DraftRound, kept: Sequence[list[int]], tree: TreeTensors) -> LogProbs:

@@ -142,8 +142,8 @@ class LevelGrower:
             draft.end_level(depth, above, cuts, largest)
             min_value = draft.budget.min_frontier_value(depth + 1)
             frontiers = [
-                tree.frontier(depth + 1, width, cut, min_value, stops) if depth + 1 < limit else []
-                for tree, cut, stops, limit in zip(draft.trees, cuts, draft.sampler.stops, draft.limits, strict=True)
+                tree.frontier(depth + 1, width, cut, min_value, row.stops) if depth + 1 < limit else []
+                for tree, cut, row, limit in zip(draft.trees, cuts, draft.sampler.rows, draft.limits, strict=True)
             ]
 
     def _expand(self, draft: DraftRound, frontiers: list[list[int]], seen: int, depth: int) -> None:
@@ -206,7 +206,7 @@ class BlockGrower:
         draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, self.shape.depth), list))
         draft.by_depth = True
         rows = self.expander.expand_depths(draft.distributions[-1].dense(), draft.rng)
-        for tree, by_depth, limit, stops in zip(draft.trees, rows, draft.limits, draft.sampler.stops, strict=True):
+        for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
             tree.numbers[0] = 0  # the runner has scored the root alone
-            tree.fill(by_depth[:limit], self.shape.nodes, stops)
+            tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
         draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, final
 
 from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
-from draftwood.runners.rows import remaining
 
 _SMALLEST = 1e-6  # no probability is closer to 0 or to 1
 
@@ -48,20 +48,9 @@ class PromptLookup:
     ) -> None:
         self._settings = settings
         self._length = settings.nodes if length is None else length
-        self._indexes: list[NgramIndex] = []
         self._found: list[tuple[list[int], int]] = []  # per row, the guess and how many tokens agree before it
         self.hits, self.guesses = list(hits or [0.0] * MAX_AGREED), list(guesses or [0.0] * MAX_AGREED)
         self.probabilities = self._estimates()
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._indexes = []
-
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Append rows. The first ones begin new texts, for which hits in earlier texts count less."""
-        if not self._indexes:
-            self._fade()
-        self._indexes += [NgramIndex(source) for source in sources or [()] * len(texts)]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -74,27 +63,29 @@ class PromptLookup:
             self.probabilities = self._estimates()
 
     def _fade(self) -> None:
+        """Hits in earlier texts count less."""
         for at, weight in enumerate(self.guesses):
             if weight > self._settings.lookup_text:
                 keep = self._settings.lookup_text / weight
                 self.hits[at], self.guesses[at] = keep * self.hits[at], keep * weight
         self.probabilities = self._estimates()
 
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove rows; the others keep their order."""
-        self._indexes = remaining(self._indexes, rows)
-
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
-        """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token."""
+        """One guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden token.
+
+        Hits in earlier texts count less where all rows are new.
+        """
+        if not any(row.has_state(self) for row in sampler.rows):
+            self._fade()
         self._found, guesses = [], []
-        rows = zip(self._indexes, sampler.texts, sampler.stops, limits, strict=True)
-        for row, (index, text, stops, limit) in enumerate(rows):
-            tokens, agreed = index.follow(text, self._length, sampler.vocab)
-            if (forced := sampler.forced(row)[: self._length]) != tokens[: len(forced)]:
+        for number, (row, limit) in enumerate(zip(sampler.rows, limits, strict=True)):
+            index = row.state(self, partial(NgramIndex, row.source))
+            tokens, agreed = index.follow(row.tokens, self._length, sampler.vocab)
+            if (forced := sampler.forced(number)[: self._length]) != tokens[: len(forced)]:
                 tokens, agreed = forced, MAX_AGREED  # as likely as the longest match
-            end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
+            end = next((i for i, token in enumerate(tokens, 1) if token in row.stops), len(tokens))
             count = min(end, limit)
-            if (most := sampler.permitted(row, tokens[:count])) < count:
+            if (most := sampler.permitted(number, tokens[:count])) < count:
                 end = count = most
             self._found.append((tokens[:end], agreed))
             guesses.append(Guess(tokens[:count], [self.probabilities[_at(agreed + i)] for i in range(count)]))

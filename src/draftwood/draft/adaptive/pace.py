@@ -1,18 +1,14 @@
-"""Rounds that look for no draft, where looking in every round would cost more than it can bring."""
+"""The rounds of a drafter under a budget: which of them look for a draft, and what they report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
-
-from jaxtyping import Int
-from torch import Tensor
 
 from draftwood.core.estimates import RunningMean
 from draftwood.core.rounds import Round
-from draftwood.core.tree import DraftTree
-from draftwood.draft.adaptive.budget import Budget
-from draftwood.draft.none import root_alone
+from draftwood.core.rows import Row
+from draftwood.draft.adaptive.budget import Budget, FixedBudget
 
 RESTING: Final = "no draft has paid lately"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""
@@ -26,38 +22,24 @@ class Rest:
     Looking (the guess, its comparison with the text, the decisions and estimates) takes some fifty microseconds. That is
     nothing next to the forward of a large model, and several per cent of a small one's. The budget says how many rounds
     follow without it. Whether a round rests depends on rounds before it alone.
-
-    Attributes:
-        now: the present round rests.
-        roots: in such a round, the root of every row, which a draft model has not read.
     """
 
     def __init__(self) -> None:
-        self.now, self.roots = False, list[list[int]]()
         self._looking = RunningMean(_FORGET, _OUTLIER)
         self._left = self._rounds = 0
         self._tokens = self._seconds = 0.0
 
-    def begin_round(
-        self, budget: Budget | None, root: Int[Tensor, "row"], texts: Sequence[Sequence[int]], *, awake: bool
-    ) -> DraftTree | None:
-        """The tree of a resting round; None for a round that looks, before which the budget learns of the rest.
-
-        Args:
-            budget: that of the rounds before, if there were any.
-            texts: of the rows, which end with their roots.
-            awake: this round must look.
-        """
-        self.now = self._left > 0 and not awake
-        if self.now:
+    def goes_on(self, budget: Budget, *, awake: bool) -> bool:
+        """Whether the next round rests, which it does not if it must be ``awake``. Before one that looks, the budget learns
+        of the rest."""
+        if self._left > 0 and not awake:
             self._left -= 1
-            self.roots = [[text[-1]] for text in texts]
-            return root_alone(root, RESTING)
-        if self._rounds and budget is not None:
+            return True
+        if self._rounds:
             budget.end_rest(self._rounds, self._tokens, self._seconds)
         self._left = self._rounds = 0
         self._tokens = self._seconds = 0.0
-        return None
+        return False
 
     def add(self, this_round: Round, seconds: float) -> None:
         """Record a resting round."""
@@ -65,7 +47,73 @@ class Rest:
         self._tokens += sum(map(len, this_round.tokens)) / this_round.tree.rows
         self._seconds += seconds
 
-    def looked(self, budget: Budget, seconds: float) -> None:
-        """Record the seconds that looking took in a round without a tree."""
+    def begin(self, budget: Budget, seconds: float) -> None:
+        """Record the seconds that looking took in a round without a tree, after which a rest may begin."""
         self._looking.add(seconds)
         self._left = budget.rest(self._looking.value)
+
+
+@final
+class Pace:
+    """Begins and ends the rounds of a drafter.
+
+    Args:
+        budgets: a budget by the number of rows.
+        clock: a clock in seconds.
+
+    Attributes:
+        budget: that of this round.
+        resting: this round looks for no draft.
+        plain: the budget wants no tree in this round.
+        joined: a row is in its first round. This reads its prompt, so its seconds say nothing about costs.
+    """
+
+    def __init__(self, budgets: Callable[[int], Budget], clock: Callable[[], float]) -> None:
+        self._budgets = budgets
+        self.clock = clock
+        self.budget: Budget = FixedBudget()
+        self.resting = self.plain = self.joined = False
+        self._rows: frozenset[Row] = frozenset()
+        self._rest = Rest()
+        self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
+
+    def begin_round(self, rows: Sequence[Row]) -> None:
+        """Begin a round with these rows."""
+        self._began, budget = self.clock(), self._budgets(len(rows))
+        self.joined = not self._rows.issuperset(rows)
+        self._rows = frozenset(rows)
+        awake = self.joined or budget is not self.budget
+        self.resting = self._rest.goes_on(self.budget, awake=awake)
+        if self.resting:
+            return
+        if awake:
+            budget.begin_text()
+        self.budget = budget
+        self.plain = budget.begin_round()
+
+    def end_draft(self) -> None:
+        """The draft has no tree."""
+        self._looked = self.clock() - self._began
+
+    @property
+    def learns(self) -> bool:
+        """Whether the budget learns from this round."""
+        return self.budget.learns and not self.joined
+
+    def end_rest(self, this_round: Round) -> None:
+        """End a resting round."""
+        self._rest.add(this_round, self.clock() - self._began)
+
+    def end_round(self, this_round: Round, expected: float, drafting: float, committing: float) -> None:
+        """Report a round to the budget.
+
+        Args:
+            expected: accepted tokens that were expected per row.
+            drafting: seconds of the levels.
+            committing: when its commit began.
+        """
+        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
+        seconds = self.clock() - self._began
+        self.budget.end_round(tree.size, expected, new_tokens / tree.rows, drafting, seconds)
+        if tree.size == 1 and not drafting:
+            self._rest.begin(self.budget, self._looked + self.clock() - committing)

@@ -1,0 +1,53 @@
+"""One text of a batch, and what each part keeps for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, final
+
+from draftwood.core.constraint import Constraint
+from draftwood.core.settings import Sampling
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(eq=False, kw_only=True)
+class Row:
+    """A text while it is written. It owns its tokens, and what other parts keep for it ends with it.
+
+    Attributes:
+        tokens: prompt and committed text; the last one is the root of the next tree. At first they are the prompt.
+        sampling: its settings.
+        number: of its request.
+        source: the encoder's input; empty without an encoder.
+        stops: tokens that end the text. Nothing is drafted below them, and no processor runs there.
+        constraint: the text under the grammar of its settings; None without one.
+        nodes: the most nodes of its trees, the root not counted; None for no limit.
+        prompt_length: number of prompt tokens.
+    """
+
+    tokens: list[int]
+    sampling: Sampling
+    number: int = 0
+    source: Sequence[int] = ()
+    stops: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    nodes: int | None = None
+    prompt_length: int = field(init=False)
+    _states: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
+
+    def has_state(self, part: object) -> bool:
+        """Whether a part keeps something for this row."""
+        return part in self._states
+
+    def state(self, part: object, make: Callable[[], T]) -> T:
+        """What a part keeps for this row, made at its first call."""
+        if part not in self._states:
+            self._states[part] = make()
+        found: T = self._states[part]
+        return found
