@@ -7,7 +7,7 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.runners.seq2seq.layer_skip import decoder_layer_count, with_layers
-from draftwood.runners.seq2seq.paths import seq2seq_runner
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin
 from tests.runners import seq2seq_zoo, zoo
@@ -48,7 +48,7 @@ def passed_on(inputs, output):
 def test_it_drafts_and_generates_with_a_cache_of_its_own_size(kind):
     model = seq2seq_zoo.tiny(kind, **({"decoder_layers": 3} if kind == "marian" else {}))
     short = with_layers(model, [0, 2])
-    runner = seq2seq_runner(short, drafts=True)
+    runner = Seq2SeqRunner(short, drafts=True)
     begin(runner, [TEXT], [SOURCE])
     one = torch.tensor([[6]])
     scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]

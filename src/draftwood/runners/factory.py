@@ -24,7 +24,6 @@ from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner, Runner, TargetRunner
-from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 
@@ -86,7 +85,7 @@ class TranslationRunners(NamedTuple):
         fallback: as for :class:`Runners`.
     """
 
-    target: Seq2SeqRunner | PathRunner
+    target: Seq2SeqRunner
     draft: Runner | None
     fallback: str | None = None
 
@@ -136,7 +135,7 @@ def _draft_errors() -> Iterator[None]:
 
 
 def _translation_runners_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
-    target = seq2seq_runner(model, engine=backend, hidden=isinstance(draft_model, HeadsDrafter))
+    target = Seq2SeqRunner(model, engine=backend, hidden=isinstance(draft_model, HeadsDrafter))
     if draft_model is None:
         return TranslationRunners(target, None)
     with _draft_errors():
@@ -149,7 +148,7 @@ def _drafter(backend: Backend, draft_model: Any, model: Any) -> Runner:
     if isinstance(draft_model, HeadsDrafter):
         return HeadsRunner(draft_model, model)
     if draft_model.config.is_encoder_decoder:
-        return seq2seq_runner(draft_model, engine=backend, drafts=True)
+        return Seq2SeqRunner(draft_model, engine=backend, drafts=True)
     kind: Callable[..., ModelRunner] = TorchRunner if backend == "torch" else OpenVinoRunner
     return causal_draft(kind(draft_model, drafts=True))
 

@@ -37,7 +37,7 @@ class BartDecoder:
     """A decoder like BART's, on the model's weights, which are copied in small models.
 
     Raises:
-        ModelError, AttributeError: the decoder has other parts.
+        ModelError, AttributeError, LookupError: the decoder has other parts.
     """
 
     bare, recent = True, False

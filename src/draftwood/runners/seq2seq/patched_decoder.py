@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
-from draftwood.runners.seq2seq.source import Encoded
+from draftwood.runners.seq2seq.source import Encoded, refusal
 
 
 @runtime_checkable
@@ -71,7 +70,7 @@ class PatchedDecoder:
         self._head = _Head(model.get_output_embeddings())
         self._patches, parts = _patches(model.get_decoder())
         if not self._patches:
-            raise ModelError(f"the decoder of {model.config.model_type!r} has no known position embedding")
+            raise refusal(model, "the positions of its decoder cannot be set, as they are no table and no biases like T5's")
         inside = name_of(model.get_decoder(), model)
         parts = {f"{inside}.{name}": part for name, part in parts.items()}
         self._model = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
@@ -118,11 +117,11 @@ class PatchedDecoder:
 
 
 def layer_list(decoder: Any) -> nn.ModuleList:
-    """The layers of a decoder; raises a ModelError if it has no list of layers."""
+    """The layers of a decoder; raises a LookupError if it has no list of layers."""
     for part in decoder.modules():
         if isinstance(part, nn.ModuleList):
             return part
-    raise ModelError(f"{type(decoder).__name__} has no list of layers")
+    raise LookupError(f"{type(decoder).__name__} has no list of layers")
 
 
 class _Head(nn.Module):

@@ -18,7 +18,13 @@ from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
-from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, longest_text, source_text_limits
+from draftwood.runners.seq2seq.source import (
+    SourceReader,
+    check_encoder_decoder,
+    longest_text,
+    refusal,
+    source_text_limits,
+)
 from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_evaluates
@@ -83,7 +89,7 @@ class Seq2SeqRunner(ReadsAtOnce):
         try:
             self._set_decoder(kind(self.model))
         except (AttributeError, LookupError) as error:
-            raise ModelError(f"the decoder of {self.model.config.model_type!r} has an unknown structure: {error}") from error
+            raise refusal(self.model, f"its decoder has an unknown structure ({error})") from error
         if check:
             check_source_trees(self)
 
