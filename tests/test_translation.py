@@ -19,7 +19,7 @@ from draftwood.core.errors import CacheError
 from draftwood.loading.generation import defaults_of
 from tests.tiny_translation import sentences
 
-DRAFTS = [None, "block", "heads", "causal", "other", "target"]
+DRAFTS = [None, "block", "causal", "other", "target"]
 SOURCES = sentences(16, seed=5)
 
 
@@ -90,7 +90,7 @@ def test_every_way_of_drafting_writes_them(
 def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
     found = {draft: opened(translation, draft).method().method for draft in DRAFTS}
     assert found == {
-        None: "lookup", "block": "block", "heads": "block", "causal": "adaptive", "other": "adaptive", "target": "adaptive",
+        None: "lookup", "block": "block", "causal": "adaptive", "other": "adaptive", "target": "adaptive",
     }  # fmt: skip
 
 
@@ -252,8 +252,8 @@ def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
             opened(translation, draft)
     with pytest.raises(ModelError, match="there is no folder"):
         opened(translation, str(tmp_path / "none"))
-    (tmp_path / "config.json").write_text('{"model_type": "abacus"}', encoding="utf-8")
-    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded"):
+    (tmp_path / "config.json").write_text('{"model_type": "draft_heads", "block": 3}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded: .*draft_heads"):
         opened(translation, str(tmp_path))
 
 

@@ -31,8 +31,7 @@ from draftwood.loading.models import (
 )
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import ProfileKey, profile_key_of
-from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
 from draftwood.runners.openvino.store import loading
 
@@ -106,9 +105,8 @@ def _seq2seq() -> type[Any]:
 
 def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
     """The class that loads a draft; None for a causal model."""
-    own: dict[str, type[Any]] = {cls.config_class.model_type: cls for cls in (MaskedBlockDrafter, HeadsDrafter)}
-    if found := own.get(model_type(draft, options)):
-        return found
+    if model_type(draft, options) == MaskedBlockConfig.model_type:
+        return MaskedBlockDrafter
     return _seq2seq() if is_encoder_decoder(draft, options) else None
 
 
@@ -122,7 +120,7 @@ class Translator(Session):
 
     Args:
         model: the target, a ``transformers`` text-to-text model.
-        draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
+        draft_model: a :class:`MaskedBlockDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
         profile_key: identifies the models' files, where they are known.
         memory: keeps what adaptive methods learn, from process to process.

@@ -30,7 +30,6 @@ from tests.runners.test_block_runners import (
     BLOCK,
     SOURCES,
     causal_rounds,
-    head_rounds,
     masked_block,
     masked_rounds,
     masked_scores,
@@ -122,7 +121,7 @@ def blocks_that_come_and_go(rounds: BlockRounds) -> float:
     return max(*found, rounds.round(BLOCK), rounds.round(1))
 
 
-@pytest.mark.parametrize("make", [masked_rounds, head_rounds, causal_rounds])
+@pytest.mark.parametrize("make", [masked_rounds, causal_rounds])
 def test_scores_of_blocks(make):
     assert blocks_that_come_and_go(make()) < 1e-9
 

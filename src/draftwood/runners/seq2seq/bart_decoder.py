@@ -77,12 +77,10 @@ class BartDecoder:
         """Set the keys and values of the sources, [row, head, source, dim] of each layer."""
         self._memory, self._bias = memory, bias
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         self.cache.place(batch)
         states = self.states(self.cache, batch.tokens, batch.positions, batch.mask)
-        return ForwardOutput(self.scores(states[:, -batch.keep :]), states if hidden else None)
+        return ForwardOutput(self.scores(states[:, -batch.keep :]))
 
     def states(
         self,

@@ -50,10 +50,8 @@ class SourceDecoder(Protocol):
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
-        """Read a batch; ``hidden`` adds the input of the output embedding as hidden states."""
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
+        """Read a batch."""
 
 
 @final
@@ -97,9 +95,7 @@ class PatchedDecoder:
     def _keep(self, source: Encoded) -> None:
         self._source, self._bias = source, source.bias()
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         assert self._source is not None
         self.cache.place(batch)
         self._head.keep = batch.keep
@@ -113,7 +109,7 @@ class PatchedDecoder:
             use_cache=True,
             **cache_argument(self._model, self._memory),
         )
-        return ForwardOutput(out.logits, self._head.states if hidden else None)
+        return ForwardOutput(out.logits)
 
 
 def layer_list(decoder: Any) -> nn.ModuleList:
@@ -125,7 +121,7 @@ def layer_list(decoder: Any) -> nn.ModuleList:
 
 
 class _Head(nn.Module):
-    """An output embedding that scores the last tokens only and stores its input."""
+    """An output embedding that scores the last tokens only."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -133,7 +129,6 @@ class _Head(nn.Module):
         self.keep = 1
 
     def forward(self, states: Tensor) -> Tensor:
-        self.states = states
         scores: Tensor = self.inner(states[:, -self.keep :])
         return scores
 

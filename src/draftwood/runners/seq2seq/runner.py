@@ -39,7 +39,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         engine: the backend; ``openvino`` accepts models like BART (:class:`OpenVinoDecoder`).
         check: compare two small trees with plain forwards of their paths.
         drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. It truncates long sources.
-        hidden: :class:`draftwood.core.scores.Scores` hold hidden states: the input of the output embedding.
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not support this number format or device.
@@ -49,13 +48,10 @@ class Seq2SeqRunner(ReadsAtOnce):
     reads_source = True
     pads = True
 
-    def __init__(
-        self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False, hidden: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
         self.engine = engine
-        self.hidden = hidden
         self.max_length = longest_text(model)
         self.device = model.device
         self.forward_seconds = 0.0
@@ -148,6 +144,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         start = perf_counter()
         batch = batch._replace(tokens=self._limits.clamp(batch.tokens))
         with torch.inference_mode():
-            output = self._decoder.read(batch, self._rows.slot_positions, hidden=self.hidden)
+            output = self._decoder.read(batch, self._rows.slot_positions)
         self.forward_seconds += perf_counter() - start
         return output
