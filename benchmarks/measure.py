@@ -77,7 +77,7 @@ class Meter:
     """Counts and times the forwards of a model and of its copies, whatever calls them; ``tokens`` are all that they
     read, and ``rows`` the texts of each forward. With ``waits`` each forward ends when an accelerator has finished it.
 
-    Copies of the model that share its hooks (:mod:`draftwood.runners.seq2seq.module_copy`) are not counted.
+    Copies of the model that share its hooks are not counted.
     """
 
     count: int = 0
@@ -98,9 +98,9 @@ class Meter:
         return bool(self._watched)
 
     @contextmanager
-    def on(self, *models: torch.nn.Module | None) -> Iterator[Meter]:
+    def on(self, *models: torch.nn.Module) -> Iterator[Meter]:
         """Watch the models, each once."""
-        self._watched = tuple({id(model): model for model in models if model is not None}.values())
+        self._watched = tuple({id(model): model for model in models}.values())
         hooks = []
         for model in self._watched:
             hooks.append(model.register_forward_pre_hook(self._before, with_kwargs=True))

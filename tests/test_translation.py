@@ -19,12 +19,12 @@ from draftwood.core.errors import CacheError
 from draftwood.loading.generation import defaults_of
 from tests.tiny_translation import sentences
 
-DRAFTS = [None, "block", "heads", "causal", "other", "target:0", "target:0,1"]
+DRAFTS = [None, "block", "causal", "other", "target"]
 SOURCES = sentences(16, seed=5)
 
 
 def opened(folder: Path, draft: str | None, **options: Any) -> Translator:
-    name = draft if draft is None or draft.startswith("target:") else folder / draft
+    name = None if draft is None else folder / draft
     return load_translator(folder / "target", name, options=LoadOptions(dtype="float32", device="cpu", **options))
 
 
@@ -60,7 +60,7 @@ def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
     decode = translator.tokenizer.decode
     assert [result.text for result in together] == [decode(text, skip_special_tokens=True) for text in plain]
     assert all(result.lossless for result in together)
-    if draft == "target:0,1":  # the target itself: everything is accepted
+    if draft == "target":  # everything is accepted
         chains = translator.translate(SOURCES, method=Method(method="chain", shape="3"))
         assert all(result.stats.block_efficiency > 3 for result in chains if len(result.token_ids) > 5)
 
@@ -90,8 +90,7 @@ def test_every_way_of_drafting_writes_them(
 def test_auto_takes_what_the_draft_is_good_for(translation: Path) -> None:
     found = {draft: opened(translation, draft).method().method for draft in DRAFTS}
     assert found == {
-        None: "lookup", "block": "block", "heads": "block", "causal": "adaptive", "other": "adaptive",
-        "target:0": "adaptive", "target:0,1": "adaptive",
+        None: "lookup", "block": "block", "causal": "adaptive", "other": "adaptive", "target": "adaptive",
     }  # fmt: skip
 
 
@@ -247,16 +246,14 @@ def test_drafts_that_do_not_fit(translation: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, type[Exception], str]] = [
         ("its-block", PairingError, "the drafter was trained for the target with digest"),
         ("stranger", PairingError, "cannot draft for"),
-        ("target:0,7", ConfigError, "layers \\[0, 7\\]"),
-        ("target:first", ConfigError, "names no layers: write the target's decoder layers as in target:0,2"),
     ]
     for draft, error, said in cases:
         with pytest.raises(error, match=said):
             opened(translation, draft)
     with pytest.raises(ModelError, match="there is no folder"):
         opened(translation, str(tmp_path / "none"))
-    (tmp_path / "config.json").write_text('{"model_type": "abacus"}', encoding="utf-8")
-    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded"):
+    (tmp_path / "config.json").write_text('{"model_type": "draft_heads", "block": 3}', encoding="utf-8")
+    with pytest.raises(ModelError, match=r"the configuration of .* cannot be loaded: .*draft_heads"):
         opened(translation, str(tmp_path))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
-from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.train.tokenizer import train_pair_tokenizer
 
@@ -59,8 +58,8 @@ def tiny_marian(tokenizer: Any, seed: int, *, layers: int = 2, steps: int = 0) -
 
 
 def save_models(folder: Path) -> None:
-    """``target``, its drafters ``block`` and ``heads``, a ``causal`` model, an ``other`` encoder-decoder with ``its-block``,
-    and a ``stranger``, whose tokenizer is another one."""
+    """``target``, its drafter ``block``, a ``causal`` model, an ``other`` encoder-decoder with ``its-block``, and a
+    ``stranger``, whose tokenizer is another one."""
     tokenizer = tiny_tokenizer()
     target, other = tiny_marian(tokenizer, 1, steps=200), tiny_marian(tokenizer, 2, layers=1)
     torch.manual_seed(3)
@@ -72,7 +71,6 @@ def save_models(folder: Path) -> None:
     models = {
         "target": target,
         "block": MaskedBlockDrafter.for_target(target, tokenizer.mask_token_id, **settings),
-        "heads": HeadsDrafter.for_target(target, block=3),
         "causal": LlamaForCausalLM(llama),
         "other": other,
         "its-block": MaskedBlockDrafter.for_target(other, tokenizer.mask_token_id, **settings),

@@ -51,17 +51,13 @@ def command(**options: Any) -> None:
 
 
 def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
-    from benchmarks.translate.ours import kept_layers, our_systems
+    from benchmarks.translate.ours import our_systems
     from benchmarks.translate.peers import peer_systems
     from benchmarks.translate.sentences import longest_translation
-    from draftwood.runners.seq2seq.layer_skip import with_layers
 
     longest = longest_translation(config, translator)
-    skipped = None
-    if config.skips_layers():
-        skipped = with_layers(translator.model, kept_layers(config, translator.model))
-    peers = peer_systems(config, translator.model, translator.tokenizer, translator.eos, longest, skipped)
-    systems = [*peers, *our_systems(config, translator, longest, skipped)]
+    peers = peer_systems(config, translator.model, translator.tokenizer, translator.eos, longest)
+    systems = [*peers, *our_systems(config, translator, longest)]
     return [system for system in systems if system.greedy or not config.exact]
 
 
@@ -71,7 +67,7 @@ def _speed(config: TranslateConfig, translator: Translator, systems: list[System
     from benchmarks.translate.run import Bench, Log, batched
     from draftwood.core.machine import load_average
 
-    cases = [(system, size) for size in config.batch_size for system in systems if system.takes(size)]
+    cases = [(system, size) for size in config.batch_size for system in systems]
     long = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) >= config.long]
     short = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) < config.long]
     batches = {size: batched([short, long], size) for size in config.batch_size}

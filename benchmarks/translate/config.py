@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, final
 
-from benchmarks.lists import chosen, whole_numbers
+from benchmarks.lists import chosen
 from draftwood.core.errors import ConfigError
 
-METHODS: Final = ("ar", "ngram", "layer-skip", "heads", "block", "tree")
-PEERS: Final = ("generate", "beam", "assisted", "ctranslate2", "ctranslate2-beam")
+METHODS: Final = ("ar", "ngram", "block", "tree")
+PEERS: Final = ("generate", "beam", "ctranslate2", "ctranslate2-beam")
 NONE: Final = "none"
 LIMIT: Final = 200
 REPEATS: Final = 3
@@ -20,8 +20,8 @@ ABLATION_PEERS: Final = ("generate",)
 ABLATION_K: Final = (5, 10, 15, 20, 25)
 ABLATION_TOLERANCES: Final = ("1,0", "3,1", "3,3", "5,1", "5,3", "5,5")
 """Those of Xia et al. 2023, arXiv 2203.16487."""
-NEEDS: Final = {"heads": "heads", "block": "draft", "tree": "draft"}
-"""Methods that are measured only where the option of this name gives their drafter."""
+DRAFTED: Final = ("block", "tree")
+"""Methods that are measured only with a drafter."""
 
 
 @final
@@ -39,9 +39,6 @@ class TranslateConfig:
     )
     draft: str | None = field(
         default=None, metadata={"help": "drafter that fills whole blocks ('draftwood train spec-drafter'), a folder"}
-    )
-    heads: Path | None = field(
-        default=None, metadata={"help": "folder of heads on the target ('draftwood train spec-drafter --kind heads')"}
     )
     source_language: str = field(default="de", metadata={"help": "language to translate from, as the files call it"})
     target_language: str = field(default="en", metadata={"help": "language to translate to, as the files call it"})
@@ -79,11 +76,6 @@ class TranslateConfig:
             f"{', '.join(map(str, ABLATION_K))} with {' '.join(ABLATION_TOLERANCES)}"
         },
     )
-    layers: str | None = field(
-        default=None,
-        metadata={"help": "decoder layers that layer skip keeps, such as 0,2; by default all but first and last"},
-    )
-    skip_length: int = field(default=3, metadata={"help": "tokens that layer skip drafts, also for assisted generation"})
     ngram_length: int = field(default=5, metadata={"help": "tokens that method ngram drafts at most"})
     beams: int = field(default=5, metadata={"help": "beams of the systems that search with a beam"})
     max_new_tokens: int | None = field(
@@ -105,7 +97,7 @@ class TranslateConfig:
     output: Path = field(default=Path("draftwood-bench"), metadata={"help": "folder for translate.json and translate.md"})
 
     def __post_init__(self) -> None:
-        for name in ("limit", "long", "skip_length", "ngram_length", "max_new_tokens", "repeats", "threads"):
+        for name in ("limit", "long", "ngram_length", "max_new_tokens", "repeats", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: give 1 or more")
@@ -125,7 +117,6 @@ class TranslateConfig:
                     f"choose it, or leave {name} out"
                 )
         self.tolerances()
-        self.kept_layers()
         if not (*self.method_names(), *self.peer_names()):
             raise ConfigError("methods and peers are both 'none': name a system to measure")
         if self.ablation and "block" not in self.method_names():
@@ -138,7 +129,7 @@ class TranslateConfig:
         names = _chosen_or_none("methods", self.methods, METHODS)
         for name in names:
             if name in self.left_out():
-                raise ConfigError(f"method {name!r} needs a drafter: give --{NEEDS[name]}")
+                raise ConfigError(f"method {name!r} needs a drafter: give --draft")
         return names
 
     def peer_names(self) -> tuple[str, ...]:
@@ -153,14 +144,9 @@ class TranslateConfig:
             return there if self.exact else min(there, LIMIT)
         return min(there, self.limit)
 
-    def skips_layers(self) -> bool:
-        """A system drafts with layers of the target."""
-        return "layer-skip" in self.method_names() or "assisted" in self.peer_names()
-
     def left_out(self) -> tuple[str, ...]:
-        """Methods whose drafter was not given; the bundled pair has one for blocks."""
-        bundled = {"block", "tree"} if self.target is None else set()
-        return tuple(name for name, option in NEEDS.items() if getattr(self, option) is None and name not in bundled)
+        """Methods whose drafter was not given; the bundled pair has one."""
+        return DRAFTED if self.draft is None and self.target is not None else ()
 
     def tolerances(self) -> tuple[tuple[int, float], ...]:
         """Pairs of beta and tau."""
@@ -174,10 +160,6 @@ class TranslateConfig:
     def times(self) -> int:
         """Repeats."""
         return (1 if self.ablation else REPEATS) if self.repeats is None else self.repeats
-
-    def kept_layers(self) -> tuple[int, ...] | None:
-        """Decoder layers that layer skip keeps; None without the option."""
-        return None if self.layers is None else whole_numbers("layers", self.layers, minimum=0, example="0,4")
 
 
 def _chosen_or_none(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Any, final
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.figures import Columns, columns, part, quality, speeds, translations
-from benchmarks.translate.ours import kept_layers
 from benchmarks.translate.report import markdown
 from benchmarks.translate.run import Batch, Log
 from benchmarks.translate.sentences import Sentence, differences
@@ -111,7 +110,6 @@ def setting(config: TranslateConfig, translator: Translator, load_before: float 
     return {
         "config": {**plain(asdict(config)), "repeats": config.times()},
         "left_out": list(config.left_out()) if config.methods is None and not config.ablation else [],
-        "kept_layers": kept_layers(config, translator.model) if config.skips_layers() else [],
         **surroundings(translator.target.device, load_before, [name for name, used in packages.items() if used]),
         "models": {
             name: facts_of(model, getattr(getattr(translator, name), "engine", "torch"))

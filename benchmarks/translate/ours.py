@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.systems import Output, System
 from draftwood.core.errors import PairingError
-from draftwood.core.settings import LoadOptions, Method
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BLOCK, build
-from draftwood.loading.checkpoint import check_path
-from draftwood.loading.models import load_model
-from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.factory import make_translation_runners
 from draftwood.runners.protocols import BlockRunner
-from draftwood.runners.seq2seq.layer_skip import decoder_layer_count
 from draftwood.translation import Translator
 
 
@@ -56,60 +51,27 @@ class Ours:
         )
 
 
-def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens: int, skipped: Any) -> Iterator[System]:
-    """The chosen methods.
+def our_systems(config: TranslateConfig, translator: Translator, max_new_tokens: int) -> Iterator[System]:
+    """The chosen methods; raises a PairingError if one needs a drafter that fills blocks, and the draft is none."""
 
-    Args:
-        skipped: the target with fewer decoder layers, for layer skip.
-
-    Raises:
-        ModelError: heads that cannot be loaded.
-        PairingError: a drafter that fills no blocks, or was made for another target.
-    """
-    model, tokenizer = translator.model, translator.tokenizer
-
-    def system(name: str, its: Translator, method: Method) -> System:
-        made = Ours(its, method, max_new_tokens)
+    def system(name: str, method: Method) -> System:
+        made = Ours(translator, method, max_new_tokens)
         return System(name=name, translate=made, ours=True, greedy=made.lossless)
-
-    def with_draft(draft: Any) -> Translator:
-        runners = make_translation_runners(model, draft, backend=config.backend)
-        return Translator(model, draft, tokenizer, runners=runners)
 
     names = config.method_names()
     if "ar" in names:
-        yield system("ar", translator, Method(method="ar"))
+        yield system("ar", Method(method="ar"))
     if "ngram" in names:
         length = str(config.ngram_length)
-        yield system(f"ngram {length}", translator, Method(method="ngram", shape=length))
-    if "layer-skip" in names:
-        method = Method(method="chain", shape=str(config.skip_length))
-        yield system(f"layer-skip {config.skip_length}", with_draft(skipped), method)
-    if "heads" in names:
-        heads = _heads(config, model)
-        length = str(heads.config.block)
-        yield system(f"heads {length}", with_draft(heads), Method(method="block", shape=length))
+        yield system(f"ngram {length}", Method(method="ngram", shape=length))
     if "block" in names:
         for k in config.block_lengths() or (_block(translator),):
             for beta, tau in config.tolerances():
-                yield system(f"block {k}, beta {beta}, tau {tau:g}", translator, _method(k, beta, tau))
+                yield system(f"block {k}, beta {beta}, tau {tau:g}", _method(k, beta, tau))
     if "tree" in names:
         _block(translator)  # fills blocks, or is refused
         for nodes in config.nodes or (None,):
-            yield system(f"tree {nodes or 'as it pays'}", translator, Method(method="shared-noise", nodes=nodes))
-
-
-def kept_layers(config: TranslateConfig, model: Any) -> list[int]:
-    """Decoder layers that layer skip keeps: what was chosen, else all but the first and the last, if there are others."""
-    chosen, count = config.kept_layers(), decoder_layer_count(model)
-    return list(chosen) if chosen is not None else list(range(1, count - 1)) or [count - 1]
-
-
-def _heads(config: TranslateConfig, model: Any) -> Any:
-    if config.heads is None:
-        raise PairingError("method 'heads' needs heads that were trained for the target: give --heads")
-    check_path(config.heads)
-    return load_model(config.heads, LoadOptions(), model.device, model.dtype, HeadsDrafter)
+            yield system(f"tree {nodes or 'as it pays'}", Method(method="shared-noise", nodes=nodes))
 
 
 def _block(translator: Translator) -> int:

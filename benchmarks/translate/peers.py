@@ -1,4 +1,4 @@
-"""``transformers`` on the same weights: ``generate``, greedy or with beams, and assisted generation."""
+"""``transformers`` on the same weights: ``generate``, greedy or with beams."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.measure import Meter
-from benchmarks.peers import assistant_config
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.systems import Output, System, closed
 from draftwood.core.errors import ConfigError
@@ -28,7 +26,7 @@ def require_packages(config: TranslateConfig) -> None:
     if wanted and importlib.util.find_spec("ctranslate2") is None:
         raise ConfigError(
             f"{' and '.join(wanted)} need the package ctranslate2; install it with: {EXTRA}, or leave them out with --peers "
-            "generate,beam,assisted"
+            "generate,beam"
         )
 
 
@@ -41,49 +39,34 @@ class Generate:
         eos: its end-of-sentence token ids.
         max_new_tokens: the longest translation.
         beams: 1 for greedy decoding.
-        assistant: drafts chains for assisted generation, which translates one sentence at a time.
-        length: tokens that the assistant drafts.
     """
 
-    def __init__(
-        self, model: Any, eos: Sequence[int], max_new_tokens: int, *, beams: int = 1, assistant: Any = None, length: int = 0
-    ) -> None:
-        self._model, self._eos, self._assistant = model, eos, assistant
+    def __init__(self, model: Any, eos: Sequence[int], max_new_tokens: int, *, beams: int = 1) -> None:
+        self._model, self._eos = model, eos
         self._config = copy.deepcopy(model.generation_config)
         self._config.update(do_sample=False, num_beams=beams, max_new_tokens=max_new_tokens, max_length=None)
-        self._drafting = assistant_config(length)
-        self._extra = {"assistant_model": assistant} if assistant is not None else {}
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> Output:
         width, device = max(map(len, sources)), self._model.device
         padding = self._model.config.pad_token_id
         tokens = torch.tensor([[*s, *[padding] * (width - len(s))] for s in sources], device=device)
         mask = torch.tensor([[1] * len(s) + [0] * (width - len(s)) for s in sources], device=device)
-        meter, watched = Meter(), self._model if self._assistant is not None else None
-        with meter.on(watched), configured(self._model, self._config), configured(self._assistant, self._drafting):
-            out = self._model.generate(tokens, attention_mask=mask, generation_config=self._config, **self._extra)
+        with configured(self._model, self._config):
+            out = self._model.generate(tokens, attention_mask=mask, generation_config=self._config)
         # The first token is the one to start from.
-        return Output(tokens=[closed(row[1:], self._eos) for row in out.tolist()], passes=meter.count)
+        return Output(tokens=[closed(row[1:], self._eos) for row in out.tolist()])
 
 
 def peer_systems(
-    config: TranslateConfig, model: Any, tokenizer: Any, eos: Sequence[int], max_new_tokens: int, skipped: Any
+    config: TranslateConfig, model: Any, tokenizer: Any, eos: Sequence[int], max_new_tokens: int
 ) -> Iterator[System]:
-    """The chosen ones.
-
-    Args:
-        skipped: the target with fewer decoder layers, for assisted generation.
-    """
+    """The chosen ones."""
     names = config.peer_names()
     if "generate" in names:
         yield System(name="generate", translate=Generate(model, eos, max_new_tokens), ours=False, greedy=True)
     if "beam" in names:
         beam = Generate(model, eos, max_new_tokens, beams=config.beams)
         yield System(name=f"generate, {config.beams} beams", translate=beam, ours=False, greedy=False)
-    if "assisted" in names:
-        assisted = Generate(model, eos, max_new_tokens, assistant=skipped, length=config.skip_length)
-        name = f"assisted, {config.skip_length} tokens"
-        yield System(name=name, translate=assisted, ours=False, greedy=True, largest_batch=1)
     wanted = [name for name in ("ctranslate2", "ctranslate2-beam") if name in names]
     if wanted:
         from benchmarks.translate.ct2 import CT2

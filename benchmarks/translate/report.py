@@ -20,8 +20,7 @@ NOTES = f"""\
   Every turn of a system begins {PAUSE:g} s after the one before, when no threads wait actively any more.
 * **÷ generate** is how many times faster the row is than greedy `generate` at the same batch size on the same sentences,
   inside each repeat; then the median and the extremes.
-* **Tokens per pass** are tokens written per pass of the target's decoder, its own one included (block efficiency): per
-  round of Draftwood, and counted by a hook on the target for assisted generation.
+* **Tokens per pass** are tokens written per round of Draftwood, the target's own one included (block efficiency).
 * Shares of the time: *draft* and *target* are what the two models' runners take, encoders included, *verify* is the
   verifier, *other* all the rest.
 * **BLEU and chrF** are sacreBLEU's, with its defaults, against the references; *BLEU to greedy* is against what the target
@@ -72,15 +71,10 @@ def _head(document: dict[str, Any]) -> str:
             for name, m in document["models"].items()
         ),
         f"* {document['groups']['all']} held-out sentences, {languages}{amount}",
-        *_named("drafts by layer skip: the target's decoder layers", document["kept_layers"]),
-        *_named("not measured, as no drafter was given:", document["left_out"]),
+        *([f"* not measured, as no drafter was given: {', '.join(left)}"] if (left := document["left_out"]) else []),
         *machine_lines(document),
     ]
     return "\n".join(lines)
-
-
-def _named(what: str, names: list[Any]) -> list[str]:
-    return [f"* {what} {', '.join(map(str, names))}"] if names else []
 
 
 def _speeds(here: list[Result], group: str) -> str:

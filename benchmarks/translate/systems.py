@@ -41,17 +41,12 @@ class System:
         translate: does it.
         ours: it is Draftwood.
         greedy: it means to write the target's greedy translation, token for token.
-        largest_batch: more sentences at once it does not take; None for any number.
     """
 
     name: str
     translate: Translate
     ours: bool
     greedy: bool
-    largest_batch: int | None = None
-
-    def takes(self, batch_size: int) -> bool:
-        return self.largest_batch is None or batch_size <= self.largest_batch
 
 
 def closed(row: Sequence[int], eos: Sequence[int]) -> list[int]:

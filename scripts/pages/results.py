@@ -100,7 +100,8 @@ def _translation(report: str) -> str:
             "# Translation\n",
             "The bundled German to English pair translated 60 held-out sentences, one at a time. *equal* counts the "
             "sentences whose tokens are those of the target's own greedy translation. Rows with a beta above 1 change the "
-            "text on purpose. CTranslate2, which drafts nothing, is the fastest program on this small target.\n",
+            "text on purpose. CTranslate2, which drafts nothing, is the fastest program on this small target. Heads and "
+            "layer skip (also as the assistant of *assisted*) lost to plain decoding (*ar*) and were removed.\n",
             _made_by(_quoted(report), "translate-cpu.md"),
             _machine(report),
             "## One sentence at a time\n",

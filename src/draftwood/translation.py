@@ -29,13 +29,11 @@ from draftwood.loading.models import (
     model_type,
     openvino_place,
 )
-from draftwood.loading.names import OWN_LAYERS, locate, named_or_bundled
+from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import ProfileKey, profile_key_of
-from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
+from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
 from draftwood.runners.openvino.store import loading
-from draftwood.runners.seq2seq.layer_skip import with_layers
 
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
 
@@ -53,8 +51,8 @@ def load_translator(
 
     Args:
         target: the model that translates.
-        draft: a masked-block drafter or heads trained for the target, another encoder-decoder or a causal model with the
-            target's tokenizer, or ``target:0,2``: the target itself with only its decoder layers 0 and 2.
+        draft: a masked-block drafter trained for the target, or another encoder-decoder or a causal model with the
+            target's tokenizer.
         options: number format, device, backend and trust.
 
     Raises:
@@ -66,13 +64,11 @@ def load_translator(
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     _check_options(options)
     target, draft = named_or_bundled("translation", target, draft)
-    own = draft is not None and str(draft).startswith(OWN_LAYERS)
     with loading_threads(options.threads):
-        return _load(locate(target), draft if own or draft is None else locate(draft), options)
+        return _load(locate(target), None if draft is None else locate(draft), options)
 
 
 def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Translator:
-    own = draft is not None and str(draft).startswith(OWN_LAYERS)
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):
@@ -81,14 +77,12 @@ def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) ->
             raise ModelError(f"{str(target)!r} is no encoder-decoder model: use draftwood generate, or load")
         model = load_model(target, options, device, dtype, _seq2seq())
         draft_model = None
-        if draft is not None and own:
-            draft_model = with_layers(model, _layers(str(draft)))
-        elif draft is not None:
+        if draft is not None:
             draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
             check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
         runners = make_translation_runners(model, draft_model, backend=options.backend)
-    profile_key = profile_key_of(target, None if own else draft, dtype, device, runners.target.engine)
-    memory = None if own else memory_of(options.profile, profile_key)  # the key does not name the target's own layers
+    profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
+    memory = memory_of(options.profile, profile_key)
     return Translator(model, draft_model, tokenizer, profile_key=profile_key, memory=memory, runners=runners)
 
 
@@ -111,17 +105,9 @@ def _seq2seq() -> type[Any]:
 
 def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
     """The class that loads a draft; None for a causal model."""
-    own: dict[str, type[Any]] = {cls.config_class.model_type: cls for cls in (MaskedBlockDrafter, HeadsDrafter)}
-    if found := own.get(model_type(draft, options)):
-        return found
+    if model_type(draft, options) == MaskedBlockConfig.model_type:
+        return MaskedBlockDrafter
     return _seq2seq() if is_encoder_decoder(draft, options) else None
-
-
-def _layers(draft: str) -> list[int]:
-    numbers = draft.removeprefix(OWN_LAYERS).split(",")
-    if not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"draft {draft!r} names no layers: write the target's decoder layers as in {OWN_LAYERS}0,2")
-    return [int(number) for number in numbers]
 
 
 @final
@@ -134,7 +120,7 @@ class Translator(Session):
 
     Args:
         model: the target, a ``transformers`` text-to-text model.
-        draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
+        draft_model: a :class:`MaskedBlockDrafter`, a text-to-text or a causal model, or None.
         tokenizer: the tokenizer of both.
         profile_key: identifies the models' files, where they are known.
         memory: keeps what adaptive methods learn, from process to process.

@@ -32,10 +32,9 @@ from benchmarks.translate.peers import Generate
 from benchmarks.translate.run import Bench, Log, batched
 from benchmarks.translate.sentences import chosen_pairs
 from benchmarks.translate.systems import Output, System, closed
-from draftwood.core.errors import ConfigError, ModelError, PairingError
-from draftwood.runners.blocks.heads import HeadsDrafter
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.runners.seq2seq.layer_skip import with_layers
+from draftwood.runners.seq2seq.module_copy import shallow_copy
 from draftwood.train.tokenizer import train_pair_tokenizer
 
 GERMAN = ["ein Haus", "ein rotes Boot", "hier", "das alte Haus steht dort", "nie", "es liegt ein Buch hier", "und", "rotes"]
@@ -51,16 +50,15 @@ IDS = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1, "bos_t
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-    """A tiny target, drafters for it, and sentence pairs."""
+    """A tiny target, a drafter for it, and sentence pairs."""
 
     target: Path
     draft: Path
-    heads: Path
     data: Path
 
     def options(self, out: Path, **more: Any) -> list[str]:
-        given = {"data": self.data, "target": self.target, "draft": self.draft, "heads": self.heads, "output": out}
-        given |= {"repeats": 2, "long": LONG, "max-new-tokens": LONGEST, "layers": "0,1,2", **more}
+        given = {"data": self.data, "target": self.target, "draft": self.draft, "output": out}
+        given |= {"repeats": 2, "long": LONG, "max-new-tokens": LONGEST, **more}
         pairs = [(name, value) for name, value in given.items() if value is not None]
         return ["translate", *(part for name, value in pairs for part in (f"--{name}", str(value)))]
 
@@ -68,7 +66,7 @@ class Folders:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     root = tmp_path_factory.mktemp("translate")
-    found = Folders(*(root / name for name in ("target", "draft", "heads", "data")))
+    found = Folders(*(root / name for name in ("target", "draft", "data")))
     found.data.mkdir()
     for language, lines in (("de", GERMAN), ("en", ENGLISH)):
         (found.data / f"tiny.val.{language}").write_text("\n".join(lines) + "\n")
@@ -85,8 +83,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     target.final_logits_bias[0, words] = 20.0  # letters and words with a blank in front: BLEU counts words
     target.final_logits_bias[0, 1] = 22.0  # so that some translations end early
     draft = MaskedBlockDrafter.for_target(target, 2, decoder_layers=1, decoder_ffn_dim=16, block=4, dropout=0.0)
-    heads = HeadsDrafter.for_target(target, block=2)
-    for model, folder in ((target, found.target), (draft, found.draft), (heads, found.heads)):
+    for model, folder in ((target, found.target), (draft, found.draft)):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return found
@@ -102,7 +99,7 @@ def measured(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 BOTH = (
-    *("generate", "generate, 5 beams", "CTranslate2", "CTranslate2, 5 beams", "ar", "ngram 5", "layer-skip 3", "heads 2"),
+    *("generate", "generate, 5 beams", "CTranslate2", "CTranslate2, 5 beams", "ar", "ngram 5"),
     *("block 4, beta 1, tau 0", "block 4, beta 3, tau 1", "tree as it pays"),
 )
 
@@ -110,7 +107,7 @@ BOTH = (
 def test_every_system_is_measured_at_every_batch_size(measured: tuple[Path, dict[str, Any]]) -> None:
     out, document = measured
     rows = {(r["system"], r["batch_size"]) for r in document["results"]}
-    assert rows == {*((name, size) for name in BOTH for size in (1, 8)), ("assisted, 3 tokens", 1)}
+    assert rows == {(name, size) for name in BOTH for size in (1, 8)}
     assert sorted(path.name for path in out.iterdir()) == ["translate.json", "translate.md"]
     report = (out / "translate.md").read_text()
     lines = [line for line in report.splitlines() if line.startswith("| block 4, beta 3, tau 1 ")]
@@ -123,7 +120,7 @@ def test_every_system_is_measured_at_every_batch_size(measured: tuple[Path, dict
 def test_what_should_be_greedy_is(measured: tuple[Path, dict[str, Any]]) -> None:
     _, document = measured
     meant = [r for r in document["results"] if r["greedy"]]
-    assert {r["system"] for r in meant} >= {"generate", "assisted, 3 tokens", "CTranslate2", "ar", "block 4, beta 1, tau 0"}
+    assert {r["system"] for r in meant} >= {"generate", "CTranslate2", "ar", "block 4, beta 1, tau 0"}
     for result in meant:
         assert result["differing"] == []
         figures = result["groups"]["all"]
@@ -172,17 +169,16 @@ def test_long_translations_are_a_group_of_their_own(measured: tuple[Path, dict[s
             assert figures["sentences_per_second"]["max"] == pytest.approx(len(long) / min(seconds))
 
 
-def test_block_efficiency_of_a_target_that_drafts_for_itself(measured: tuple[Path, dict[str, Any]]) -> None:
-    """With all its layers everything is accepted: a chain of three tokens makes four of each pass, but for the last."""
+def test_block_efficiency_is_counted_for_our_methods(measured: tuple[Path, dict[str, Any]]) -> None:
     _, document = measured
     counts = [s["greedy_tokens"] for s in document["sentences"]]
-    passes = sum(-(-count // 4) for count in counts)
     found = {(r["system"], r["batch_size"]): r["groups"]["all"]["block_efficiency"] for r in document["results"]}
     for size in (1, 8):
-        assert found["layer-skip 3", size] == pytest.approx(sum(counts) / passes)
+        passes = sum(counts) / found["block 4, beta 1, tau 0", size]
+        assert passes == pytest.approx(round(passes))
+        assert sum(-(-count // 5) for count in counts) <= passes <= sum(counts)
         assert found["ar", size] == pytest.approx(1)
         assert found["generate", size] is None
-    assert 1 < found["assisted, 3 tokens", 1] <= 4
 
 
 def wrong_tokens(real: Callable[..., Output], sentence: list[int]) -> Callable[..., Output]:
@@ -247,9 +243,9 @@ def test_exact_compares_every_sentence_at_both_batch_sizes(
     document = json.loads((tmp_path / "translate-exact.json").read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["translate-exact.json", "translate-exact.md"]
     found = {(r["system"], r["batch_size"]): r["differing"] for r in document["results"]}
-    drafted = {"ngram 5", "layer-skip 3", "heads 2", "block 4, beta 1, tau 0", "tree as it pays"}
+    drafted = {"ngram 5", "block 4, beta 1, tau 0", "tree as it pays"}
     lossless = {"ar", "generate", "CTranslate2"} | drafted
-    assert set(found) == {*((name, size) for name in lossless for size in (1, 16)), ("assisted, 3 tokens", 1)}
+    assert set(found) == {(name, size) for name in lossless for size in (1, 16)}
     for (name, _), differing in found.items():
         assert [entry["sentence"] for entry in differing] == ([number] if name == "ngram 5" else [])
     assert "| ngram 5 | 16 | 8 | 1 |" in (tmp_path / "translate-exact.md").read_text()
@@ -393,7 +389,7 @@ def test_texts_are_closed_after_their_first_end() -> None:
 
 def test_a_meter_does_not_count_a_copy_that_shares_hooks(folders: Folders) -> None:
     model = MarianMTModel.from_pretrained(folders.target).eval()
-    copied = with_layers(model, [0])
+    copied = shallow_copy(model)
     ids = torch.tensor([[3, 1]])
     with Meter().on(model) as meter:
         model(input_ids=ids, decoder_input_ids=ids)
@@ -493,11 +489,9 @@ def test_ctranslate2_refuses_what_it_would_translate_otherwise(folders: Folders)
         ({"tolerance": ("0,1",)}, "tolerance is '0,1'"),
         ({"tolerance": ("3",)}, "tolerance is '3'"),
         ({"tolerance": ("3,-1",)}, "tolerance is '3,-1'"),
-        ({"layers": "0,x"}, "layers holds 'x'"),
         ({"methods": "chain"}, "methods holds 'chain'"),
         ({"peers": "fairseq"}, "peers holds 'fairseq'"),
         ({"methods": "none", "peers": "none"}, "both 'none'"),
-        ({"methods": "heads"}, "give --heads"),
         ({"ablation": True, "methods": "ar"}, "ablation is about method 'block'"),
         ({"ablation": True, "target": "some"}, "ablation is about method 'block'.*--draft"),
         ({"ablation": True, "exact": True}, "leave one of them out"),
@@ -513,11 +507,9 @@ def test_bad_options_are_named(folders: Folders, changes: dict[str, Any], messag
     ("changes", "error", "message"),
     [
         ({"data": "nowhere"}, ConfigError, "nowhere does not exist"),
-        ({"layers": "0,7"}, ConfigError, "7"),
-        ({"draft": "target:0"}, PairingError, "Seq2SeqRunner"),
         ({"k": 5000}, ConfigError, "5000"),
         ({"max-new-tokens": 32}, ConfigError, "32 positions: give 1 to 31"),
-        ({"heads": "/nowhere/heads"}, ModelError, "there is no folder '/nowhere/heads'"),
+        ({"draft": "/nowhere/draft"}, ModelError, "there is no folder '/nowhere/draft'"),
     ],
 )
 def test_what_cannot_be_measured_is_named(
@@ -526,6 +518,12 @@ def test_what_cannot_be_measured_is_named(
     result = CliRunner().invoke(main, folders.options(tmp_path, **changes))
     assert result.exit_code == (1 if error is ModelError else 2)
     assert message in result.output
+
+
+def test_a_draft_that_fills_no_blocks_is_named(folders: Folders, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, folders.options(tmp_path, draft=folders.target))
+    assert result.exit_code == 2
+    assert "the draft is a Seq2SeqRunner" in result.output
 
 
 @pytest.mark.parametrize(("package", "left"), [("ctranslate2", "generate"), ("sacrebleu", None)])
@@ -544,11 +542,11 @@ def test_a_missing_package_is_named_with_the_way_out(
 
 
 def test_a_method_without_its_drafter_is_left_out_and_said(folders: Folders, tmp_path: Path) -> None:
-    options = folders.options(tmp_path, draft=None, heads=None, peers="generate", repeats=1)
+    options = folders.options(tmp_path, draft=None, peers="generate", repeats=1)
     assert CliRunner().invoke(main, options, catch_exceptions=False).exit_code == 0
     document = json.loads((tmp_path / "translate.json").read_text())
-    assert document["left_out"] == ["heads", "block", "tree"]
-    assert "no drafter was given: heads, block" in (tmp_path / "translate.md").read_text()
+    assert document["left_out"] == ["block", "tree"]
+    assert "no drafter was given: block, tree" in (tmp_path / "translate.md").read_text()
 
 
 def test_every_setting_is_an_option_with_its_default_and_help() -> None:

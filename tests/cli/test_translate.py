@@ -115,13 +115,6 @@ def test_show_brackets_what_was_drafted(run: Run, pair: list[str]) -> None:
     assert "in ⟦ ⟧: drafted and accepted" in result.stderr
 
 
-def test_layers_of_the_target_draft_for_it(run: Run, translation: Path, wanted: list[str]) -> None:
-    target = ["--target", translation / "target"]
-    result = succeeded(run("translate", *target, "--draft", "target:1", "--method", "chain", "--compare", LINES[0]))
-    assert result.stdout == wanted[0] + "\n"
-    assert "The two texts are identical." in result.stderr
-
-
 def test_a_file_line_by_line(run: Run, pair: list[str], german: Path, wanted: list[str], tmp_path: Path) -> None:
     out = tmp_path / "english.txt"
     result = succeeded(run("translate", *pair, "--input", german, "--output", out, "--batch-size", "3"))
@@ -411,7 +404,6 @@ def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, ge
         ([*pair, "--input", german, "--output", tmp_path], 2, "is not a regular file"),
         ([*target, "--draft", translation / "its-block", "Haus"], 2, "was trained for the target with digest"),
         ([*target, "--draft", translation / "stranger", "Haus"], 2, "cannot draft for"),
-        ([*target, "--draft", "target:9", "Haus"], 2, "layers [9]"),
         ([*target, "--method", "block", "Haus"], 2, "method 'block' needs a draft model"),
         (["--target", translation / "causal", "Haus"], 1, "is no encoder-decoder model"),
         (["--target", tmp_path / "none", "Haus"], 1, "there is no folder"),

@@ -85,7 +85,7 @@ def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path: Path) -
         assert load(found, options=ON_CPU).generate("the fox", seed=1).token_ids == wanted
 
 
-@pytest.mark.parametrize(("draft", "tensor"), [("block", "question.k_proj.weight"), ("heads", "bias"), (None, "")])
+@pytest.mark.parametrize(("draft", "tensor"), [("block", "question.k_proj.weight"), (None, "")])
 def test_translation_models_and_their_drafters_are_looked_at_too(
     translation: Path, tmp_path: Path, draft: str | None, tensor: str
 ) -> None:

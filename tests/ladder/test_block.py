@@ -287,7 +287,7 @@ def test_the_first_place_of_the_targets_own_block_is_always_accepted():
 @pytest.mark.parametrize("method", ["block", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_without_any_possible_token_drafts_nothing(method, temperature, scores):
-    """As heads have none before the first state."""
+    """As a masked block has none where its positions end."""
     shape = {"chain": "3", "iid": "2x3", "rsd-s": "2x3", "hybrid": "2x3"}.get(method)
     nodes = 6 if method == "shared-noise" else None  # a tree of fixed size: others are drafted where that pays
     made = build(Method(method=method, shape=shape, nodes=nodes), BlockTableRunner(scores.double()), greedy=temperature == 0)

@@ -14,8 +14,6 @@ from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.protocols import ReadsAtOnce
-from draftwood.runners.seq2seq.layer_skip import with_layers
-from draftwood.runners.seq2seq.paths import PathRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from tests.helpers import decoder
 from tests.runners.seq2seq_zoo import plain_scores, tiny
@@ -33,8 +31,8 @@ def model(seed: int, vocab: int = 4, layers: int = 2, kind: str = "marian"):
     return tiny(kind, seed, vocab_size=vocab, decoder_layers=layers, init_std=0.5, **sizes)
 
 
-def pair(runs=Seq2SeqRunner, vocab: int = 4):
-    return runs(model(1, vocab)), Seq2SeqRunner(model(2, vocab, layers=1), drafts=True)
+def pair(vocab: int = 4):
+    return Seq2SeqRunner(model(1, vocab)), Seq2SeqRunner(model(2, vocab, layers=1), drafts=True)
 
 
 def engine_distribution(engine, length: int, sampling: Sampling, shared=None, batch: int = 512):
@@ -73,13 +71,6 @@ def test_drawn_trees_give_the_targets_joint_distribution(method, shape, length, 
     target, draft = pair()
     distribution = engine_distribution(decoder(target, draft, method, shape, verifier), length, Sampling())
     assert total_variation(distribution, reference_distribution(length)) < EXACT
-
-
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1")])
-def test_a_target_that_reads_every_path_from_the_start_too(method, shape):
-    target, draft = pair(PathRunner)
-    distribution = engine_distribution(decoder(target, draft, method, shape), 3, Sampling())
-    assert total_variation(distribution, reference_distribution(3)) < EXACT
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
@@ -145,9 +136,9 @@ def requests(length: int = 20) -> list[Request]:
     ]
 
 
-def runner(kind: str, seed: int, runs=Seq2SeqRunner, **settings):
+def runner(kind: str, seed: int, **settings):
     made = model(seed, VOCAB, kind=kind) if kind != "t5" else tiny("t5", seed, vocab_size=VOCAB, d_model=16, num_layers=3)
-    return runs(made, **settings)
+    return Seq2SeqRunner(made, **settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,10 +167,9 @@ def test_control_a_drafter_that_reads_another_source_is_seen():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
 @pytest.mark.parametrize(("method", "shape"), [("chain", "3"), ("rsd-s", "3x3"), ("shared-noise", "2-2"), ("ar", None)])
-def test_a_ragged_batch_is_its_rows_one_by_one(kind, runs, method, shape):
-    engine = decoder(runner(kind, 1, runs), runner(kind, 2, drafts=True), method, shape)
+def test_a_ragged_batch_is_its_rows_one_by_one(kind, method, shape):
+    engine = decoder(runner(kind, 1), runner(kind, 2, drafts=True), method, shape)
     sampling = Sampling(top_p=0.9, repetition_penalty=1.1)
     together = [r.token_ids for r in engine.generate(requests(), sampling)]
     assert together == [engine.generate([request], sampling)[0].token_ids for request in requests()]
@@ -199,15 +189,6 @@ def test_greedy_text_is_that_of_generate(kind, method, shape):
             torch.tensor([request.source]), num_beams=1, do_sample=False, max_new_tokens=request.limits.max_new_tokens
         )
         assert result.token_ids == wanted[0, 1:].tolist()
-
-
-def test_a_model_with_layers_left_out_drafts_for_the_whole():
-    target = runner("marian", 1)
-    draft = Seq2SeqRunner(with_layers(target.model, [0]), drafts=True)
-    plain = [r.token_ids for r in decoder(target, None, "ar", None, "coupled").generate(requests(), Sampling())]
-    results = decoder(target, draft, "shared-noise", "2-2").generate(requests(), Sampling())
-    assert [r.token_ids for r in results] == plain
-    assert sum(r.stats.accepted[1] + r.stats.accepted[2] for r in results) > 0
 
 
 def test_prompt_lookup_finds_what_the_source_holds():

@@ -178,5 +178,5 @@ def test_encoder_decoder_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_paths_stay_as_they_are() -> None:
-    names: list[Any] = ["someone/model", "", Path("nowhere"), 7, None, "target:0,2"]
+    names: list[Any] = ["someone/model", "", Path("nowhere"), 7, None]
     assert [resolve(name) for name in names] == names

@@ -30,12 +30,14 @@ _GEMMA: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 48, "head_dim": 8, "max_position_embeddings": 128, "initializer_range": 0.3,
 }  # fmt: skip
-_OTHERS: dict[str, dict[str, Any]] = {  # positions that nobody can set from outside
+_OTHERS: dict[str, dict[str, Any]] = {
     "pegasus_x": {**_BART, "block_size": 4},
     "fsmt": {**_BART, "langs": ["de", "en"], "src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB + 10},
     "t5gemma": {**_COMMON, "encoder": _GEMMA, "decoder": _GEMMA, "initializer_range": 0.3},
 }
-OTHERS = [*_OTHERS, "encoder-decoder"]
+_POSITIONS = "the positions of its decoder cannot be set"
+OTHERS = {"pegasus_x": _POSITIONS, "t5gemma": _POSITIONS, "encoder-decoder": _POSITIONS, "fsmt": "no mask of a tree"}
+"""Refused, and why."""
 
 
 def tiny(kind: str, seed: int = 0, *, dtype: torch.dtype = torch.float64, spread: float = 3.0, **settings: Any) -> Any:

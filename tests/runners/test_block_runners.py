@@ -9,18 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.core.errors import CacheError, ConfigError, PairingError
+from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.blocks import bart_network
 from draftwood.runners.blocks.causal_block import CausalBlockRunner, causal_draft
-from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin, tiny_gpt
 from tests.runners.test_masked_block import MASK, marian
@@ -40,30 +37,11 @@ def masked_block(layers: int = 2) -> Any:
     return made.double().eval()
 
 
-def heads() -> Any:
-    made = HeadsDrafter.for_target(marian(), block=BLOCK)
-    torch.manual_seed(2)
-    for weight in made.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return made.double().eval()
-
-
 @torch.no_grad()
 def masked_scores(model: Any, source: list[int], text: list[int], count: int) -> Tensor:
     """One row alone, read from the start."""
     scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
     scores[:, [START, MASK]] = -torch.inf
-    return scores
-
-
-@torch.no_grad()
-def head_scores(target: Any, model: Any, source: list[int], text: list[int], count: int) -> Tensor:
-    """From a teacher-forced forward of the target on one row alone."""
-    if len(text) == 1:
-        return torch.full((count, VOCAB), -torch.inf, dtype=torch.float64)
-    states = target.model(torch.tensor([source]), decoder_input_ids=torch.tensor([text]), use_cache=False).last_hidden_state
-    scores = model(states[:, -2], target.lm_head.weight, count)[0]
-    scores[:, START] = -torch.inf
     return scores
 
 
@@ -84,15 +62,13 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 class Rounds:
     """Random drafts and random accepted tokens over a block runner, beside the texts that they ought to stand for."""
 
-    def __init__(self, runner: BlockRunner, scores_of: Any, target: Any = None, seed: int = 0) -> None:
-        self.runner, self.scores_of, self.target, self.rng = runner, scores_of, target, random.Random(seed)
+    def __init__(self, runner: BlockRunner, scores_of: Any, seed: int = 0) -> None:
+        self.runner, self.scores_of, self.rng = runner, scores_of, random.Random(seed)
         self.begin(SOURCES)
 
     def begin(self, sources: list[list[int]]) -> None:
         self.sources, self.texts = list(sources), [[START] for _ in sources]
-        for part in (self.target, self.runner):
-            if part is not None:
-                begin(part, [[] for _ in sources], sources)
+        begin(self.runner, [[] for _ in sources], sources)
 
     def some(self, count: int) -> list[int]:
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
@@ -108,7 +84,7 @@ class Rounds:
             worst = self.compare(self.runner.score_block(roots, count), range(count), count)
         else:
             worst, nodes, rest = self.by_node(roots, new)
-        self.runner.commit(nodes, rest, self.read_by_the_target(new))
+        self.runner.commit(nodes, rest)
         for text, tokens in zip(self.texts, new, strict=True):
             text.extend([*tokens, *self.some(1)])
         return worst
@@ -129,30 +105,15 @@ class Rounds:
         wanted = [self.scores_of(s, t, count)[list(places)] for s, t in zip(self.sources, self.texts, strict=True)]
         return max(difference(ours, theirs) for ours, theirs in zip(scores, wanted, strict=True))
 
-    def read_by_the_target(self, new: list[list[int]]) -> list[Tensor] | None:
-        """The target reads root and accepted tokens as a chain; its hidden states of them."""
-        if self.target is None:
-            return None
-        longest = max(map(len, new)) + 1
-        chain = torch.tensor([[t[-1], *n, *[0] * (longest - 1 - len(n))] for t, n in zip(self.texts, new, strict=True)])
-        tril = torch.ones(len(new), longest, longest, dtype=torch.bool).tril()
-        hidden = self.target.extend(chain, torch.arange(longest).expand(len(new), -1), tril).hidden
-        self.target.commit([list(range(1 + len(n))) for n in new], [[] for _ in new])
-        return [row[: 1 + len(n)] for row, n in zip(hidden, new, strict=True)]
-
     def add(self, sources: list[list[int]]) -> None:
         """New rows."""
-        for part in (self.target, self.runner):
-            if part is not None:
-                part.add([[] for _ in sources], sources)
+        self.runner.add([[] for _ in sources], sources)
         self.sources += sources
         self.texts += [[START] for _ in sources]
 
     def keep(self, rows: list[int]) -> None:
         """All other rows leave."""
-        for part in (self.target, self.runner):
-            if part is not None:
-                part.drop([row for row in range(len(self.texts)) if row not in rows])
+        self.runner.drop([row for row in range(len(self.texts)) if row not in rows])
         self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
 
 
@@ -161,19 +122,13 @@ def masked_rounds(**settings: Any) -> Rounds:
     return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
 
 
-def head_rounds() -> Rounds:
-    target, model = marian().double(), heads()
-    runner = Seq2SeqRunner(target, hidden=True)
-    return Rounds(HeadsRunner(model, target), lambda *row: head_scores(target, model, *row), runner)
-
-
 def causal_rounds() -> Rounds:
     model = tiny_gpt(VOCAB + 1, 3, context=96)
     runner = CausalBlockRunner(TorchRunner(model, drafts=True), VOCAB, BLOCK)
     return Rounds(runner, lambda *row: causal_scores(model, *row))
 
 
-NEVER = {masked_rounds: [START, MASK], head_rounds: [START], causal_rounds: [VOCAB]}
+NEVER = {masked_rounds: [START, MASK], causal_rounds: [VOCAB]}
 
 
 @pytest.mark.parametrize("make", NEVER)
@@ -248,7 +203,7 @@ def test_method_block_takes_a_longer_block_where_the_drafter_can():
     with pytest.raises(ConfigError, match="the block has 64 masked positions, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
-        build(method, HeadsRunner(heads(), marian().double()), greedy=True)
+        build(method, causal_rounds().runner, greedy=True)
 
 
 def test_sources_that_are_missing_or_too_long_are_refused():
@@ -272,17 +227,6 @@ def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
     assert seen[:3] == ["encoder", "keys", "ask"]
     assert seen.count("keys") == 1
     assert seen.count("encoder") == 1 + 3 * len(SOURCES)  # the comparison, row by row, encodes anew in each of three rounds
-
-
-def test_heads_need_the_states_of_a_target_of_their_width():
-    runner = HeadsRunner(heads(), marian().double())
-    begin(runner, [[]], [[5]])
-    with pytest.raises(PairingError, match="the target's runner returns none: make it with hidden=True"):
-        runner.commit([[0]], [[]])
-    other = heads()
-    other.config.d_model = 24
-    with pytest.raises(PairingError, match="states of width 24, the target's have 16"):
-        HeadsRunner(other, marian().double())
 
 
 def test_beyond_the_block_nothing_is_possible():
@@ -342,10 +286,3 @@ def test_control_a_commit_that_forgets_pending_tokens(make):
     commit = rounds.runner.commit
     rounds.runner.commit = lambda nodes, pending, hidden=None: commit(nodes, [[] for _ in pending])
     assert max(rounds.round(BLOCK) for _ in range(3)) > WRONG
-
-
-def test_control_heads_on_the_state_of_another_row():
-    rounds = head_rounds()
-    rounds.round(BLOCK)
-    rounds.runner._states.reverse()
-    assert rounds.round(BLOCK) > WRONG

@@ -1,4 +1,4 @@
-"""The masked-block drafter and the heads: what a position sees and what it must not see."""
+"""The masked-block drafter: what a position sees and what it must not see."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from draftwood.core.errors import CacheError, ConfigError, PairingError
-from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 
@@ -144,24 +143,3 @@ def test_what_does_not_fit_is_refused(target: Any, drafter: Any) -> None:
         drafter(source, PREFIX[:1], None, 61)
     with pytest.raises(ConfigError, match="block is 0"):
         MaskedBlockDrafter.for_target(target, MASK, decoder_layers=1, decoder_ffn_dim=8, block=0, dropout=0.0)
-
-
-def test_new_heads_repeat_the_targets_prediction_and_each_has_weights_of_its_own(target: Any, tmp_path: Path) -> None:
-    heads = HeadsDrafter.for_target(target, block=3)
-    states, output = torch.randn(2, 16), target.lm_head.weight
-    own = states @ output.T
-    assert close(heads(states, output), own[:, None].expand(2, 3, 40))
-    heads.weight[1, 0, 0] = 5.0
-    changed = [not close(heads(states, output)[:, i], own) for i in range(3)]
-    assert changed == [False, True, False]
-    assert heads(states, output, 2).shape == (2, 2, 40)
-    heads.save_pretrained(tmp_path)
-    again = HeadsDrafter.from_pretrained(tmp_path)
-    assert torch.equal(again(states, output), heads(states, output))
-    again.check_target(target)
-    with pytest.raises(PairingError, match="with digest"):
-        again.check_target(marian(5))
-    with pytest.raises(ConfigError, match="3 heads cannot draft 4 tokens"):
-        heads(states, output, 4)
-    with pytest.raises(ConfigError, match="block is 0"):
-        HeadsDrafter.for_target(target, block=0)

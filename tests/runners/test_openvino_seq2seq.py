@@ -11,11 +11,9 @@ import torch
 
 from draftwood import Limits, LoadOptions, Method, load_translator
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_translation_runners
 from draftwood.runners.protocols import BlockRunner, Runner
-from draftwood.runners.seq2seq.paths import seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from tests.helpers import begin
 from tests.runners.seq2seq_zoo import VOCAB, tiny
@@ -26,12 +24,9 @@ from tests.runners.test_block_runners import (
     START,
     Rounds,
     difference,
-    head_scores,
-    heads,
     masked_block,
     masked_scores,
 )
-from tests.runners.test_masked_block import marian
 from tests.runners.test_seq2seq import SourceWalk, walk_all
 
 pytest.importorskip("openvino")
@@ -69,13 +64,13 @@ def test_a_tree_is_scored_as_its_paths_in_every_round(runners, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pytorch_says_the_same_over_many_rounds(kind):
     scores = []
-    for runner in (Seq2SeqRunner(small(kind), engine="openvino", hidden=True), Seq2SeqRunner(small(kind), hidden=True)):
+    for runner in (Seq2SeqRunner(small(kind), engine="openvino"), Seq2SeqRunner(small(kind))):
         walk, seen = SourceWalk(runner, [4, 11, 0]), []
         inner = runner.extend
 
         def extend(*arguments, inner=inner, seen=seen):
             out = inner(*arguments)
-            seen.extend([out.logits, out.hidden, *out.read])
+            seen.append(out.logits)
             return out
 
         runner.extend = extend
@@ -86,9 +81,9 @@ def test_pytorch_says_the_same_over_many_rounds(kind):
         for _ in range(3):
             walk.round(nodes=3, check=False)
         scores.append(seen)
-    assert len(scores[0]) == len(scores[1]) > 20
+    assert len(scores[0]) == len(scores[1]) >= 10
     assert all(ours.shape == theirs.shape and ours.dtype == theirs.dtype for ours, theirs in zip(*scores, strict=True))
-    worst = max(float((ours - theirs).abs().max()) for ours, theirs in zip(*scores, strict=True) if ours.numel())
+    worst = max(float((ours - theirs).abs().max()) for ours, theirs in zip(*scores, strict=True))
     assert 0 < worst < CLOSE
 
 
@@ -122,10 +117,10 @@ def test_a_draft_may_be_asked_about_tokens_and_sources_that_it_does_not_know():
     assert torch.allclose(*scores, atol=CLOSE)
 
 
-@pytest.mark.parametrize("kind", ["t5", "blenderbot-small", "fsmt"])
+@pytest.mark.parametrize("kind", ["t5", "blenderbot-small"])
 def test_models_of_another_kind_are_refused_by_name(kind):
     with pytest.raises(ModelError, match=rf"model type '{kind}' cannot .*Use --backend torch"):
-        seq2seq_runner(small(kind), engine="openvino")
+        Seq2SeqRunner(small(kind), engine="openvino")
 
 
 def test_a_model_in_training_mode_and_other_number_formats_are_refused():
@@ -190,7 +185,7 @@ def everything_stays(memory: Any, source: Any, target: Any) -> None:
     memory._new, memory._token_slots = 0, []
 
 
-# The masked-block drafter and heads.
+# The masked-block drafter.
 
 
 def blocks(model: Any, **settings: Any) -> MaskedBlockRunner:
@@ -241,16 +236,6 @@ def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own(drafter):
     for _ in range(2):
         assert rounds.round(12) < CLOSE
         assert others.round(BLOCK) < CLOSE
-
-
-def test_heads_on_the_states_of_an_openvino_target():
-    target, model = marian().float(), heads().float()
-    runner = Seq2SeqRunner(target, engine="openvino", hidden=True)
-    rounds = Rounds(HeadsRunner(model, target), lambda *row: head_scores(target, model, *row).float(), runner)
-    rounds.round(BLOCK)
-    assert max(rounds.round(BLOCK), rounds.round(None)) < CLOSE
-    rounds.keep([0, 2])
-    assert rounds.round(BLOCK) < CLOSE
 
 
 def test_control_a_mask_that_hides_nothing_shows(drafter, monkeypatch):

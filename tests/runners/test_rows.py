@@ -21,7 +21,6 @@ from draftwood.engine.requests import Request
 from draftwood.runners.rows import padded_rows, remaining_rows
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
-from draftwood.runners.seq2seq.paths import PathRunner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.verify.sparse import verify
@@ -31,7 +30,6 @@ from tests.runners.test_block_runners import (
     BLOCK,
     SOURCES,
     causal_rounds,
-    head_rounds,
     masked_block,
     masked_rounds,
     masked_scores,
@@ -91,12 +89,9 @@ def test_scores_of_openvino(kind, drafts, monkeypatch):
 
 @pytest.mark.parametrize(("kind", "chosen"), [
     ("marian", BartDecoder), ("m2m_100", BartDecoder), ("marian", PatchedDecoder), ("t5", PatchedDecoder),
-    ("marian", PathRunner),
 ])  # fmt: skip
 def test_scores_of_encoder_decoder_models(kind, chosen):
-    model = tiny_source(kind)
-    runner = PathRunner(model) if chosen is PathRunner else with_decoder(model, chosen)
-    assert come_and_go(SourceWalk(runner, [5, 1, 9])) < tolerance(kind)
+    assert come_and_go(SourceWalk(with_decoder(tiny_source(kind), chosen), [5, 1, 9])) < tolerance(kind)
 
 
 def test_sources_of_new_rows_may_be_longer_or_shorter():
@@ -126,7 +121,7 @@ def blocks_that_come_and_go(rounds: BlockRounds) -> float:
     return max(*found, rounds.round(BLOCK), rounds.round(1))
 
 
-@pytest.mark.parametrize("make", [masked_rounds, head_rounds, causal_rounds])
+@pytest.mark.parametrize("make", [masked_rounds, causal_rounds])
 def test_scores_of_blocks(make):
     assert blocks_that_come_and_go(make()) < 1e-9
 

@@ -14,10 +14,10 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.bart import encoder as bart_encoder_file
 from draftwood.runners.bart import layers as bart_layers_file
 from draftwood.runners.bart.encoder import BartEncoder, bart_encoder
+from draftwood.runners.factory import make_translation_runners
 from draftwood.runners.seq2seq import patched_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
-from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import check_encoder_decoder
 from draftwood.runners.slots import SlotTable
@@ -27,11 +27,10 @@ from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import tiny as tiny_causal
 
 BART = [kind for kind in ABSOLUTE if kind != "blenderbot-small"]  # that one has its first norm in another place
-ROUNDED = {*RELATIVE, "t5gemma"}  # their norms are float32 whatever the model is
 
 
 def tolerance(kind: str) -> float:
-    return 1e-4 if kind in ROUNDED or kind == "fsmt" else 1e-9
+    return 1e-4 if kind in RELATIVE else 1e-9  # their norms are float32 whatever the model is
 
 
 class SourceWalk(Walk):
@@ -87,20 +86,12 @@ def test_the_models_own_forward_with_the_positions_of_the_tree(kind):
     assert walk_all(SourceWalk(with_decoder(tiny(kind), PatchedDecoder), [5, 1, 9, 0])) < tolerance(kind)
 
 
-@pytest.mark.parametrize("kind", SUPPORTED + OTHERS)
-def test_paths_read_from_the_start(kind):
-    dtype = torch.float32 if kind == "fsmt" else torch.float64
-    assert walk_all(SourceWalk(PathRunner(tiny(kind, dtype=dtype)), [5, 1, 9, 0])) < tolerance(kind)
-
-
 @pytest.mark.parametrize(("kind", "chosen"), [
-    ("marian", BartDecoder), ("marian", PatchedDecoder), ("marian", PathRunner), ("mbart", BartDecoder),
-    ("mbart", PatchedDecoder), ("mbart", PathRunner), ("t5", PatchedDecoder), ("t5", PathRunner),
+    ("marian", BartDecoder), ("marian", PatchedDecoder), ("mbart", BartDecoder), ("mbart", PatchedDecoder),
+    ("t5", PatchedDecoder),
 ])  # fmt: skip
 def test_float32_scores_agree_to_rounding(kind, chosen):
-    model = tiny(kind, dtype=torch.float32, spread=1.0)
-    runner = PathRunner(model) if chosen is PathRunner else with_decoder(model, chosen)
-    walk = SourceWalk(runner, [4, 7])
+    walk = SourceWalk(with_decoder(tiny(kind, dtype=torch.float32, spread=1.0), chosen), [4, 7])
     assert max(walk.round(), walk.round(unscored=1), walk.round()) < 2e-4
 
 
@@ -134,9 +125,8 @@ def test_memory_that_grows_past_its_first_size(kind):
 
 
 @pytest.mark.parametrize("kind", ["marian", "bart", "m2m_100"])
-@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
-def test_the_last_tokens_of_the_positions_are_exact(kind, runs):
-    walk = SourceWalk(runs(tiny(kind, max_position_embeddings=32)), [28, 30])
+def test_the_last_tokens_of_the_positions_are_exact(kind):
+    walk = SourceWalk(Seq2SeqRunner(tiny(kind, max_position_embeddings=32)), [28, 30])
     assert walk.runner.max_length == walk.runner.max_source == 32
     tokens, depths = torch.tensor([[4, 5, 6]] * 2), torch.tensor([[0, 1, 2]] * 2)
     ancestors = torch.ones(2, 3, 3, dtype=torch.bool).tril()
@@ -147,9 +137,8 @@ def test_the_last_tokens_of_the_positions_are_exact(kind, runs):
 
 
 @pytest.mark.parametrize("kind", ["marian", "t5"])
-@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
-def test_a_round_in_which_a_runner_is_not_asked(kind, runs):
-    walk = SourceWalk(runs(tiny(kind)), [5, 2])
+def test_a_round_in_which_a_runner_is_not_asked(kind):
+    walk = SourceWalk(Seq2SeqRunner(tiny(kind)), [5, 2])
     walk.round()
     for _ in range(2):  # as a drafter that is given no room to draft
         walk.runner.commit([[], []], [[root] for root in walk.roots])
@@ -223,37 +212,25 @@ def test_the_users_model_stays_as_it_was(kind):
     assert torch.equal(plain_scores(model, source, text), scores)
 
 
-@pytest.mark.parametrize("kind", ["mbart", "t5"])
-def test_states_are_what_the_output_embedding_gets(kind):
-    model = tiny(kind)
-    walk = SourceWalk(Seq2SeqRunner(model, hidden=True), [4, 0, 7])
-    seen = []
-    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
-    for rows in ([0, 1, 2], [0, 2]):
-        tokens = torch.tensor([[root, 7] for root in walk.roots])
-        ancestors = torch.ones(len(tokens), 2, 2, dtype=torch.bool).tril()
-        found = walk.runner.extend(tokens, torch.tensor([[0, 1]] * len(tokens)), ancestors)
-        for row, text in enumerate(walk.texts):
-            plain_scores(model, walk.sources[row], [*text, *tokens[row].tolist()])
-            assert torch.allclose(found.hidden[row], seen[-1][-2:], atol=tolerance(kind))
-            read = found.read[row]
-            assert torch.allclose(read, seen[-1][: len(read)], atol=tolerance(kind))
-            assert len(read) == (len(text) if len(rows) == 3 else 0)
-        walk.runner.commit([[0] for _ in tokens], [[] for _ in tokens])
-        walk.texts = [[*text, root] for text, root in zip(walk.texts, walk.roots, strict=True)]
-        walk.keep([0, 2] if len(rows) == 3 else [0, 1])
-    one = torch.tensor([[5]])
-    assert SourceWalk(Seq2SeqRunner(model), [4]).runner.extend(one, one * 0, one[None] > 0).hidden is None
+# ---- what is refused ----
 
 
-# ---- which runner, and what is refused ----
+@pytest.mark.parametrize("kind", OTHERS)
+def test_decoders_that_cannot_read_a_tree_are_refused_by_name(kind):
+    said = rf"'{kind}' cannot score a draft tree over a source: .*{OTHERS[kind]}.*\. Use a text-to-text model"
+    with pytest.raises(ModelError, match=said):
+        Seq2SeqRunner(tiny(kind))
+    with pytest.raises(ModelError, match=f"^the draft: model type {said}"):
+        make_translation_runners(tiny("marian"), tiny(kind), backend="torch")
 
 
-@pytest.mark.parametrize("kind", SUPPORTED + OTHERS)
-def test_the_fastest_runner_that_is_right_is_chosen(kind):
-    runner = seq2seq_runner(tiny(kind, dtype=torch.float32 if kind == "fsmt" else torch.float64))
-    assert type(runner) is (PathRunner if kind in OTHERS else Seq2SeqRunner)
-    assert runner.reads_source
+def test_a_decoder_of_unknown_structure_is_refused_by_name():
+    model = tiny("marian")
+    model.get_decoder().layers = torch.nn.Sequential(*model.get_decoder().layers)
+    with pytest.raises(
+        ModelError, match=r"'marian' .*: its decoder has an unknown structure \(.* has no list of layers\)\. Use a"
+    ):
+        Seq2SeqRunner(model)
 
 
 REFUSED = {
@@ -272,7 +249,7 @@ def test_architectures_without_trees_are_refused_by_name(kind):
     settings, reason = REFUSED[kind]
     model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, vocab_size=20, **settings)).eval()
     with pytest.raises(ModelError, match=rf"'{kind}' cannot score a draft tree over a source: .*{reason}"):
-        seq2seq_runner(model)
+        Seq2SeqRunner(model)
 
 
 def test_speech_is_refused_by_name():
@@ -281,14 +258,14 @@ def test_speech_is_refused_by_name():
         encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=1, bos_token_id=2, eos_token_id=3, decoder_start_token_id=2,
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"'whisper' .* input_features, not text"):
-        seq2seq_runner(WhisperForConditionalGeneration(config).eval())
+        Seq2SeqRunner(WhisperForConditionalGeneration(config).eval())
 
 
 def test_causal_models_headless_models_and_states_are_refused_by_name():
     with pytest.raises(ModelError, match=r"'gpt2' .* not an encoder-decoder model"):
-        seq2seq_runner(tiny_causal("gpt2"))
+        Seq2SeqRunner(tiny_causal("gpt2"))
     with pytest.raises(ModelError, match=r"'bart' .* no language-model head"):
-        seq2seq_runner(tiny("bart").model)
+        Seq2SeqRunner(tiny("bart").model)
     config = SimpleNamespace(model_type="new", is_encoder_decoder=True)
     with pytest.raises(ModelError, match=r"'new' .* recurrent state"):
         check_encoder_decoder(SimpleNamespace(config=config, main_input_name="input_ids", _is_stateful=True))
@@ -296,19 +273,18 @@ def test_causal_models_headless_models_and_states_are_refused_by_name():
 
 def test_dropout_is_not_blamed_on_the_architecture():
     with pytest.raises(ModelError, match=r"'bart' is in training mode.*model\.eval\(\)"):
-        seq2seq_runner(tiny("bart", dropout=0.5).train())
+        Seq2SeqRunner(tiny("bart", dropout=0.5).train())
 
 
 def test_a_forward_that_fails_is_named():
     model = tiny("marian")
     model.forward = lambda **_: None
     with pytest.raises(ModelError, match="'marian' cannot score a draft tree: AttributeError"):
-        seq2seq_runner(model)
+        Seq2SeqRunner(model)
 
 
-@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
-def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(runs):
-    runner = runs(tiny("marian", max_position_embeddings=16))
+def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers():
+    runner = Seq2SeqRunner(tiny("marian", max_position_embeddings=16))
     with pytest.raises(CacheError, match="source 1 has 17 tokens, but the encoder of marian takes 16"):
         begin(runner, [[], []], [[5], [5] * 17])
     with pytest.raises(ConfigError, match="source 0 is empty"):
@@ -323,9 +299,8 @@ def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers(runs):
         runner.extend(one, one * 0, one[None] > 0)
 
 
-@pytest.mark.parametrize("runs", [Seq2SeqRunner, PathRunner])
-def test_a_draft_model_makes_do_with_what_it_can_read(runs):
-    runner = runs(tiny("marian", max_position_embeddings=16), drafts=True)
+def test_a_draft_model_makes_do_with_what_it_can_read():
+    runner = Seq2SeqRunner(tiny("marian", max_position_embeddings=16), drafts=True)
     one, source = torch.tensor([[120]]), list(range(5, 25))
     begin(runner, [[5]], [source])
     scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
@@ -348,7 +323,6 @@ def test_control_positions_that_are_places_in_memory_are_refused(kind, monkeypat
     monkeypatch.setattr(SlotTable, "_node_batch", unpatched)
     with pytest.raises(ModelError, match=f"'{kind}' cannot score a draft tree: its scores differ"):
         Seq2SeqRunner(tiny(kind))
-    assert type(seq2seq_runner(tiny(kind))) is PathRunner
 
 
 def test_control_biases_of_the_batchs_first_row_are_refused(monkeypatch):
@@ -408,4 +382,4 @@ def test_control_a_decoder_that_looks_ahead_is_refused():
     for layer in model.get_decoder().layers:
         layer.self_attn.is_causal = False  # the plain forward of this model has no mask where nothing is padded
     with pytest.raises(ModelError, match="'bart' cannot score a draft tree: its scores differ"):
-        seq2seq_runner(model)
+        Seq2SeqRunner(model)

@@ -41,7 +41,7 @@ def test_a_cut_keeps_a_prefix_and_masks_the_next_block() -> None:
 def test_nothing_of_a_block_is_in_its_prefix() -> None:
     outputs = [[*range(3, 3 + n), EOS] for n in range(1, 20)]
     for seed in range(5):
-        rows = cut_at_random(batch(*outputs), np.random.default_rng(seed), 25, START, 0)
+        rows = cut_at_random(batch(*outputs), np.random.default_rng(seed), 25, START)
         parts = (rows[name] for name in ("prefix", "prefix_mask", "labels"))
         for output, prefix, kept, labels in zip(outputs, *parts, strict=True):
             known, block = prefix[: int(kept.sum())].tolist(), labels[labels != IGNORED].tolist()
@@ -50,32 +50,31 @@ def test_nothing_of_a_block_is_in_its_prefix() -> None:
             assert block
 
 
-@pytest.mark.parametrize("least", [0, 1])
-def test_cuts_are_random_and_a_sentence_begins_more_often_than_it_ends(least: int) -> None:
-    rows = cut_at_random(batch(*[[3, 4, 5, 6, 7, EOS]] * 3000), np.random.default_rng(0), 4, START, least)
+def test_cuts_are_random_and_a_sentence_begins_more_often_than_it_ends() -> None:
+    rows = cut_at_random(batch(*[[3, 4, 5, 6, 7, EOS]] * 3000), np.random.default_rng(0), 4, START)
     kept = rows["prefix_mask"].sum(1) - 1
     counts = torch.bincount(kept, minlength=6)
-    assert int(kept.min()) == least
+    assert int(kept.min()) == 0
     assert int(kept.max()) == 5
-    share = (1 / (6 - least)) ** 0.5  # P(u^2 < 1 / cuts)
-    assert counts[least] / 3000 == pytest.approx(share, abs=0.04)
-    assert (counts[least:-1] > counts[least + 1 :]).all()
+    share = (1 / 6) ** 0.5  # P(u^2 < 1 / cuts)
+    assert counts[0] / 3000 == pytest.approx(share, abs=0.04)
+    assert (counts[:-1] > counts[1:]).all()
 
 
 def test_items_depend_on_their_number_and_the_seed_only() -> None:
     config, data = settings(steps=40, block=4), pairs(*[[3, 4, 5, 6, 7, EOS]] * 40)
-    dataset = BlockBatches(data, config, 0, START, 0)
+    dataset = BlockBatches(data, config, 0, START)
     first = [dataset[i]["prefix_mask"].sum(1).tolist() for i in (0, 7, 0)]
     assert first[0] == first[2]
-    again = [BlockBatches(data, config, 0, START, 0)[i]["prefix_mask"].sum(1).tolist() for i in (7,)]
+    again = [BlockBatches(data, config, 0, START)[i]["prefix_mask"].sum(1).tolist() for i in (7,)]
     assert again[0] == first[1]
-    other = BlockBatches(data, settings(steps=40, block=4, seed=1), 0, START, 0)
+    other = BlockBatches(data, settings(steps=40, block=4, seed=1), 0, START)
     assert [dataset[i]["prefix"].shape for i in range(9)] != [other[i]["prefix"].shape for i in range(9)]
 
 
 def test_blocks_have_one_length_or_any_between_two() -> None:
     def lengths(**changes: Any) -> set[int]:
-        dataset = BlockBatches(pairs(*[[3, 4, 5, EOS]] * 40), settings(steps=60, **changes), 0, START, 0)
+        dataset = BlockBatches(pairs(*[[3, 4, 5, EOS]] * 40), settings(steps=60, **changes), 0, START)
         return {dataset[i]["labels"].shape[1] for i in range(60)}
 
     assert lengths(block=6) == {6}
@@ -113,13 +112,12 @@ def test_the_share_falls_and_a_whole_one_is_refused() -> None:
 def test_replay_counts_what_draft_and_verify_would_accept() -> None:
     outputs = batch([5, 6, 7, 8, 9, EOS], [4, EOS])
     right = lambda rows: one_hot(rows["labels"])  # noqa: E731
-    assert replay(right, outputs, 25, START, 0) == (8, 2, 8)  # everything in one pass each
+    assert replay(right, outputs, 25, START) == (8, 2, 8)  # everything in one pass each
     wrong = lambda rows: one_hot(torch.full_like(rows["labels"], 20))  # noqa: E731
-    assert replay(wrong, outputs, 25, START, 0) == (8, 8, 0)  # one token per pass, the target's own
-    assert replay(right, outputs, 2, START, 0) == (8, 3, 6)  # 2 + 1, 2 + the end; the short one in one pass
+    assert replay(wrong, outputs, 25, START) == (8, 8, 0)  # one token per pass, the target's own
+    assert replay(right, outputs, 2, START) == (8, 3, 6)  # 2 + 1, 2 + the end; the short one in one pass
     first_only = lambda rows: one_hot(rows["labels"].where(torch.arange(rows["labels"].shape[1]) < 1, 20))  # noqa: E731
-    assert replay(first_only, outputs, 25, START, 0) == (8, 4, 4)  # 1 + 1 three times; 1 + the end
-    assert replay(right, outputs, 25, START, 1) == (8, 4, 6)  # one pass without a draft each
+    assert replay(first_only, outputs, 25, START) == (8, 4, 4)  # 1 + 1 three times; 1 + the end
 
 
 def test_replay_shows_a_drafter_the_committed_tokens_only() -> None:
@@ -129,14 +127,14 @@ def test_replay_shows_a_drafter_the_committed_tokens_only() -> None:
         shown.append([row[: int(n)].tolist() for row, n in zip(rows["prefix"], rows["prefix_mask"].sum(1), strict=True)])
         return one_hot(rows["labels"].where(torch.arange(rows["labels"].shape[1]) < 1, 20))
 
-    replay(scores, batch([5, 6, 7, 8, EOS], [4, EOS]), 4, START, 0)
+    replay(scores, batch([5, 6, 7, 8, EOS], [4, EOS]), 4, START)
     assert shown == [[[START], [START]], [[START, 5, 6]], [[START, 5, 6, 7, 8]]]
 
 
 def test_worth_of_a_drafter_that_knows_and_of_one_that_guesses() -> None:
     outputs = pairs(*[[3, 4, 5, 6, EOS]] * 4, [7, EOS])
-    known = evaluate(lambda rows: 50 * one_hot(rows["labels"]), outputs, 25, 0, START, 0, torch.device("cpu"))
+    known = evaluate(lambda rows: 50 * one_hot(rows["labels"]), outputs, 25, 0, START, torch.device("cpu"))
     assert known == {"loss": 0.0, "accepted_per_pass": 4.4, "tokens_per_pass": 4.4}
-    blind = evaluate(lambda rows: torch.zeros(*rows["labels"].shape, VOCAB), outputs, 25, 0, START, 0, torch.device("cpu"))
+    blind = evaluate(lambda rows: torch.zeros(*rows["labels"].shape, VOCAB), outputs, 25, 0, START, torch.device("cpu"))
     assert blind["loss"] == pytest.approx(np.log(VOCAB), abs=1e-3)
     assert blind["tokens_per_pass"] == 1.0

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError, ModelError, PairingError
-from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.train import spec_drafter as module
 from draftwood.train.config import SpecDrafterConfig
@@ -54,18 +53,6 @@ def test_what_is_saved_drafts_for_its_target_only(
     target.lm_head.weight.data += 1
     with pytest.raises(PairingError, match="give the target of the drafter's training"):
         drafter.check_target(target)
-
-
-def test_heads_learn_and_are_the_weaker_drafter(
-    spec_config: Make, drafted: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    out = tmp_path / "heads"
-    shutil.copytree(drafted[0] / "outputs", out / "outputs")
-    metrics = train_spec_drafter(spec_config(out, kind="heads"))
-    start, end = metrics["history"][0]["report"], metrics["held_out"]
-    assert end["tokens_per_pass"] > start["tokens_per_pass"] + 0.2
-    assert end["tokens_per_pass"] < drafted[1]["held_out"]["tokens_per_pass"]
-    assert HeadsDrafter.from_pretrained(out).config.target == drafted[1]["target"]
 
 
 def test_a_stopped_run_goes_on_to_the_same_drafter_and_writes_nothing_twice(

@@ -26,11 +26,8 @@ from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.names import bundled_pairs
 from draftwood.runners.auto import VARIABLE, requested_backend, why_not_openvino
-from draftwood.runners.blocks.heads import HeadsConfig
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig
 from draftwood.runners.openvino.store import store_folder, store_size
-
-_FILL_BLOCKS = (MaskedBlockConfig.model_type, HeadsConfig.model_type)
 
 
 def gather() -> dict[str, Any]:
@@ -71,7 +68,7 @@ def _auto_backend(device: torch.device) -> dict[str, Any]:
 def _pair(parts: Mapping[str, Path]) -> dict[str, Any]:
     """Facts about a pair from its folders; ``languages`` starts with the source language, if there is one."""
     configs = {part: json.loads((path / "config.json").read_text(encoding="utf-8")) for part, path in parts.items()}
-    has_block = configs["draft"]["model_type"] in _FILL_BLOCKS
+    has_block = configs["draft"]["model_type"] == MaskedBlockConfig.model_type
     method = resolve(Method(), has_draft=True, greedy=bool(configs["target"].get("is_encoder_decoder")), has_block=has_block)
     return {
         **{part: str(path) for part, path in parts.items()},

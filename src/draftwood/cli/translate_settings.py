@@ -37,10 +37,7 @@ class Models:
     )
     draft: str | None = field(
         default=None,
-        metadata={
-            "help": "a drafter trained for the target ('train spec-drafter'), another model with its tokenizer, or "
-            "target:0,2 for its own decoder layers 0 and 2"
-        },
+        metadata={"help": "a drafter trained for the target ('train spec-drafter'), or another model with its tokenizer"},
     )
 
 

@@ -112,7 +112,7 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
 
 
 def model_type(name: str | Path, options: LoadOptions) -> str:
-    """The model type in a configuration, such as ``marian``; ``masked_block`` and ``draft_heads`` are Draftwood's own.
+    """The model type in a configuration, such as ``marian``; ``masked_block`` is Draftwood's own.
 
     Raises:
         ModelError: no configuration was found.

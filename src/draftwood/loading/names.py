@@ -15,8 +15,6 @@ from draftwood.loading.gguf_header import MAGIC
 from draftwood.loading.gguf_store import converted, stored
 
 _SUFFIX = ".gguf"
-OWN_LAYERS: Final = "target:"
-"""Begins the name of a translator's draft that consists of layers of the target."""
 
 
 @final
@@ -136,7 +134,7 @@ def check_models(kind: str, target: str | Path | None, draft: str | Path | None)
         ConfigError, ModelError: as those functions.
     """
     for name in named_or_bundled(kind, target, draft):
-        if name is not None and not (kind == "translation" and str(name).startswith(OWN_LAYERS)):
+        if name is not None:
             check_model(name)
 
 

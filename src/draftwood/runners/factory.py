@@ -12,8 +12,6 @@ from draftwood.core.errors import DraftwoodError
 from draftwood.core.settings import Backend, BackendName, Weights, check_torch
 from draftwood.runners.auto import requested_backend, why_no_room, why_not_openvino
 from draftwood.runners.blocks.causal_block import causal_draft
-from draftwood.runners.blocks.heads import HeadsDrafter
-from draftwood.runners.blocks.heads_runner import HeadsRunner
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.hidden.eagle import Eagle3Drafter
@@ -24,7 +22,6 @@ from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import ModelRunner, Runner, TargetRunner
-from draftwood.runners.seq2seq.paths import PathRunner, seq2seq_runner
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
 
@@ -80,13 +77,13 @@ def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
 
 
 class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library; heads always run in PyTorch.
+    """An encoder-decoder target and its drafter, run by the same library.
 
     Attributes:
         fallback: as for :class:`Runners`.
     """
 
-    target: Seq2SeqRunner | PathRunner
+    target: Seq2SeqRunner
     draft: Runner | None
     fallback: str | None = None
 
@@ -96,17 +93,17 @@ def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendNa
 
     Args:
         model: a ``transformers`` text-to-text model.
-        draft_model: a :class:`MaskedBlockDrafter`, a :class:`HeadsDrafter`, a text-to-text or a causal model, or None.
+        draft_model: a :class:`MaskedBlockDrafter`, a text-to-text or a causal model, or None.
         backend: as for :func:`make_runners`.
 
     Raises:
         ConfigError, ModelError: as for :func:`make_runners`.
         PairingError: the drafter was trained for another target.
     """
-    if isinstance(draft_model, MaskedBlockDrafter | HeadsDrafter):
+    if isinstance(draft_model, MaskedBlockDrafter):
         draft_model.check_target(model)
-    converted = [model] if draft_model is None or isinstance(draft_model, HeadsDrafter) else [model, draft_model]
-    return _run_by(backend, converted, lambda name: _translation_runners_by(name, model, draft_model))
+    models = [model] if draft_model is None else [model, draft_model]
+    return _run_by(backend, models, lambda name: _translation_runners_by(name, model, draft_model))
 
 
 def _run_by(backend: BackendName, models: Sequence[Any], make: Callable[[Backend], _Made]) -> _Made:
@@ -136,20 +133,18 @@ def _draft_errors() -> Iterator[None]:
 
 
 def _translation_runners_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
-    target = seq2seq_runner(model, engine=backend, hidden=isinstance(draft_model, HeadsDrafter))
+    target = Seq2SeqRunner(model, engine=backend)
     if draft_model is None:
         return TranslationRunners(target, None)
     with _draft_errors():
-        return TranslationRunners(target, _drafter(backend, draft_model, model))
+        return TranslationRunners(target, _drafter(backend, draft_model))
 
 
-def _drafter(backend: Backend, draft_model: Any, model: Any) -> Runner:
+def _drafter(backend: Backend, draft_model: Any) -> Runner:
     if isinstance(draft_model, MaskedBlockDrafter):
         return MaskedBlockRunner(draft_model, engine=backend)
-    if isinstance(draft_model, HeadsDrafter):
-        return HeadsRunner(draft_model, model)
     if draft_model.config.is_encoder_decoder:
-        return seq2seq_runner(draft_model, engine=backend, drafts=True)
+        return Seq2SeqRunner(draft_model, engine=backend, drafts=True)
     kind: Callable[..., ModelRunner] = TorchRunner if backend == "torch" else OpenVinoRunner
     return causal_draft(kind(draft_model, drafts=True))
 

@@ -41,29 +41,29 @@ def cut(batch: Batch, committed: Tensor, k: int, start: int) -> Batch:
     return {**batch, "prefix": prefix, "prefix_mask": kept.long(), "labels": block}
 
 
-def cut_at_random(batch: Batch, rng: np.random.Generator, k: int, start: int, least: int) -> Batch:
-    """Cut every sentence of L tokens at random; from ``least`` to L - 1 tokens are kept.
+def cut_at_random(batch: Batch, rng: np.random.Generator, k: int, start: int) -> Batch:
+    """Cut every sentence of L tokens at random; from 0 to L - 1 tokens are kept.
 
-    The kept share of the tokens after ``least`` is u squared, with u uniform. So short prefixes are more frequent, as in
-    decoding, where every sentence begins with none.
+    The kept share of the tokens is u squared, with u uniform. So short prefixes are more frequent, as in decoding, where
+    every sentence begins with none.
     """
     lengths = (batch["labels"] != IGNORED).sum(1).numpy()
-    committed = least + np.floor((lengths - least) * rng.random(len(lengths)) ** 2).astype(np.int64)
+    committed = np.floor(lengths * rng.random(len(lengths)) ** 2).astype(np.int64)
     return cut(batch, torch.from_numpy(committed), k, start)
 
 
 class BlockBatches(PairBatches):
     """Batches of sentence pairs cut at random; an item depends on its number and the seed only."""
 
-    def __init__(self, pairs: TokenPairs, config: SpecDrafterConfig, pad: int, start: int, least: int) -> None:
+    def __init__(self, pairs: TokenPairs, config: SpecDrafterConfig, pad: int, start: int) -> None:
         super().__init__(pairs, config, pad)
         self.shortest, self.block = lengths_of(config)
-        self.start, self.least = start, least
+        self.start = start
 
     def __getitem__(self, index: int) -> Batch:
         rng = np.random.default_rng((self.seed, 1, index))
         k = int(rng.integers(self.shortest, self.block + 1))
-        return cut_at_random(super().__getitem__(index), rng, k, self.start, self.least)
+        return cut_at_random(super().__getitem__(index), rng, k, self.start)
 
 
 def lengths_of(config: SpecDrafterConfig) -> tuple[int, int]:
@@ -106,18 +106,18 @@ def share_of(config: SpecDrafterConfig, progress: float) -> float:
     return config.glance_start + (config.glance_end - config.glance_start) * progress
 
 
-def replay(scores: Scores, batch: Batch, k: int, start: int, least: int) -> tuple[int, int, int]:
+def replay(scores: Scores, batch: Batch, k: int, start: int) -> tuple[int, int, int]:
     """Draft and verify a batch at temperature 0 against the target's known output.
 
     Each pass drafts ``k`` tokens, keeps them up to the first that is not the target's, and adds one token of the target.
-    Passes repeat until the sentence ends. A drafter that needs ``least`` tokens first leaves them to passes without a draft.
+    Passes repeat until the sentence ends.
 
     Returns:
         The numbers of tokens, of target passes, and of accepted tokens, summed over rows.
     """
     lengths = (batch["labels"] != IGNORED).sum(1)
-    committed = torch.full_like(lengths, least)
-    passes, accepted = least * len(lengths), 0
+    committed = torch.zeros_like(lengths)
+    passes, accepted = 0, 0
     while (unfinished := committed < lengths).any():
         rows = cut({name: tensor[unfinished] for name, tensor in batch.items()}, committed[unfinished], k, start)
         right = (scores(rows).argmax(-1) == rows["labels"]).long().cumprod(-1).sum(-1)
@@ -126,9 +126,7 @@ def replay(scores: Scores, batch: Batch, k: int, start: int, least: int) -> tupl
     return int(lengths.sum()), passes, accepted
 
 
-def evaluate(
-    scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, least: int, device: torch.device
-) -> dict[str, float]:
+def evaluate(scores: Scores, outputs: TokenPairs, k: int, pad: int, start: int, device: torch.device) -> dict[str, float]:
     """Evaluate a drafter on sentences and the target's outputs for them.
 
     Returns:
@@ -138,13 +136,13 @@ def evaluate(
     rng, loss, drafted, totals = np.random.default_rng(0), 0.0, 0, np.zeros(3, dtype=np.int64)
     for batch in held_out_batches(outputs, pad, device):
         on_host = {name: tensor.cpu() for name, tensor in batch.items()}
-        rows = {name: tensor.to(device) for name, tensor in cut_at_random(on_host, rng, k, start, least).items()}
+        rows = {name: tensor.to(device) for name, tensor in cut_at_random(on_host, rng, k, start).items()}
         logits = scores(rows).flatten(0, 1).float()
         loss += torch.nn.functional.cross_entropy(
             logits, rows["labels"].flatten(), ignore_index=IGNORED, reduction="sum"
         ).item()
         drafted += int((rows["labels"] != IGNORED).sum())
-        totals += replay(scores, batch, k, start, least)
+        totals += replay(scores, batch, k, start)
     tokens, passes, accepted = totals.tolist()
     return {
         "loss": round(loss / drafted, 4),

@@ -12,7 +12,6 @@ from draftwood.core.settings import Sampling
 
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]
-Kind = Literal["masked-block", "heads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,13 +190,12 @@ class SpecDrafterConfig(PairsConfig):
     outputs: int | None = field(
         default=None, metadata={"help": "training sentences that the target translates; all by default"}
     )
-    kind: Kind = field(default="masked-block", metadata={"help": "a model of its own, or heads on the target's states"})
     block: int = field(default=25, metadata={"help": "tokens drafted in one pass"})
     block_from: int | None = field(default=None, metadata={"help": "shortest block to train on; --block by default"})
-    decoder_layers: int = field(default=2, metadata={"help": "decoder layers of a masked-block drafter"})
+    decoder_layers: int = field(default=2, metadata={"help": "decoder layers of the drafter"})
     intermediate: int = field(default=256, metadata={"help": "width of these layers' feed-forward part"})
-    glance_start: float = field(default=0.5, metadata={"help": "share of wrong positions revealed at first (masked-block)"})
-    glance_end: float = field(default=0.3, metadata={"help": "share of wrong positions revealed at the end (masked-block)"})
+    glance_start: float = field(default=0.5, metadata={"help": "share of wrong positions revealed at first"})
+    glance_end: float = field(default=0.3, metadata={"help": "share of wrong positions revealed at the end"})
 
 
 @dataclass(frozen=True, kw_only=True)

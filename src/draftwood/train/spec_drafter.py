@@ -1,8 +1,7 @@
-"""Training of block drafters for translation models: a separate masked-block model, or heads on the target's states.
+"""Training of masked-block drafters for translation models.
 
 A drafter learns from the target's outputs (sequence-level distillation, Kim & Rush 2016, arXiv 1606.07947), as in Xia et al.
-2023, arXiv 2203.16487. The masked-block drafter also glances at some tokens that it predicts wrongly (Qian et al. 2021,
-arXiv 2008.07905).
+2023, arXiv 2203.16487. It also glances at some tokens that it predicts wrongly (Qian et al. 2021, arXiv 2008.07905).
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import MarianMTModel, Trainer
 
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.runners.blocks.heads import HeadsDrafter
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.pairing import digest_of
 from draftwood.train import loop
@@ -60,21 +58,21 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
     share_of(config, 0.0)
     lengths_of(config)
     target, tokenizer = load_translator(config.target)
-    pad, start, least = tokenizer.pad_token_id, target.config.decoder_start_token_id, int(config.kind == "heads")
+    pad, start = tokenizer.pad_token_id, target.config.decoder_start_token_id
     sides = {part: read_pairs(config, part) for part in ("train", "val")}
     loop.claim(config)
     encoded = {part: encode_pairs(tokenizer, s, target.config.max_position_embeddings) for part, s in sides.items()}
     if config.outputs is not None:
         encoded["train"] = encoded["train"].spread(config.outputs)
-    outputs = {part: _outputs(config, target, pairs, part, least) for part, pairs in encoded.items()}
-    dataset = BlockBatches(outputs["train"], config, pad, start, least)
-    model, loss, scores = _drafter(config, target, tokenizer)
+    outputs = {part: _outputs(config, target, pairs, part) for part, pairs in encoded.items()}
+    dataset = BlockBatches(outputs["train"], config, pad, start)
+    model = _drafter(config, target, tokenizer)
 
     def report(pairs: TokenPairs, model: Any) -> dict[str, float]:
-        return evaluate(partial(scores, model), pairs, config.block, pad, start, least, model.device)
+        return evaluate(partial(masked_block_scores, model), pairs, config.block, pad, start, model.device)
 
     trainer = BlockTrainer(
-        loss=loss,
+        loss=partial(masked_block_loss, config),
         model=model,
         args=loop.arguments(config, len(dataset), whole_batches=True),
         optimizers=loop.optimizers(config, model),
@@ -84,7 +82,6 @@ def train_spec_drafter(config: SpecDrafterConfig) -> dict[str, Any]:
     print(f"{loop.parameters(model):,} parameters, {len(outputs['train']):,} outputs, {len(dataset):,} steps", flush=True)
     result = loop.run(trainer, dataset.tokens_until)
     loop.save(model, tokenizer, config.out)
-    target.to(model.dtype)
     metrics = {
         **loop.facts(config, model, {"target": sum(map(len, outputs["val"].targets))}),
         "target": model.config.target,
@@ -116,13 +113,10 @@ def load_translator(folder: Path) -> tuple[Any, Any]:
     return target.to(loop.device()), tokenizer
 
 
-def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> tuple[Any, Loss, Callable[[Any, Batch], Tensor]]:
-    """A new drafter, its loss, and the function that scores its blocks."""
+def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> MaskedBlockDrafter:
+    """A new drafter."""
     torch.manual_seed(config.seed)
-    if config.kind == "heads":
-        heads = HeadsDrafter.for_target(target, block=config.block)
-        return heads, partial(heads_loss, config, target), partial(heads_scores, target)
-    model = MaskedBlockDrafter.for_target(
+    return MaskedBlockDrafter.for_target(
         target,
         tokenizer.mask_token_id,
         decoder_layers=config.decoder_layers,
@@ -130,7 +124,6 @@ def _drafter(config: SpecDrafterConfig, target: Any, tokenizer: Any) -> tuple[An
         block=config.block,
         dropout=config.dropout,
     )
-    return model, partial(masked_block_loss, config), masked_block_scores
 
 
 def masked_block_scores(model: Any, batch: Batch) -> Tensor:
@@ -156,37 +149,15 @@ def masked_block_loss(
     return cross_entropy(model.scores(states(known)[masked]), labels[masked], config.label_smoothing)
 
 
-def heads_scores(target: Any, model: Any, batch: Batch) -> Tensor:
-    """Scores float [row, k, vocab] of heads on the target's state at the last token but one of each prefix."""
-    with torch.no_grad():
-        states = target.model(
-            batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            decoder_input_ids=batch["prefix"],
-            use_cache=False,
-        ).last_hidden_state
-    last_but_one = batch["prefix_mask"].sum(1) - 2
-    rows = torch.arange(len(states), device=states.device)
-    scores: Tensor = model(states[rows, last_but_one], target.lm_head.weight, batch["labels"].shape[1])
-    return scores
-
-
-def heads_loss(
-    config: SpecDrafterConfig, target: nn.Module, model: Any, batch: Batch, progress: float, generator: torch.Generator
-) -> Tensor:
-    """Cross-entropy of the whole block; heads are independent of one another, so there is nothing to glance at."""
-    return cross_entropy(heads_scores(target, model, batch), batch["labels"], config.label_smoothing)
-
-
-def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: str, least: int) -> TokenPairs:
-    """Distinct source sentences and the target's outputs, without outputs of ``least`` tokens or fewer.
+def _outputs(config: SpecDrafterConfig, target: Any, pairs: TokenPairs, part: str) -> TokenPairs:
+    """Distinct source sentences and the target's outputs, without empty outputs.
 
     Raises:
         ConfigError: no output is left.
     """
     sources = [list(s) for s in dict.fromkeys(map(tuple, pairs.sources))]
     written = written_outputs(target, sources, config.out / "outputs", part)
-    kept = [pair for pair in zip(sources, written, strict=True) if len(pair[1]) > least]
+    kept = [pair for pair in zip(sources, written, strict=True) if pair[1]]
     if not kept:
         raise ConfigError(f"the target in {config.target} writes nothing for the {part} sentences; train it first")
     return TokenPairs(sources=[s for s, _ in kept], targets=[t for _, t in kept])

@@ -37,7 +37,7 @@ class BartDecoder:
     """A decoder like BART's, on the model's weights, which are copied in small models.
 
     Raises:
-        ModelError, AttributeError: the decoder has other parts.
+        ModelError, AttributeError, LookupError: the decoder has other parts.
     """
 
     bare, recent = True, False
@@ -77,12 +77,10 @@ class BartDecoder:
         """Set the keys and values of the sources, [row, head, source, dim] of each layer."""
         self._memory, self._bias = memory, bias
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         self.cache.place(batch)
         states = self.states(self.cache, batch.tokens, batch.positions, batch.mask)
-        return ForwardOutput(self.scores(states[:, -batch.keep :]), states if hidden else None)
+        return ForwardOutput(self.scores(states[:, -batch.keep :]))
 
     def states(
         self,

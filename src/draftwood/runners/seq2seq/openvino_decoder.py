@@ -3,7 +3,7 @@
 Inputs of the encoder: ``tokens`` [row, source] and ``source_mask`` [row, 1, 1, source] (additive). Its outputs: ``states``
 [row, source, width], and ``memory`` [row, part, head, source, dim], the decoder layers' keys and values of these states,
 layer by layer. Inputs of the decoder: those of :mod:`draftwood.runners.openvino.graph`, ``source_mask`` and the parts of
-the memory, ``source.0`` and so on. Its outputs: ``scores`` [row, kept, vocab] and ``states`` [row, kept, width].
+the memory, ``source.0`` and so on. Its output: ``scores`` [row, kept, vocab].
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class OpenVinoDecoder:
         self._encoder, self._decoder = CompiledGraph(encoder, model), CompiledGraph(decoder, model)
         parts = [one.partial_shape for one in decoder.inputs if one.any_name.startswith("source.")]
         self._sizes = len(parts), parts[0][1].get_length(), parts[0][3].get_length()
-        self._width, self._vocab = (decoder.output(name).partial_shape[2].get_length() for name in ("states", "scores"))
-        self._model_dtype, self._longest = model.dtype, longest_source(model) or 0
+        self._width = encoder.output("states").partial_shape[2].get_length()
+        self._vocab = decoder.output("scores").partial_shape[2].get_length()
+        self._longest = longest_source(model) or 0
         self.cache = GrowingMemory(self._decoder.request, spare_tokens(model, len(parts) // 2))
         self._source: Encoded | None = None
 
@@ -81,19 +82,16 @@ class OpenVinoDecoder:
         assert self._source is not None
         self._attach(self._source.without(rows))
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         inputs = self.cache.inputs(batch)
         rows, new = inputs.tokens.shape
-        keep = batch.tokens.shape[1] if hidden else batch.keep
-        states, scores = torch.empty(rows, keep, self._width), torch.empty(rows, keep, self._vocab)
+        scores = torch.empty(rows, batch.keep, self._vocab)
         self._decoder.fill(tokens=inputs.tokens, positions=inputs.positions)
-        self._decoder.put(mask=inputs.mask, states=states, scores=scores)
-        self._decoder.put_list("keep", range(new - keep, new), np.int64)
+        self._decoder.put(mask=inputs.mask, scores=scores)
+        self._decoder.put_list("keep", range(new - batch.keep, new), np.int64)
         self._decoder.put_list("rows", inputs.rows, np.int32)
         self._decoder.run()
-        return ForwardOutput(scores[:, -batch.keep :], states.to(self._model_dtype) if hidden else None)
+        return ForwardOutput(scores)
 
     def _attach(self, source: Encoded) -> None:
         """Set the sources of the graph. It holds these tensors, so none may be empty."""
@@ -139,7 +137,7 @@ def decoder_graph(model: Any) -> Any:
         for name, (heads, dim) in zip(names, _sizes(decoder.layers), strict=True):
             inputs[name] = torch.zeros(rows, heads, length, dim), [-1, heads, -1, dim]
     with converting(model):
-        return stateful(traced(_Scoring(decoder), inputs, ["scores", "states", *present]), len(decoder.layers))
+        return stateful(traced(_Scoring(decoder), inputs, ["scores", *present]), len(decoder.layers))
 
 
 class _Reading(nn.Module):
@@ -168,7 +166,7 @@ class _Scoring(nn.Module):
         source, memory = parts[:half], GraphMemory(parts[half:])
         self._decoder.set_source(by_layer(source), source_mask)
         states = self._decoder.states(memory, tokens, positions, mask).index_select(1, keep)
-        return (self._decoder.scores(states), states, *memory.present)
+        return (self._decoder.scores(states), *memory.present)
 
 
 def _bart(model: Any) -> tuple[BartEncoder, BartDecoder]:

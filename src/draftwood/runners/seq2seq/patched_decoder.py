@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from draftwood.core.errors import ModelError
 from draftwood.runners.bart.layers import position_table
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache
 from draftwood.runners.rows import remaining_rows
 from draftwood.runners.seq2seq.module_copy import name_of, shallow_copy, with_parts
-from draftwood.runners.seq2seq.source import Encoded
+from draftwood.runners.seq2seq.source import Encoded, refusal
 
 
 @runtime_checkable
@@ -51,10 +50,8 @@ class SourceDecoder(Protocol):
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
-        """Read a batch; ``hidden`` adds the input of the output embedding as hidden states."""
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
+        """Read a batch."""
 
 
 @final
@@ -71,7 +68,7 @@ class PatchedDecoder:
         self._head = _Head(model.get_output_embeddings())
         self._patches, parts = _patches(model.get_decoder())
         if not self._patches:
-            raise ModelError(f"the decoder of {model.config.model_type!r} has no known position embedding")
+            raise refusal(model, "the positions of its decoder cannot be set, as they are no table and no biases like T5's")
         inside = name_of(model.get_decoder(), model)
         parts = {f"{inside}.{name}": part for name, part in parts.items()}
         self._model = with_parts(model, {**parts, name_of(model.get_output_embeddings(), model): self._head})
@@ -98,9 +95,7 @@ class PatchedDecoder:
     def _keep(self, source: Encoded) -> None:
         self._source, self._bias = source, source.bias()
 
-    def read(
-        self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]], *, hidden: bool
-    ) -> ForwardOutput:
+    def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         assert self._source is not None
         self.cache.place(batch)
         self._head.keep = batch.keep
@@ -114,19 +109,19 @@ class PatchedDecoder:
             use_cache=True,
             **cache_argument(self._model, self._memory),
         )
-        return ForwardOutput(out.logits, self._head.states if hidden else None)
+        return ForwardOutput(out.logits)
 
 
 def layer_list(decoder: Any) -> nn.ModuleList:
-    """The layers of a decoder; raises a ModelError if it has no list of layers."""
+    """The layers of a decoder; raises a LookupError if it has no list of layers."""
     for part in decoder.modules():
         if isinstance(part, nn.ModuleList):
             return part
-    raise ModelError(f"{type(decoder).__name__} has no list of layers")
+    raise LookupError(f"{type(decoder).__name__} has no list of layers")
 
 
 class _Head(nn.Module):
-    """An output embedding that scores the last tokens only and stores its input."""
+    """An output embedding that scores the last tokens only."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -134,7 +129,6 @@ class _Head(nn.Module):
         self.keep = 1
 
     def forward(self, states: Tensor) -> Tensor:
-        self.states = states
         scores: Tensor = self.inner(states[:, -self.keep :])
         return scores
 

@@ -18,7 +18,13 @@ from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
-from draftwood.runners.seq2seq.source import SourceReader, check_encoder_decoder, longest_text, source_text_limits
+from draftwood.runners.seq2seq.source import (
+    SourceReader,
+    check_encoder_decoder,
+    longest_text,
+    refusal,
+    source_text_limits,
+)
 from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_evaluates
@@ -33,7 +39,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         engine: the backend; ``openvino`` accepts models like BART (:class:`OpenVinoDecoder`).
         check: compare two small trees with plain forwards of their paths.
         drafts: the model is a draft model, as in :class:`draftwood.runners.limits.TextLimits`. It truncates long sources.
-        hidden: :class:`draftwood.core.scores.Scores` hold hidden states: the input of the output embedding.
 
     Raises:
         ConfigError: OpenVINO is not installed, or does not support this number format or device.
@@ -43,13 +48,10 @@ class Seq2SeqRunner(ReadsAtOnce):
     reads_source = True
     pads = True
 
-    def __init__(
-        self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False, hidden: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, engine: Backend = "torch", check: bool = True, drafts: bool = False) -> None:
         check_encoder_decoder(model)
         self.model = model
         self.engine = engine
-        self.hidden = hidden
         self.max_length = longest_text(model)
         self.device = model.device
         self.forward_seconds = 0.0
@@ -83,7 +85,7 @@ class Seq2SeqRunner(ReadsAtOnce):
         try:
             self._set_decoder(kind(self.model))
         except (AttributeError, LookupError) as error:
-            raise ModelError(f"the decoder of {self.model.config.model_type!r} has an unknown structure: {error}") from error
+            raise refusal(self.model, f"its decoder has an unknown structure ({error})") from error
         if check:
             check_source_trees(self)
 
@@ -142,6 +144,6 @@ class Seq2SeqRunner(ReadsAtOnce):
         start = perf_counter()
         batch = batch._replace(tokens=self._limits.clamp(batch.tokens))
         with torch.inference_mode():
-            output = self._decoder.read(batch, self._rows.slot_positions, hidden=self.hidden)
+            output = self._decoder.read(batch, self._rows.slot_positions)
         self.forward_seconds += perf_counter() - start
         return output

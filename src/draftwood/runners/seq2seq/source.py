@@ -23,6 +23,7 @@ _REFUSED = {
     "xlm-prophetnet": "it predicts several tokens at once from streams that see one another",
     "switch_transformers": _DROPS,
     "nllb-moe": _DROPS,
+    "fsmt": "its attention takes no mask of a tree",
 }
 
 
@@ -33,8 +34,8 @@ def check_encoder_decoder(model: Any) -> None:
         ModelError: no encoder or no decoder, an encoder that does not read text, or a decoder whose scores of a token
             depend on more than the source and the tokens before it.
     """
-    config, kind = model.config, model_kind(model)
-    reason = _REFUSED.get(kind)
+    config = model.config
+    reason = _REFUSED.get(model_kind(model))
     if not getattr(config, "is_encoder_decoder", False):
         reason = "it is not an encoder-decoder model"
     elif getattr(model, "main_input_name", "input_ids") != "input_ids":
@@ -46,10 +47,15 @@ def check_encoder_decoder(model: Any) -> None:
     elif model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:
-        raise ModelError(
-            f"model type {kind!r} cannot score a draft tree over a source: {reason}. Use a text-to-text model with a head, "
-            "such as Marian, BART, M2M100 or T5"
-        )
+        raise refusal(model, reason)
+
+
+def refusal(model: Any, reason: str) -> ModelError:
+    """The error that a model cannot be run."""
+    return ModelError(
+        f"model type {model_kind(model)!r} cannot score a draft tree over a source: {reason}. Use a text-to-text model with "
+        "a head, such as Marian, BART, M2M100 or T5"
+    )
 
 
 def longest_text(model: Any) -> int | None:
@@ -103,7 +109,7 @@ class Encoded(NamedTuple):
     """Keys and values, layer by layer of the decoder, if the encoder's graph computes them."""
 
     def picked(self, rows: Sequence[int]) -> Encoded:
-        """These rows, in this order; rows may be repeated."""
+        """These rows, in this order."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.states.device)
         return Encoded(*(None if part is None else part.index_select(0, index) for part in self))
 

@@ -33,7 +33,8 @@ def check_source_trees(runner: SourceRunner) -> None:
     check_evaluates(runner.model)
     raise ModelError(
         f"model type {model_kind(runner.model)!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of "
-        "the same text alone, so they depend on more than the source and the tokens before them. Use another model"
+        "the same text alone, so they depend on more than the source and the tokens before them, or on positions that "
+        "cannot be set. Use another model"
     )
 
 
