@@ -149,7 +149,7 @@ def compare(
     Raises:
         ConfigError: a text and a tree below its end do not fit the models' context, or the draft reads hidden states.
     """
-    if pair.draft is not None and not pair.draft.model.can_generate():
+    if pair.draft is not None and not pair.draft_model.can_generate():
         raise ConfigError(
             "the draft reads the target's hidden states, which it gets from the rounds of a real text: measure it with "
             "python -m benchmarks generate"

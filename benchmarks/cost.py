@@ -22,7 +22,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.machine import load_average
 from draftwood.core.threads import chosen_threads
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import Runner
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
 _READS: Final = 7
@@ -40,7 +40,8 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
     Raises:
         ConfigError: a context that leaves no room.
     """
-    target = next(iter(pairs.values())).target
+    first = next(iter(pairs.values()))
+    model, target = first.model, first.target
     _check_room(config, target.max_length)
     load_before, results = load_average(), []
     for context in config.context:
@@ -59,7 +60,7 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
         "kind": "cost",
         "config": {"tokens": list(config.tokens), "context": list(config.context), "repeats": config.repeats},
         **surroundings(target.device, load_before),
-        "model": facts_of(target.model, target.engine) | {"bytes": bytes_of(target.model), "label": label_of(target.model)},
+        "model": facts_of(model, target.engine) | {"bytes": bytes_of(model), "label": label_of(model)},
         "bytes_per_second": bandwidth(target.device),
         "milliseconds": results,
     }
@@ -76,7 +77,7 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
         )
 
 
-def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
+def _forwards(runner: Runner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
     """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
     after each one token stays, as in a round with nothing accepted."""
     runner.clear()
@@ -91,7 +92,7 @@ def _forwards(runner: ModelRunner, context: int, sizes: Sequence[int], repeats: 
     runner.clear()
 
 
-def forward(runner: ModelRunner, size: int) -> float:
+def forward(runner: Runner, size: int) -> float:
     """Seconds of a forward of a chain of so many tokens, of which the first one stays."""
     tokens = torch.arange(size, device=runner.device).unsqueeze(0) % runner.vocab_size
     depths = torch.arange(size, device=runner.device).unsqueeze(0)

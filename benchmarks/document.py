@@ -63,7 +63,7 @@ class Writer:
             "skipped": [{"method": method, "why": why} for method, why in self.skipped.items()],
             "prompts": [{"source": p.source, "tokens": list(p.tokens)} for p in self.prompts],
             "results": self._results(),
-            "greedy": compare(self.pair.target.model, self.prompts, self.log),
+            "greedy": compare(self.pair.model, self.prompts, self.log),
             "judged": [] if self.goodness is None else self.goodness.verdicts(self.log),
         }
 
@@ -103,9 +103,10 @@ class Writer:
 
 def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:
     """Kind, size and number format of both models."""
+    runners: dict[str, tuple[Any, Any]] = {"target": (pair.model, pair.target), "draft": (pair.draft_model, pair.draft)}
     return {
-        name: facts_of(runner.model, " and ".join([runner.engine, *(other.target.engine for other in others)]))
-        | {"attention": runner.model.config._attn_implementation, "label": label_of(runner.model)}
-        for name, runner in {"target": pair.target, "draft": pair.draft}.items()
+        name: facts_of(model, " and ".join([runner.engine, *(other.target.engine for other in others)]))
+        | {"attention": model.config._attn_implementation, "label": label_of(model)}
+        for name, (model, runner) in runners.items()
         if runner is not None
     }

@@ -45,7 +45,7 @@ class GenAI:
         openvino()  # first, as nothing it brings along may report its use from here
         import openvino_genai
 
-        model = pair.target.model
+        model = pair.model
         if model.device.type != "cpu" or model.dtype not in _PRECISIONS:
             raise ConfigError(f"it is measured on the CPU in float32 or bfloat16, not on {model.device} in {model.dtype}")
         self._genai, self._method, self._eos = openvino_genai, method, pair.eos
@@ -55,7 +55,7 @@ class GenAI:
         extra: dict[str, Any] = {"scheduler_config": scheduler, **options(model)}
         if method == "genai-draft":
             assert pair.draft is not None
-            draft = saved(pair.draft.model, pair.tokenizer, folder / "draft")
+            draft = saved(pair.draft_model, pair.tokenizer, folder / "draft")
             extra["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **options(model))
         elif method == "genai-lookup":
             extra["prompt_lookup"] = True

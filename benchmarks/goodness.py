@@ -53,5 +53,5 @@ class Goodness:
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
             read, distribution = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
-            self._known[key] = pit_values(self.pair.target, self.pair.draft, read, tokens, distribution, generator)
+            self._known[key] = pit_values(self.pair, read, tokens, distribution, generator)
         return self._known[key]

@@ -51,7 +51,7 @@ class LlamaCpp:
     def __init__(self, pair: Pair, method: str, folder: Path) -> None:
         import llama_cpp
 
-        model = pair.target.model
+        model = pair.model
         if method == "llama.cpp-file":
             check(model)
             path, given = source_file(model), options(model, None)

@@ -17,7 +17,6 @@ from draftwood.core.settings import Sampling
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
-from draftwood.runners.protocols import ModelRunner
 
 
 @final
@@ -149,7 +148,7 @@ class Meters:
             yield self
 
 
-def _called(runner: ModelRunner | None) -> tuple[torch.nn.Module, ...]:
+def _called(runner: Any) -> tuple[torch.nn.Module, ...]:
     """The modules that transformers and the runner call for a model."""
     if runner is None:
         return ()

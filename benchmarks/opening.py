@@ -55,7 +55,7 @@ def on_backend(pair: Pair, backend: Literal["torch", "openvino"], weights: Weigh
     from draftwood.api import Pair
     from draftwood.runners.factory import make_runners
 
-    model, draft = pair.target.model, None if pair.draft is None else pair.draft.model
+    model, draft = pair.model, None if pair.draft is None else pair.draft_model
     return Pair(model, draft, pair.tokenizer, runners=make_runners(model, draft, backend=backend, weights=weights))
 
 

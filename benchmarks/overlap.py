@@ -17,7 +17,7 @@ from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.threads import chosen_threads
-from draftwood.runners.protocols import ModelRunner
+from draftwood.runners.protocols import Runner
 
 CHAIN: Final = 4
 """Forwards of the draft, of one token each."""
@@ -61,7 +61,7 @@ def measure(pairs: Mapping[str, Pair], context: int, sizes: Sequence[int], repea
     return results
 
 
-def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, ModelRunner, ModelRunner]]:
+def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Runner, Runner]]:
     """What runs them, target and draft of those that are timed."""
     for backend, pair in pairs.items():
         if pair.draft is not None and pair.target.device.type == "cpu":
@@ -69,7 +69,7 @@ def _drafting(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, ModelRunner, Mod
 
 
 def _timed(
-    target: ModelRunner, draft: ModelRunner, context: int, sizes: Sequence[int], repeats: int
+    target: Runner, draft: Runner, context: int, sizes: Sequence[int], repeats: int
 ) -> Iterator[tuple[int, str, float]]:
     text = [i % min(target.vocab_size, draft.vocab_size) for i in range(context)]
 

@@ -19,7 +19,7 @@ from draftwood.tune.compare import configured, generation_config
 
 def peer_maker(setting: Setting, pair: Pair, temperature: float, max_new_tokens: int) -> Maker:
     """``model.generate`` under the same distribution and limits as Draftwood."""
-    model, draft = pair.target.model, pair.draft.model if pair.draft and setting.method == "assisted" else None
+    model, draft = pair.model, pair.draft_model if pair.draft and setting.method == "assisted" else None
     config = generation_config(pair, temperature, max_new_tokens)
     extra = {} if draft is None else {"assistant_model": draft}
     if setting.method == "prompt-lookup":

@@ -76,7 +76,7 @@ def tested(pair: Pair, texts: Sequence[Text], temperature: float, seed: int) -> 
     sampling, generator = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
     pit, sums = [], []
     for text in texts:
-        logp = target_distribution(pair.target, text.prompt, text.new, sampling)
-        pit.append(pit_values_under(logp, pair.target, pair.draft, text.prompt, text.new, sampling, generator))
+        logp = target_distribution(pair, text.prompt, text.new, sampling)
+        pit.append(pit_values_under(logp, pair, text.prompt, text.new, sampling, generator))
         sums.append(sums_of(logp, text.new))
     return {"texts": len(texts), **asdict(surprise_of(sums)), "fit": goodness_of_fit(torch.cat(pit)).to_json()}

@@ -70,13 +70,13 @@ def untrained(pair: Pair, seed: int) -> Pair:
     """
     if pair.draft is None:
         raise ConfigError("a sweep compares what draft models bring, but there is none: give --draft")
-    model = pair.draft.model
+    model = pair.draft_model
     with torch.random.fork_rng(devices=[]):  # weights are made with the global generator of the CPU
         torch.default_generator.manual_seed(seed)
         fresh = type(model)(deepcopy(model.config))
     fresh = fresh.to(model.device, model.dtype).eval()
-    runners = runners_like(pair.target, pair.target.model, fresh)
-    return Pair(pair.target.model, fresh, pair.tokenizer, runners=runners)
+    runners = runners_like(pair.target, pair.model, fresh)
+    return Pair(pair.model, fresh, pair.tokenizer, runners=runners)
 
 
 @final

@@ -40,7 +40,7 @@ def page():
 
 
 def test_the_code_runs_and_drafts_something(page):
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     assert page.result.stats.block_efficiency > 1
     assert page.drafted.stats.drafted > 0
     assert page.best.stats.block_efficiency > 1

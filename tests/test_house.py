@@ -36,6 +36,7 @@ INNER = {
         ["bart", "torch_runner", "openvino", "unpadded"],
         ["seq2seq", "blocks", "hidden"],
         ["auto"],
+        ["backends"],
         ["factory"],
     ],
 }

@@ -28,7 +28,7 @@ def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
     logits = tree_logits(pair)
     prompts = prompts_for(pair, wanted.batches[-1])
     log, complete = _texts(pair, prompts, wanted, deadline)
-    greedy = compare(pair.target.model, prompts, log)
+    greedy = compare(pair.model, prompts, log)
     sampled = Goodness(pair=pair, prompts=prompts, seed=0).verdicts(log)
     gaps = [found["gap"] for one in greedy for found in one["differing"]]
     exact = [one["exact"] for one in sampled if one["exact"] is not None]
@@ -55,7 +55,7 @@ def tree_logits(pair: Pair) -> float:
 
     Two rows with prompts of different lengths hold the same tree with different tokens.
     """
-    runner, model = pair.target, pair.target.model
+    runner, model = pair.target, pair.model
     prompts, size = [[1, 2, 3, 4, 5], [6, 7, 8]], len(PARENTS)
     tokens = torch.randint(runner.vocab_size, (2, size), generator=torch.Generator().manual_seed(0)).to(runner.device)
     paths = [_path(node) for node in range(size)]

@@ -23,8 +23,8 @@ def shaped(device: str, parameters: int | None) -> Pair:
     pair = bundled(device, "bfloat16" if device != "cpu" else "float32")
     if parameters is None or pair.draft is None:
         return pair
-    target = pair.target.model
-    return Pair(inflated(target, size_for(target.config, parameters), seed=0), pair.draft.model, pair.tokenizer)
+    target = pair.model
+    return Pair(inflated(target, size_for(target.config, parameters), seed=0), pair.draft_model, pair.tokenizer)
 
 
 def free(device: str) -> None:

@@ -34,7 +34,7 @@ def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
     rows = recorded.key_averages()
     rounds, counts = result.stats.rounds, {row.key: row.count for row in rows}
     return {
-        "parameters": sum(weight.numel() for weight in pair.target.model.parameters()),
+        "parameters": sum(weight.numel() for weight in pair.model.parameters()),
         "rounds": rounds,
         "per_round": {name: counts.get(name, 0) / rounds for name in COUNTED},
         "host": _top(rows, "self_cpu_time_total", rounds),

@@ -50,7 +50,7 @@ class StaticCache:
 
     def maker(self, setting: Setting, temperature: float, max_new_tokens: int) -> Maker:
         """A function that continues prompts."""
-        model, config = self._pair.target.model, generation_config(self._pair, temperature, max_new_tokens)
+        model, config = self._pair.model, generation_config(self._pair, temperature, max_new_tokens)
         config.cache_implementation = STATIC
 
         def make(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Texts:
@@ -77,7 +77,7 @@ def run(plan: Plan, deadline: Deadline) -> dict[str, Any]:
 
 
 def _shape(pair: Pair, plan: Plan, deadline: Deadline) -> dict[str, Any]:
-    model, device = pair.target.model, pair.target.device
+    model, device = pair.model, pair.target.device
     speed = bandwidth(device)
     limit = bytes_of(model) / speed
     results = []

@@ -96,7 +96,8 @@ class Writer:
         pair, limits = self.pair, Limits(max_new_tokens=self.max_new_tokens)
         request = pair.chat_request(messages, limits, seed)
         tokens, text, drafted, accepted, rounds, read, reason = list[int](), "", 0, 0, 0, 0, ""
-        with Meter().on(pair.target.network) as meter:
+        target: Any = pair.target
+        with Meter().on(target.network) as meter:
             sampling = Sampling(temperature=self.temperature)
             for piece in pair.chat(messages, stream=True, method=self.method, sampling=sampling, limits=limits, seed=seed):
                 rounds += 1

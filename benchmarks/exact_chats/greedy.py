@@ -89,7 +89,7 @@ def controls(model: Any, answer: Answer, limit: int) -> dict[str, bool]:
 
 def generated(pair: Pair, answer: Answer, limit: int) -> int | None:
     """Where greedy ``generate`` of the target writes another answer to the same prompt; None if it writes the same."""
-    model, config = pair.target.model, generation_config(pair, 0.0, limit)
+    model, config = pair.model, generation_config(pair, 0.0, limit)
     config.eos_token_id = list(answer.ends)
     ids = torch.tensor([answer.prompt], device=model.device)
     with configured(model, config):

@@ -45,11 +45,11 @@ class Run:
         """The whole document."""
         config, pair, before = self.config, self.pair, load_average()
         chats, parts = read_chats(config.prompts, config.chats), config.part_names()
-        models = {"target": facts_of(pair.target.model, pair.target.engine)}
+        models = {"target": facts_of(pair.model, pair.target.engine)}
         if pair.draft is not None:
-            models["draft"] = facts_of(pair.draft.model, pair.draft.engine)
+            models["draft"] = facts_of(pair.draft_model, getattr(pair.draft, "engine", ""))
         found: Document = {"format": 1, "kind": NAME, "partial": True, "config": plain(asdict(config))}
-        found |= {"models": models, "allowed": rounding(pair.target.model.dtype), "chats": len(chats)}
+        found |= {"models": models, "allowed": rounding(pair.model.dtype), "chats": len(chats)}
         found |= surroundings(pair.target.device, before, ["openvino"]) | earlier(config)
         if "greedy" in parts:
             self._greedy(found, chats)
@@ -72,7 +72,7 @@ class Run:
 
     def _greedy(self, found: Document, chats: Sequence[Chat]) -> None:
         """Greedy answers of all chats, each with its check; then the controls."""
-        model, limit = self.pair.target.model, self.config.max_new_tokens
+        model, limit = self.pair.model, self.config.max_new_tokens
         part, writer = self._part(found, "greedy", 0.0)
         step = max(1, len(chats) // max(1, self.config.generated))
         also = range(0, len(chats), step)[: self.config.generated]

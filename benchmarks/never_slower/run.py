@@ -87,13 +87,13 @@ def measure(config: NeverSlowerConfig, pair: Pair, backend: str, advance: Callab
 
 def without_draft(pair: Pair) -> Pair:
     """The same target alone."""
-    runners = runners_like(pair.target, pair.target.model, None)
-    return Pair(pair.target.model, None, pair.tokenizer, runners=runners)
+    runners = runners_like(pair.target, pair.model, None)
+    return Pair(pair.model, None, pair.tokenizer, runners=runners)
 
 
 def useless(pair: Pair, seed: int) -> Pair:
     """The same target with a draft of one of its layers, with random weights."""
-    model = pair.target.model
+    model = pair.model
     config = deepcopy(model.config)
     config.num_hidden_layers = 1
     if getattr(config, "layer_types", None):
@@ -186,9 +186,9 @@ def run(config: NeverSlowerConfig, steps: Callable[[str, int], Any]) -> dict[str
         pairs[backend] = pair = open_pair(config, backend) if first is None else on_backend(first, backend)
         with steps(f"never-slower, {backend}", count(config, len(drafts_of(config, pair)))) as advance:
             results += measure(config, pair, backend, advance)
-    target = next(iter(pairs.values())).target
-    document = {"format": 1, "config": plain(asdict(config)), "target": facts_of(target.model, "+".join(pairs))}
-    return document | surroundings(target.device, before) | {"results": results}
+    pair = next(iter(pairs.values()))
+    document = {"format": 1, "config": plain(asdict(config)), "target": facts_of(pair.model, "+".join(pairs))}
+    return document | surroundings(pair.target.device, before) | {"results": results}
 
 
 def markdown(document: dict[str, Any]) -> str:

@@ -70,9 +70,9 @@ def measure(config: TraceConfig, on_step: Callable[[], object]) -> dict[str, Any
                     for name, value in here.items():
                         found.setdefault(name, []).append(value)
                     on_step()
-    models = {"target": facts_of(pair.target.model, "torch")}
+    models = {"target": facts_of(pair.model, "torch")}
     if pair.draft is not None:
-        models["draft"] = facts_of(pair.draft.model, "torch")
+        models["draft"] = facts_of(pair.draft_model, "torch")
     return {
         "config": plain(asdict(config)),
         **surroundings(torch.device("cpu"), load_before),

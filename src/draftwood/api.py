@@ -42,7 +42,6 @@ from draftwood.loading.names import locate, named_or_bundled
 from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.openvino.store import loading
-from draftwood.runners.protocols import ModelRunner
 from draftwood.runners.support import check_exact
 from draftwood.trace.settings import TraceLike, trace_settings
 
@@ -64,7 +63,7 @@ def load(
     Without a target the bundled language pair is loaded. The profile that ``draftwood tune`` measured for the pair on this
     machine is used, unless ``options.profile`` says otherwise. The costs of drafting are measured. They and what adaptive
     methods learn are kept for the next process, unless it is ``none``. OpenVINO runs compiled copies of models
-    (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.target.model`` further.
+    (:mod:`draftwood.runners.factory`): take backend ``torch`` to train ``pair.model`` further.
 
     Raises:
         ConfigError: an unknown option, device or dtype, a draft without a target, a named profile that does not match.
@@ -114,6 +113,7 @@ class Pair(Session):
         runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
+        model, draft_model: as given.
         target, draft: their runners.
         special_tokens_in_content: names of special tokens, such as ``<|im_end|>``, in messages of chats become these tokens;
             by default they are text.
@@ -139,6 +139,7 @@ class Pair(Session):
         runners: Runners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
+        self.model, self.draft_model = model, draft_model
         self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
         super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile, memory=memory)
         self.limits = Limits()
@@ -146,14 +147,13 @@ class Pair(Session):
         self.remarks = remarks(model)
 
     def __repr__(self) -> str:
-        def described(runner: ModelRunner | None) -> str:
+        def described(model: Any, runner: Any) -> str:
             if runner is None:
                 return "None"
-            size = sum(p.numel() for p in runner.model.parameters()) / 1e6
-            kind, dtype = type(runner.model).__name__, str(runner.model.dtype)[6:]
-            return f"<{kind}, {size:.1f} M, {dtype} on {runner.device} by {runner.engine}>"
+            size = sum(p.numel() for p in model.parameters()) / 1e6
+            return f"<{type(model).__name__}, {size:.1f} M, {str(model.dtype)[6:]} on {runner.device} by {runner.engine}>"
 
-        return f"Pair(target={described(self.target)}, draft={described(self.draft)})"
+        return f"Pair(target={described(self.model, self.target)}, draft={described(self.draft_model, self.draft)})"
 
     def encode(self, prompt: Prompt | Array) -> list[int]:
         """Token ids of a text; given token ids are unchanged. An empty prompt becomes the beginning-of-text token.
@@ -178,7 +178,7 @@ class Pair(Session):
             CacheError: prompt and ``max_new_tokens`` exceed the length up to which the target's trees are exact.
         """
         wanted = Singles().limits(limits, self.limits)
-        check_exact(self.target.model, len(ids) + wanted.max_new_tokens)
+        check_exact(self.model, len(ids) + wanted.max_new_tokens)
         return Request(prompt=ids, seed=drawn(seed), limits=wanted, final=self.final_token)
 
     def prompt_logprobs(self, prompt: Prompt | Array, *, top: int = 0) -> list[TokenLogprob | None]:
@@ -193,13 +193,13 @@ class Pair(Session):
             NumericsError: scores that are NaN.
         """
         ids, wanted = self.encode(prompt), LogprobSettings(top=top)
-        check_exact(self.target.model, len(ids))
+        check_exact(self.model, len(ids))
         return [None, *chain.from_iterable(of_prompt(self.target.another(), ids, wanted.top))]
 
     @cached_property
     def chat_limits(self) -> Limits:
         """The default limits of an answer: ``max_new_tokens`` of the target's generation config, or 1,024 tokens."""
-        own = max_new_tokens_of(self.target.model)
+        own = max_new_tokens_of(self.model)
         return Limits(max_new_tokens=MAX_NEW_TOKENS if own is None else own)
 
     @cached_property
@@ -293,4 +293,4 @@ class Pair(Session):
         return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
-        return own_sampling(self.target.model, self.eos, given)
+        return own_sampling(self.model, self.eos, given)

@@ -132,7 +132,7 @@ def test_llama_cpp_writes_in_bfloat16_too(letters):
         assert not found.skipped
         tokens = found.opened["llama.cpp"].maker(SETTINGS["llama.cpp"], 0.0, 12)([PROMPT], [0]).tokens[0]
     assert len(tokens) == 12
-    distribution = target_distribution(low.target, list(PROMPT), tokens, Sampling())
+    distribution = target_distribution(low, list(PROMPT), tokens, Sampling())
     gaps = distribution.max(-1).values - distribution.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
     assert greedy_report(gaps, model.dtype).exact
 

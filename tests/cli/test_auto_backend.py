@@ -16,7 +16,7 @@ from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.machine import available_memory
 from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
-from draftwood.runners import auto, factory
+from draftwood.runners import auto, backends
 from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
 from draftwood.runners.openvino import store
 from tests.cli.conftest import Run
@@ -40,14 +40,14 @@ def engines(pair: Pair) -> list[str]:
 
 def broken(monkeypatch, who: str = "draft") -> None:
     """OpenVINO runs everything except this model."""
-    inner = factory.OpenVinoRunner
+    inner = backends.OpenVinoRunner
 
     def runner(model, *, drafts: bool = False, **options):
         if drafts == (who == "draft"):
             raise ModelError("it is of an odd make")
         return inner(model, drafts=drafts, **options)
 
-    monkeypatch.setattr(factory, "OpenVinoRunner", runner)
+    monkeypatch.setattr(backends, "OpenVinoRunner", runner)
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +142,8 @@ def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
     def refuse(model, **options):
         raise ModelError("nobody can run it")
 
-    monkeypatch.setattr(factory, "OpenVinoRunner", refuse)
-    monkeypatch.setattr(factory, "TorchRunner", refuse)
+    monkeypatch.setattr(backends, "OpenVinoRunner", refuse)
+    monkeypatch.setattr(backends, "TorchRunner", refuse)
     with pytest.raises(ModelError, match="nobody can run it"):
         load(models)
 

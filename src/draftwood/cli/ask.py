@@ -37,7 +37,7 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
             shown_before="",
             head={},
             method=pair.method(settings.method, temperature=sampling.temperature),
-            dtype=str(pair.target.model.dtype),
+            dtype=str(pair.model.dtype),
             quiet=display.quiet,
         )
     )

@@ -58,7 +58,7 @@ def _answer_all(settings: Settings, answers: Answers, lines: Sequence[Line], tod
     method = pair.method(settings.method, temperature=sampling.temperature)
     facts = {
         **_known(settings),
-        "dtype": str(pair.target.model.dtype).removeprefix("torch."),
+        "dtype": str(pair.model.dtype).removeprefix("torch."),
         "engine": pair.target.engine,
         "seed": first_seed,
         **end_facts(pair.eos, pair.final_token),

@@ -41,7 +41,7 @@ def run_single(settings: Settings, prompt: str) -> None:
             shown_before=prompt,
             head={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
             method=method,
-            dtype=str(pair.target.model.dtype),
+            dtype=str(pair.model.dtype),
         )
     )
 

@@ -110,7 +110,7 @@ def _allowed(pair: Pair, decoder: Decoder, sampling: Sampling) -> float:
     """
     if sampling.greedy:
         raise ConfigError("temperature 0 leaves nothing to enumerate, since there is one text only: leave --enumerate out")
-    dtype = pair.target.model.dtype
+    dtype = pair.model.dtype
     if torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
         raise ConfigError(
             f"distributions in {str(dtype).removeprefix('torch.')} are too coarse to be compared by --enumerate: give "
@@ -161,7 +161,7 @@ def target_distribution(
 
     The tokens are its draws, or its picks with equally likely noises.
     """
-    sampler, out = single_sampler(pair.target, prompt, sampling), defaultdict[Texts, float](float)
+    sampler, out = single_sampler(pair, prompt, sampling), defaultdict[Texts, float](float)
     waiting: list[tuple[Texts, float]] = [((), 1.0)]
     while waiting:
         text, weight = waiting.pop()
@@ -174,7 +174,7 @@ def target_distribution(
 
 
 def _log_probs_after(pair: Pair, sampler: Sampler, ids: list[int], path: list[int]) -> Float[Tensor, "vocab"]:
-    scores = scores_of(pair.target.model, [*ids, 0], 1)  # the last token is not read
+    scores = scores_of(pair.model, [*ids, 0], 1)  # the last token is not read
     found = sampler.target(scores, lambda: [[path]])
     found.require_all()
     return found.dense()[0, 0].double()

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from draftwood.api import Pair
 from draftwood.core.rows import Row
 from draftwood.core.sampling import Sampler
 from draftwood.core.settings import Sampling
-from draftwood.runners.protocols import ModelRunner
 
 BINS = 32
 SIGNIFICANCE = 1e-4
@@ -174,25 +174,22 @@ def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vo
         return scores
 
 
-def single_sampler(target: ModelRunner, prompt: list[int], sampling: Sampling) -> Sampler:
+def single_sampler(pair: Pair, prompt: list[int], sampling: Sampling) -> Sampler:
     """The sampler of one row without new tokens."""
-    return Sampler([Row(tokens=prompt, sampling=sampling)], target.vocab_size)
+    return Sampler([Row(tokens=prompt, sampling=sampling)], pair.target.vocab_size)
 
 
-def target_distribution(
-    target: ModelRunner, prompt: list[int], ids: list[int], sampling: Sampling
-) -> Float[Tensor, "token vocab"]:
+def target_distribution(pair: Pair, prompt: list[int], ids: list[int], sampling: Sampling) -> Float[Tensor, "token vocab"]:
     """Log-probabilities at the prefixes of ``ids``, the new tokens of a text."""
-    scores = scores_of(target.model, prompt + ids, len(ids))
-    sampler = single_sampler(target, prompt, sampling)
+    scores = scores_of(pair.model, prompt + ids, len(ids))
+    sampler = single_sampler(pair, prompt, sampling)
     found = sampler.target(scores, lambda: [[ids[:i] for i in range(len(ids))]])
     found.require_all()
     return found.dense()[0]
 
 
 def pit_values(
-    target: ModelRunner,
-    draft: ModelRunner | None,
+    pair: Pair,
     prompt: list[int],
     ids: list[int],
     sampling: Sampling,
@@ -201,29 +198,28 @@ def pit_values(
     """The PIT values of the new tokens ``ids`` of a text in the target's distribution.
 
     Args:
-        draft: tokens are ordered by the ratio of its distribution to the target's; without it, by the target's own.
+        pair: tokens are ordered by the ratio of the draft's distribution to the target's; without a draft, by the target's
+            own.
         generator: draws the point within a token's own probability.
     """
-    logp = target_distribution(target, prompt, ids, sampling)
-    return pit_values_under(logp, target, draft, prompt, ids, sampling, generator)
+    logp = target_distribution(pair, prompt, ids, sampling)
+    return pit_values_under(logp, pair, prompt, ids, sampling, generator)
 
 
 def pit_values_under(
     logp: Float[Tensor, "token vocab"],
-    target: ModelRunner,
-    draft: ModelRunner | None,
+    pair: Pair,
     prompt: list[int],
     ids: list[int],
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Float[Tensor, "token"]:
     """:func:`pit_values` under known log-probabilities of the target."""
-    return _pit(logp.exp(), _order(target, draft, prompt, ids, sampling, logp), ids, generator)
+    return _pit(logp.exp(), _order(pair, prompt, ids, sampling, logp), ids, generator)
 
 
 def _order(
-    target: ModelRunner,
-    draft: ModelRunner | None,
+    pair: Pair,
     prompt: list[int],
     ids: list[int],
     sampling: Sampling,
@@ -233,12 +229,13 @@ def _order(
 
     Without a draft that reads texts, or with a text that is too long for it, the key is the target's own log-probability.
     """
+    draft, model = pair.draft, pair.draft_model
     longest = None if draft is None else draft.max_length
-    reads_text = draft is not None and draft.model.can_generate()  # a drafter of hidden states does not
-    if draft is None or not reads_text or (longest is not None and len(prompt) + len(ids) > longest):
+    reads_text = model is not None and model.can_generate()  # a drafter of hidden states does not
+    if not reads_text or (longest is not None and len(prompt) + len(ids) > longest):
         return logp
-    scores = scores_of(draft.model, prompt + ids, len(ids))
-    sampler = single_sampler(target, prompt, sampling)
+    scores = scores_of(model, prompt + ids, len(ids))
+    sampler = single_sampler(pair, prompt, sampling)
     draft_logp = sampler.draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).dense()[0]
     return torch.nan_to_num(draft_logp - logp, 0.0)
 

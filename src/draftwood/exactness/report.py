@@ -86,12 +86,12 @@ class GreedyTests:
         """Test a batch."""
         flat = replace(self.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         for request, ids in zip(requests, texts, strict=True):
-            logp = target_distribution(self.pair.target, list(request.prompt), ids, flat)
+            logp = target_distribution(self.pair, list(request.prompt), ids, flat)
             self.gaps.append(logp.amax(-1) - logp.gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1))
 
     def report(self) -> Report:
         """The report on all batches so far."""
-        return greedy_report(torch.cat(self.gaps), self.pair.target.model.dtype)
+        return greedy_report(torch.cat(self.gaps), self.pair.model.dtype)
 
 
 @final
@@ -105,7 +105,7 @@ class SampledTests:
         self._others = others
         self._pit: list[Tensor] = []
         self._texts, self.rounds = Texts(), Rounds(decoder.pipeline.verifier.name, others)
-        self._choice = Choice(rounding(pair.target.model.dtype)) if decoder.pipeline.verifier.reads == "argmax" else None
+        self._choice = Choice(rounding(pair.model.dtype)) if decoder.pipeline.verifier.reads == "argmax" else None
 
     def add(self, requests: Sequence[Request], texts: Sequence[list[int]]) -> list[Text]:
         """Test a batch; returns its texts with the target's distributions."""
@@ -119,9 +119,9 @@ class SampledTests:
         return batch
 
     def _text(self, prompt: list[int], ids: list[int]) -> Text:
-        target, tokens = self._pair.target, torch.tensor(ids)
-        logp = target_distribution(target, prompt, ids, self._sampling)
-        self._pit.append(pit_values_under(logp, target, self._pair.draft, prompt, ids, self._sampling, self._generator))
+        pair, tokens = self._pair, torch.tensor(ids)
+        logp = target_distribution(pair, prompt, ids, self._sampling)
+        self._pit.append(pit_values_under(logp, pair, prompt, ids, self._sampling, self._generator))
         probs = logp.exp()
         return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit_by_token_id(probs, tokens, self._others))
 

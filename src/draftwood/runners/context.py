@@ -72,6 +72,15 @@ def unknown_sizes(config: Any) -> dict[str, int]:
     }
 
 
+def token_bytes(config: Any, number: int) -> int:
+    """Bytes of a token's keys and values: layers, keys and values, heads, and numbers of so many bytes; 0 if unknown."""
+    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
+    if not layers or not heads:
+        return 0
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * width * number)
+
+
 def layer_count(config: Any) -> int:
     """Layers with keys and values."""
     return int(config.get_text_config().num_hidden_layers)

@@ -1,43 +1,49 @@
-"""The choice of the library that runs a pair of models."""
+"""The runners of a pair of models: the choice of the library, and the kind of the draft."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from draftwood.core.errors import DraftwoodError
-from draftwood.core.settings import Backend, BackendName, Weights, check_torch
-from draftwood.runners.auto import requested_backend, why_no_room, why_not_openvino
+from draftwood.core.settings import BackendName, Weights
+from draftwood.runners.auto import requested_backend
+from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
-from draftwood.runners.hidden.runner import HiddenBlockRunner
-from draftwood.runners.openvino.network import CPU
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from draftwood.runners.protocols import ModelRunner, Runner, TargetRunner
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
-from draftwood.runners.torch_runner import TorchRunner
+from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
 _LOG = logging.getLogger(__name__)
-_Made = TypeVar("_Made", "Runners", "TranslationRunners")
 
 
 class Runners(NamedTuple):
     """A target and its draft, run by the same library.
 
     Attributes:
-        fallback: why ``auto`` chose PyTorch; None if it chose OpenVINO, or a backend was named.
+        fallback: why ``auto`` chose PyTorch; None if it chose another library, or a backend was named.
     """
 
     target: TargetRunner
-    draft: ModelRunner | None
+    draft: Runner | None
+    fallback: str | None = None
+
+
+class TranslationRunners(NamedTuple):
+    """An encoder-decoder target and its drafter, run by the same library.
+
+    Attributes:
+        fallback: as for :class:`Runners`.
+    """
+
+    target: SourceRunner
+    draft: Runner | None
     fallback: str | None = None
 
 
@@ -52,9 +58,11 @@ def make_runners(
     """Runners of two models by the same library.
 
     Args:
-        model, draft_model: ``transformers`` causal language models; the draft model may be None.
-        backend: ``auto`` chooses OpenVINO on a CPU if it is installed, runs both models and has enough memory. Otherwise it
-            chooses PyTorch and gives the reason in ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
+        model: a ``transformers`` causal language model.
+        draft_model: another one, or a drafter of the target's hidden states, or None.
+        backend: a name of :data:`draftwood.runners.backends.BACKENDS`. ``auto`` chooses OpenVINO on a CPU if it is
+            installed, runs both models and has enough memory. Otherwise it chooses PyTorch and gives the reason in
+            ``fallback``. The variable ``DRAFTWOOD_BACKEND`` overrides it.
         weights: ``int8`` and ``int4`` quantize them; the quantized target is then the target. OpenVINO only; ``auto``
             chooses it then.
         place: OpenVINO's name of the device, by default its CPU. OpenVINO only; ``auto`` chooses it then.
@@ -62,30 +70,13 @@ def make_runners(
     Raises:
         ConfigError: the backend is not installed, or does not support these options.
         ModelError: a model cannot score a tree, or the backend cannot run it.
+        PairingError: the drafter was trained for another target.
     """
     if requested_backend(backend) == "auto" and (weights != "same" or place is not None):
         backend = "openvino"
-    models = [model] if draft_model is None else [model, draft_model]
-    return _run_by(backend, models, lambda name: _runners_by(name, model, draft_model, weights, place))
-
-
-def runners_like(runner: ModelRunner, model: Any, draft_model: Any) -> Runners:
-    """Runners of two models with the backend and settings of ``runner``; errors as for :func:`make_runners`."""
-    if isinstance(runner, OpenVinoRunner):
-        return _runners_by("openvino", model, draft_model, runner.weights, runner.place)
-    return _runners_by("torch", model, draft_model, "same", None)
-
-
-class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library.
-
-    Attributes:
-        fallback: as for :class:`Runners`.
-    """
-
-    target: Seq2SeqRunner
-    draft: Runner | None
-    fallback: str | None = None
+    if isinstance(draft_model, PublishedDrafter):
+        draft_model.check_target(model)
+    return Runners(*_run_by(backend, model, draft_model, weights=weights, place=place))
 
 
 def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendName = "auto") -> TranslationRunners:
@@ -97,30 +88,63 @@ def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendNa
         backend: as for :func:`make_runners`.
 
     Raises:
-        ConfigError, ModelError: as for :func:`make_runners`.
-        PairingError: the drafter was trained for another target.
+        ConfigError, ModelError, PairingError: as for :func:`make_runners`.
     """
     if isinstance(draft_model, MaskedBlockDrafter):
         draft_model.check_target(model)
-    models = [model] if draft_model is None else [model, draft_model]
-    return _run_by(backend, models, lambda name: _translation_runners_by(name, model, draft_model))
+    return TranslationRunners(*_run_by(backend, model, draft_model, source=True, weights="same", place=None))
 
 
-def _run_by(backend: BackendName, models: Sequence[Any], make: Callable[[Backend], _Made]) -> _Made:
-    """The runners of the backend; ``auto`` tries OpenVINO, then PyTorch."""
+def runners_like(runner: TargetRunner, model: Any, draft_model: Any) -> Runners:
+    """Runners of two models with the backend and settings of ``runner``; errors as for :func:`make_runners`."""
+    if isinstance(runner, OpenVinoRunner):
+        return make_runners(model, draft_model, backend="openvino", weights=runner.weights, place=runner.place)
+    return make_runners(model, draft_model, backend="torch")
+
+
+def _run_by(
+    backend: BackendName, model: Any, draft_model: Any, *, source: bool = False, **settings: Any
+) -> tuple[Any, Any, str | None]:
+    """The runners by the named library, or by the first that can run the models, and why those before it cannot."""
+
+    def both(library: Library) -> tuple[Any, Any]:
+        hidden = tuple(draft_model.config.target_layers) if _reads_hidden(draft_model) else ()
+        target = library.seq2seq(model) if source else library.causal(model, hidden_layers=hidden, **settings)
+        with _draft_errors():
+            return target, None if draft_model is None else _draft(library, draft_model, model, settings)
+
     chosen = requested_backend(backend)
     if chosen != "auto":
-        return make(chosen)
-    reason = why_not_openvino(models[0].device)
-    if reason is None:
+        return *both(BACKENDS[chosen]), None
+    models = [model] if draft_model is None else [model, draft_model]
+    *others, last = BACKENDS.values()
+    reasons = []
+    for library in others:
         try:
-            reason = why_no_room(models)
-            if reason is None:
-                return make("openvino")
+            if (reason := library.why_not(models)) is None:
+                return *both(library), None
         except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
             reason = " ".join(str(error).split()) or type(error).__name__
-        _LOG.info("PyTorch runs the models, as OpenVINO does not: %s", reason)
-    return make("torch")._replace(fallback=reason)
+        _LOG.info("%s runs the models, as %s does not: %s", last.name, library.name, reason)
+        reasons.append(reason)
+    return *both(last), "; ".join(reasons)
+
+
+def _reads_hidden(draft_model: Any) -> bool:
+    return isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter)
+
+
+def _draft(library: Library, draft_model: Any, model: Any, settings: dict[str, Any]) -> Runner:
+    """The runner of a draft by its kind. EAGLE-3 drafters always run in PyTorch."""
+    if isinstance(draft_model, Eagle3Drafter):
+        return Eagle3Runner(draft_model, model)
+    if _reads_hidden(draft_model):
+        return library.hidden_block(draft_model, model)
+    if isinstance(draft_model, MaskedBlockDrafter):
+        return library.masked_block(draft_model)
+    if draft_model.config.is_encoder_decoder:
+        return library.seq2seq(draft_model, drafts=True)
+    return causal_draft(library.causal(draft_model, drafts=True, **settings))
 
 
 @contextmanager
@@ -130,49 +154,3 @@ def _draft_errors() -> Iterator[None]:
         yield
     except DraftwoodError as error:
         raise type(error)(f"the draft: {error}") from error
-
-
-def _translation_runners_by(backend: Backend, model: Any, draft_model: Any) -> TranslationRunners:
-    target = Seq2SeqRunner(model, engine=backend)
-    if draft_model is None:
-        return TranslationRunners(target, None)
-    with _draft_errors():
-        return TranslationRunners(target, _drafter(backend, draft_model))
-
-
-def _drafter(backend: Backend, draft_model: Any) -> Runner:
-    if isinstance(draft_model, MaskedBlockDrafter):
-        return MaskedBlockRunner(draft_model, engine=backend)
-    if draft_model.config.is_encoder_decoder:
-        return Seq2SeqRunner(draft_model, engine=backend, drafts=True)
-    kind: Callable[..., ModelRunner] = TorchRunner if backend == "torch" else OpenVinoRunner
-    return causal_draft(kind(draft_model, drafts=True))
-
-
-def _runners_by(backend: Backend, model: Any, draft_model: Any, weights: Weights, place: str | None) -> Runners:
-    if backend == "torch":
-        check_torch(weights, "" if place is None else f"openvino:{place}")
-        return _pair(TorchRunner, "torch", model, draft_model)
-    return _pair(partial(OpenVinoRunner, weights=weights, place=place or CPU), "openvino", model, draft_model)
-
-
-def _pair(kind: Callable[..., TargetRunner], backend: Backend, model: Any, draft_model: Any) -> Runners:
-    if isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter):
-        return _reading_pair(kind, backend, model, draft_model)
-    draft = None
-    if draft_model is not None:
-        with _draft_errors():
-            draft = causal_draft(kind(draft_model, drafts=True))
-    return Runners(kind(model), draft)
-
-
-def _reading_pair(
-    kind: Callable[..., TargetRunner], backend: Backend, model: Any, drafter: HiddenBlockDrafter | PublishedDrafter
-) -> Runners:
-    """Runners of a target and a drafter of its hidden states. EAGLE-3 drafters always run in PyTorch."""
-    if isinstance(drafter, PublishedDrafter):
-        drafter.check_target(model)
-    target = kind(model, hidden_layers=tuple(drafter.config.target_layers))
-    if isinstance(drafter, Eagle3Drafter):
-        return Runners(target, Eagle3Runner(drafter, model))
-    return Runners(target, HiddenBlockRunner(drafter, model, engine=backend))

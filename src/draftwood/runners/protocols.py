@@ -140,31 +140,42 @@ class ReadsAtOnce:
 
 
 @runtime_checkable
-class ModelRunner(Runner, Protocol):
-    """A runner of a ``transformers`` model.
+class TargetRunner(Runner, Protocol):
+    """A runner of a causal model; what other rooms may ask of a target.
 
     Attributes:
-        model: the ``transformers`` model, whichever library runs it; it has the configuration and a reference forward.
         engine: the backend, and the change of the weights, if any.
-        network: the module that is called once per forward, with the keyword ``input_ids``.
+        token_bytes: bytes of a token's keys and values; 0 if unknown.
     """
-
-    @property
-    def model(self) -> Any: ...
 
     @property
     def engine(self) -> str: ...
 
     @property
-    def network(self) -> nn.Module: ...
-
-
-@runtime_checkable
-class TargetRunner(ModelRunner, Protocol):
-    """A runner of a causal target."""
+    def token_bytes(self) -> int: ...
 
     def another(self) -> TargetRunner:
         """A runner of the same network with a memory of its own, which holds no rows."""
+
+
+@runtime_checkable
+class ModelRunner(Runner, Protocol):
+    """A runner of a model of ``transformers``.
+
+    Attributes:
+        model: the model, whichever library runs it; it has the configuration and a reference forward.
+        engine: as for :class:`TargetRunner`.
+        network: the module that is called once per forward, with the keyword ``input_ids``.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def network(self) -> nn.Module: ...
 
 
 @runtime_checkable
@@ -172,9 +183,13 @@ class SourceRunner(Runner, Protocol):
     """A runner of an encoder-decoder model.
 
     Attributes:
+        engine: as for :class:`TargetRunner`.
         model: the ``transformers`` model.
         max_source: the longest source in tokens, None if unlimited.
     """
+
+    @property
+    def engine(self) -> str: ...
 
     @property
     def model(self) -> Any: ...

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import context, layer_count
+from draftwood.runners.context import context, layer_count, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.prefill import Forward, Prefill
 from draftwood.runners.protocols import Prefix
@@ -64,6 +64,10 @@ class TorchRunner:
 
     def another(self) -> TorchRunner:
         return TorchRunner(self.model, check=False, hidden_layers=self.hidden_layers)
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     @property
     def network(self) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
@@ -38,7 +38,8 @@ class Admission:
     def of(pair: Pair, rows: int, gibibytes: float | None) -> Admission:
         """The admission to a pair; without a number half of the memory that is free now."""
         budget = _free(pair.target.device) if gibibytes is None else int(gibibytes * _GIB)
-        return Admission(rows=rows, token=sum(_bytes(runner) for runner in (pair.target, pair.draft)), budget=budget)
+        token = pair.target.token_bytes + getattr(pair.draft, "token_bytes", 0)
+        return Admission(rows=rows, token=token, budget=budget)
 
     def share(self, requests: Iterable[Request]) -> float:
         """The part of the budget that these texts need at their full lengths; above 1 they do not fit."""
@@ -68,14 +69,3 @@ def _length(request: Request) -> int:
 def _free(device: torch.device) -> int | None:
     found = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     return None if found is None else int(found * _SHARE)
-
-
-def _bytes(runner: Any) -> int:
-    """Bytes of a token's keys and values: layers, keys and values, heads, numbers, bytes of each."""
-    config = getattr(getattr(runner, "model", None), "config", None)
-    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
-    if config is None or not layers or not heads:
-        return 0
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    number = getattr(runner.model, "dtype", torch.float32).itemsize if runner.engine == "torch" else 4
-    return int(2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * size * number)

@@ -88,7 +88,7 @@ def ours(pair: Pair, name: str, method: Method, temperature: float, max_new_toke
 
 def transformers_system(pair: Pair, temperature: float, max_new_tokens: int) -> System:
     """``model.generate`` on the same weights, sampling the same distribution."""
-    model, config = pair.target.model, generation_config(pair, temperature, max_new_tokens)
+    model, config = pair.model, generation_config(pair, temperature, max_new_tokens)
 
     def write(prompt: Sequence[int], seed: int) -> tuple[int, int]:
         torch.manual_seed(seed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from draftwood.core.errors import ConfigError
 from draftwood.core.scores import Scores
 from draftwood.runners.blocks.block_round import BlockRound, special_tokens
-from draftwood.runners.protocols import ModelRunner, Prefix
+from draftwood.runners.protocols import ModelRunner, Prefix, Runner
 
 
 @final
@@ -59,6 +59,10 @@ class CausalBlockRunner:
     @property
     def engine(self) -> str:
         return self.runner.engine
+
+    @property
+    def token_bytes(self) -> int:
+        return int(getattr(self.runner, "token_bytes", 0))
 
     @property
     def network(self) -> nn.Module:
@@ -113,10 +117,12 @@ class CausalBlockRunner:
         self.runner.drop(rows)
 
 
-def causal_draft(runner: ModelRunner) -> ModelRunner:
+def causal_draft(runner: Runner) -> Runner:
     """The runner of a draft model; a block runner if the configuration has ``mask_token_id`` and ``draft_block``.
 
     ``draftwood train draft --parallel`` makes such models.
     """
+    if not isinstance(runner, ModelRunner):
+        return runner
     mask, block = (getattr(runner.model.config, name, None) for name in ("mask_token_id", "draft_block"))
     return runner if mask is None or block is None else CausalBlockRunner(runner, mask, block)

@@ -16,7 +16,7 @@ from torch import Tensor
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Weights
-from draftwood.runners.context import context, layer_count
+from draftwood.runners.context import context, layer_count, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.openvino.memory import GrowingMemory, spare_tokens
 from draftwood.runners.openvino.network import CPU, OpenVinoNetwork, check_precision
@@ -154,6 +154,10 @@ class OpenVinoRunner:
         """``openvino``, the device unless it is the CPU, and the weights if quantized: ``openvino int8``."""
         parts = (self.place if self.place != CPU else "", self.weights if self.weights != "same" else "")
         return " ".join(["openvino", *filter(None, parts)])
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, 4)
 
     @property
     def vocab_size(self) -> int:

@@ -1,0 +1,76 @@
+"""The libraries that run models: a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, final
+
+from draftwood.core.errors import ModelError
+from draftwood.core.settings import Weights, check_torch
+from draftwood.runners.auto import why_no_room, why_not_openvino
+from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.runners.openvino.network import CPU
+from draftwood.runners.openvino.runner import OpenVinoRunner
+from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
+from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.torch_runner import TorchRunner
+
+
+def _cannot_run(*_: Any, **__: Any) -> Any:
+    raise ModelError("this backend runs no models of this kind: use --backend torch")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A library that runs models. What it has no runner for is refused.
+
+    Attributes:
+        name: as its makers write it.
+        causal: makes the runner of a causal model, with the keywords ``weights``, ``place`` and either ``hidden_layers`` (of
+            a target) or ``drafts=True``.
+        why_not: why ``auto`` does not choose the library for these loaded models; None if it does.
+        seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
+        masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
+        hidden_block: makes the runner of a drafter of hidden states, from the drafter and its target.
+    """
+
+    name: str
+    causal: Callable[..., TargetRunner]
+    why_not: Callable[[Sequence[Any]], str | None]
+    seq2seq: Callable[..., SourceRunner] = _cannot_run
+    masked_block: Callable[[Any], Runner] = _cannot_run
+    hidden_block: Callable[[Any, Any], Runner] = _cannot_run
+
+
+def _torch(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> TorchRunner:
+    check_torch(weights, "" if place is None else f"openvino:{place}")
+    return TorchRunner(model, **settings)
+
+
+def _openvino(model: Any, *, weights: Weights, place: str | None, **settings: Any) -> OpenVinoRunner:
+    return OpenVinoRunner(model, weights=weights, place=place or CPU, **settings)
+
+
+BACKENDS: Final[Mapping[str, Library]] = {
+    "openvino": Library(
+        name="OpenVINO",
+        causal=_openvino,
+        seq2seq=partial(Seq2SeqRunner, engine="openvino"),
+        masked_block=partial(MaskedBlockRunner, engine="openvino"),
+        hidden_block=partial(HiddenBlockRunner, engine="openvino"),
+        why_not=lambda models: why_not_openvino(models[0].device) or why_no_room(models),
+    ),
+    "torch": Library(
+        name="PyTorch",
+        causal=_torch,
+        seq2seq=Seq2SeqRunner,
+        masked_block=MaskedBlockRunner,
+        hidden_block=HiddenBlockRunner,
+        why_not=lambda models: None,
+    ),
+}
+"""By name; ``auto`` takes the first that can run the models."""

@@ -1,0 +1,69 @@
+"""A new library that runs models is a runner and a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from draftwood import Pair
+from draftwood.core.errors import ModelError
+from draftwood.runners import backends, factory
+from draftwood.runners.backends import BACKENDS, Library
+from draftwood.runners.factory import make_runners, make_translation_runners
+from tests.helpers import tiny_gpt
+from tests.runners.zoo import tiny as tiny_causal
+from tests.tables import TableRunner
+
+VOCAB = 6
+
+
+class ToyRunner(TableRunner):
+    """A runner that is no module of ``transformers``."""
+
+    engine, token_bytes = "toy", 0
+
+    def another(self) -> ToyRunner:
+        return ToyRunner(self.table)
+
+
+def toy(model: Any, **settings: Any) -> ToyRunner:
+    generator = torch.Generator().manual_seed(1 + settings.get("drafts", False))
+    return ToyRunner(torch.randn(VOCAB, VOCAB, generator=generator, dtype=torch.float64))
+
+
+TOY = Library(name="Toy", causal=toy, why_not=lambda models: "it is for tests")
+
+
+@pytest.fixture
+def _in_place_of_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "openvino": TOY})
+
+
+@pytest.mark.usefixtures("_in_place_of_openvino")
+def test_a_library_is_one_row() -> None:
+    model, draft = tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2)
+    runners = make_runners(model, draft, backend="openvino")
+    pair = Pair(model, draft, None, runners=runners)
+    assert (pair.target.engine, pair.fallback) == ("toy", None)
+    plain = pair.generate([1, 2], method="ar", seed=3, max_new_tokens=12)
+    drafted = pair.generate([1, 2], method="shared-noise", seed=3, max_new_tokens=12)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted > 0
+    assert len(pair.prompt_logprobs([1, 2, 3])) == 3
+    assert "by toy" in repr(pair)
+
+
+def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, **BACKENDS})
+    monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
+    monkeypatch.setattr(backends, "why_not_openvino", lambda device: "nor is this one")
+    found = make_runners(tiny_gpt(VOCAB, 1), None)
+    assert (found.target.engine, found.fallback) == ("torch", "it is for tests; nor is this one")
+
+
+@pytest.mark.usefixtures("_in_place_of_openvino")
+def test_what_a_library_has_no_runner_for_is_refused() -> None:
+    with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend torch"):
+        make_translation_runners(tiny_causal("gpt2"), None, backend="openvino")
