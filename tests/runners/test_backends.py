@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood import Pair
+from draftwood import Method, Pair
 from draftwood.core.errors import ModelError
 from draftwood.runners import backends, factory
 from draftwood.runners.backends import BACKENDS, Library
@@ -48,7 +48,7 @@ def test_a_library_is_one_row() -> None:
     pair = Pair(model, draft, None, runners=runners)
     assert (pair.target.engine, pair.fallback) == ("toy", None)
     plain = pair.generate([1, 2], method="ar", seed=3, max_new_tokens=12)
-    drafted = pair.generate([1, 2], method="shared-noise", seed=3, max_new_tokens=12)
+    drafted = pair.generate([1, 2], method=Method(method="shared-noise", shape="2-2"), seed=3, max_new_tokens=12)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.drafted > 0
     assert len(pair.prompt_logprobs([1, 2, 3])) == 3
