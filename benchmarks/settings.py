@@ -286,6 +286,10 @@ def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Se
 
 
 def rank(kind: str) -> tuple[int, str]:
-    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them."""
+    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them.
+
+    Methods that are gone, which stored results may name, come last.
+    """
     method, _, backend = kind.partition(" ")
-    return ("auto", *METHODS).index(method), backend
+    known = ("auto", *METHODS)
+    return known.index(method) if method in known else len(known), backend
