@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from draftwood.core.settings import Method
     from draftwood.core.verifiers import VerifierName
 
-TRAVERSED = ("chain", "rsd-c", "rsd-s", "hybrid")  # methods whose trees are measured under traversal verification too
+TRAVERSED = ("chain", "rsd-c", "rsd-s")  # methods whose trees are measured under traversal verification too
 OURS = (
-    "ar", "chain", "iid", "rsd-c", "rsd-s", "hybrid", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
+    "ar", "chain", "iid", "rsd-c", "rsd-s", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
     "shared-noise", "adaptive", "adaptive-drawn", "block", "block+traversal", "ngram", "lookup",
 )  # fmt: skip
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
@@ -133,7 +133,7 @@ def fixed_length() -> Iterator[Setting]:
     for length in LENGTHS:
         comparison = ("length", length)
         yield from (_shaped(method, str(length), comparison) for method in ("chain", "chain+traversal", *BLOCKS))
-        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal", "shared-noise"):
+        for method in ("iid", "rsd-s", "rsd-s+traversal", "shared-noise"):
             yield from (_shaped(method, f"{width}x{length}", comparison) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
             shape = "-".join(["2"] * twos + ["1"] * (length - twos))
@@ -146,7 +146,7 @@ def fixed_budget() -> Iterator[Setting]:
         comparison = ("budget", budget)
         for method in ("chain", "chain+traversal", *BLOCKS):
             yield _shaped(method, str(budget), comparison)
-        for method in ("iid", "rsd-s", "rsd-s+traversal", "hybrid", "hybrid+traversal"):
+        for method in ("iid", "rsd-s", "rsd-s+traversal"):
             yield from (_shaped(method, beam, comparison) for beam in beams)
         for method in ("rsd-c", "rsd-c+traversal"):
             yield from (_shaped(method, branching, comparison) for branching in branchings)
@@ -176,11 +176,9 @@ PEER_SHAPES = {
     "iid": ("2x2", "2x3", "3x3", "2x4"),
     "rsd-c": ("2-1", "2-2", "2-1-1", "2-2-1"),
     "rsd-s": ("2x2", "2x3", "3x3", "2x4"),
-    "hybrid": ("2x2", "2x3", "3x3", "2x4"),
     "chain+traversal": ("3", "4", "5", "6"),
     "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
     "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
-    "hybrid+traversal": ("2x3", "2x4", "2x5", "3x3"),
     "block": ("2", "3", "5", "8"),
     "block+traversal": ("3", "4", "6", "8"),
     "ngram": ("2", "3", "5", "8"),
@@ -286,6 +284,10 @@ def on_backends(settings: Iterable[Setting], backends: Sequence[str]) -> list[Se
 
 
 def rank(kind: str) -> tuple[int, str]:
-    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them."""
+    """By which kinds are sorted: methods as they stand above, ``auto`` first; then what runs them.
+
+    Methods that are gone, which stored results may name, come last.
+    """
     method, _, backend = kind.partition(" ")
-    return ("auto", *METHODS).index(method), backend
+    known = ("auto", *METHODS)
+    return known.index(method) if method in known else len(known), backend

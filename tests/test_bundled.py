@@ -63,7 +63,7 @@ def test_streamed_pieces_make_the_text(pair):
     assert pieces[-1].finish_reason == whole.finish_reason
 
 
-@pytest.mark.parametrize("method", ["chain", "iid", "rsd-c", "rsd-s", "hybrid"])
+@pytest.mark.parametrize("method", ["chain", "iid", "rsd-c", "rsd-s"])
 def test_drafts_from_the_bundled_drafter_are_accepted(pair, method):
     result = pair.generate(
         PROMPTS[0], seed=1, method=Method(method=method), limits=Limits(max_new_tokens=60, ignore_eos=True)

@@ -28,7 +28,6 @@ DRAFTING = [
     ("iid", "2x2"),
     ("rsd-c", "2-2"),
     ("rsd-s", "2x3"),
-    ("hybrid", "2x3"),
     ("shared-noise", "2-2"),
     ("shared-noise", "3x4"),
 ]

@@ -37,7 +37,6 @@ METHODS = {
     "chain": Method(method="chain", shape="2"),
     "rsd-c": Method(method="rsd-c", shape="2-2"),
     "rsd-s": Method(method="rsd-s", shape="3x2"),
-    "hybrid": Method(method="hybrid", shape="3x2"),
     "shared-noise": Method(method="shared-noise", nodes=6),
     "ngram": Method(method="ngram", shape="3"),
 }

@@ -122,7 +122,7 @@ def test_shapes_are_read(kind, text, shape, nodes):
     [
         ("chain", "2-2", "does not fit method 'chain': give a length such as 4"),
         ("chain", "", "does not fit method 'chain'"),
-        ("hybrid", "3x", "give width x length such as 3x4, or branching such as 2-2-1"),
+        ("shared-noise", "3x", "give branching such as 2-2-2, or width x length such as 4x6"),
         ("ar", "4", "was given, but method 'ar' drafts nothing: leave one of them out"),
         ("rsd-s", "99x99", f"has more than {MAX_NODES} nodes"),
         ("rsd-c", "-".join(["9"] * 1000), f"has more than {MAX_NODES} nodes"),

@@ -141,6 +141,7 @@ def test_a_copied_model_is_the_same_model(folders, tmp_path):
     ("", "is not one that this 'draftwood tune' writes"),
     ("[1, 2]", "is not one that this 'draftwood tune' writes"),
     ('{"format": 99}', "its format is 99, this version reads 2"),
+    ('{"format": 2, "choices": [{"temperature": 1, "method": {"method": "gone"}}]}', "method is 'gone': choose one of auto"),
     (None, "chooses nothing"),
 ])  # fmt: skip
 def test_a_broken_profile_is_named(folders, tmp_path, content, message):

@@ -33,7 +33,6 @@ CASES = [
     ("rsd-c", "3-2", "recursive"),
     ("rsd-s", "3x3", "recursive"),
     ("rsd-s", "3x3", "traversal"),
-    ("hybrid", "3x3", "traversal"),
     ("shared-noise", "3-2", "coupled"),
     ("ngram", "3", "recursive"),
 ]

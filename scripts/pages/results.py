@@ -69,7 +69,8 @@ def _trees(report: str) -> str:
         "# Trees of 14 and 30 nodes\n",
         "Each method drafted trees of exactly 14 or 30 nodes. The table shows the best shape of each method and its block "
         "efficiency with the standard error over prompts. Other programs used the machine during this run, so its times "
-        "are left out.\n",
+        "are left out. `hybrid+traversal` (the draft's best tokens, and one drawn from the rest) kept less than "
+        "`rsd-s+traversal` in every column, and the next version removed method `hybrid`.\n",
         _made_by(_command(report), "trees-cpu.md"),
         _machine(report),
     ]

@@ -40,7 +40,6 @@ def part_of(tree, kept):
         valid=tree.valid[:, kept],
         ancestors=tree.ancestors[:, kept][:, :, kept],
         draft_log_probs=None if tree.draft_log_probs is None else tree.draft_log_probs.at(inner_nodes),
-        drawn=None if tree.drawn is None else tree.drawn[:, kept],
     )
 
 

@@ -88,6 +88,11 @@ def test_a_slower_setting_is_not_best() -> None:
     assert [r["x"] for r in best(rivals, lambda r: r["x"]).values()] == [0.5, 2.0]
 
 
+def test_stored_results_of_a_method_that_is_gone_are_left_out() -> None:
+    rivals = [{"method": "gone+traversal", "x": 3.0}, {"method": "chain", "x": 0.5}]
+    assert list(best(rivals, lambda r: r["x"])) == ["chain"]
+
+
 def test_tables_are_markdown() -> None:
     assert table(["a", "b"], [["x", "1"]]).splitlines() == ["| a | b |", "| --- | ---: |", "| x | 1 |"]
 

@@ -63,8 +63,8 @@ def test_nodes_of_shapes(shape: str, nodes: int) -> None:
 def test_every_method_competes_in_every_place_of_the_paper() -> None:
     places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.comparisons}
               for place in [("length", n) for n in LENGTHS] + [("budget", n) for n in BUDGETS]}  # fmt: skip
-    traversed = {"chain+traversal", "rsd-c+traversal", "rsd-s+traversal", "hybrid+traversal"}
-    drawn = {"chain", "iid", "rsd-c", "rsd-s", "hybrid"}
+    traversed = {"chain+traversal", "rsd-c+traversal", "rsd-s+traversal"}
+    drawn = {"chain", "iid", "rsd-c", "rsd-s"}
     free = {"length": {"shared-noise"}, "budget": {"dynamic", "shared-noise"}}
     assert all(methods == traversed | drawn | free[kind] for (kind, _), methods in places.items())
 

@@ -130,7 +130,7 @@ def method_id(case: object) -> str:
 
 
 ON_TORCH = [
-    ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("iid", "2x2", "recursive"), ("hybrid", "2x3", "recursive"),
+    ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("iid", "2x2", "recursive"),
     ("dynamic", "3x3", "recursive"), ("ngram", "4", "recursive"), ("lookup", None, "coupled"), ("adaptive", None, "coupled"),
     ("rsd-c", "2-2", "coupled"),
 ]  # fmt: skip

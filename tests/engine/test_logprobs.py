@@ -100,7 +100,7 @@ def written(engine: Decoder, rows: Any, count: int = 14) -> tuple[list[tuple[lis
 
 METHODS = [
     ("ar", None, "auto"), ("chain", "3", "recursive"), ("rsd-s", "2x3", "traversal"), ("iid", "2x2", "recursive"),
-    ("hybrid", "2x3", "recursive"), ("dynamic", "3x3", "recursive"), ("ngram", "4", "recursive"),
+    ("dynamic", "3x3", "recursive"), ("ngram", "4", "recursive"),
     ("rsd-c", "2-2", "coupled"), ("adaptive", None, "coupled"), ("rsd-c", "2-1-1", "recursive"),
 ]  # fmt: skip
 

@@ -118,7 +118,6 @@ def sorted_siblings(tree):
         ancestors=tree.ancestors.gather(1, order.unsqueeze(2).expand(-1, -1, tree.size)).gather(
             2, order.unsqueeze(1).expand(-1, tree.size, -1)
         ),
-        drawn=None if tree.drawn is None else tree.drawn.gather(1, order),
         draft_log_probs=draft,
     )
 

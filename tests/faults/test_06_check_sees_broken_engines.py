@@ -73,7 +73,7 @@ def test_order_of_siblings_means_nothing_to_a_verifier_that_matches(pair):
 
 
 @pytest.mark.parametrize("method", [
-    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="hybrid"), Method(method="dynamic"), Method(method="ngram"),
+    DEFAULT, DRAWN, LEAVES, CHAIN, Method(method="dynamic"), Method(method="ngram"),
     Method(method="shared-noise", shape="2-2"),
 ], ids=lambda m: f"{m.method}-{m.verifier}")  # fmt: skip
 def test_sound_engines_are_called_exact(pair, method):

@@ -37,8 +37,6 @@ METHODS: list[dict[str, Any]] = [
     {"method": "rsd-s", "verifier": "traversal"},
     {"method": "rsd-c", "verifier": "traversal"},
     {"method": "rsd-s", "min_gain": 0.3},
-    {"method": "hybrid"},
-    {"method": "hybrid", "shape": "2-2-1"},
     {"method": "dynamic"},
     {"method": "dynamic", "nodes": 8, "verifier": "recursive"},
     {"method": "shared-noise"},

@@ -54,7 +54,7 @@ def plain(scores: torch.Tensor, text: list[int]) -> torch.Tensor:
 CASES = [
     ("ar", None, "recursive"), ("chain", "3", "recursive"), ("rsd-c", "2-1", "recursive"), ("rsd-c", "2-2", "traversal"),
     ("rsd-s", "2x3", "recursive"), ("rsd-s", "2x2", "traversal"), ("iid", "2x2", "recursive"), ("ngram", "3", "recursive"),
-    ("hybrid", "2x2", "traversal"), ("dynamic", "2x2", "traversal"),
+    ("dynamic", "2x2", "traversal"),
 ]  # fmt: skip
 
 

@@ -53,8 +53,7 @@ def pair(vocab: int, block: int = 3):
 @BOTH
 @pytest.mark.parametrize(("method", "shape", "vocab", "length"), [
     ("block", "1", 3, 3), ("block", "2", 3, 3), ("block", None, 2, 4), ("auto", "2", 2, 4),
-    ("chain", "2", 3, 3), ("rsd-c", "2-1", 2, 4), ("rsd-s", "2x2", 2, 4), ("iid", "2x2", 2, 4), ("hybrid", "2-1", 2, 4),
-    ("hybrid", "2x2", 3, 3), ("dynamic", "2x2", 3, 3),
+    ("chain", "2", 3, 3), ("rsd-c", "2-1", 2, 4), ("rsd-s", "2x2", 2, 4), ("iid", "2x2", 2, 4), ("dynamic", "2x2", 3, 3),
 ])  # fmt: skip
 def test_blocks_give_the_targets_joint_distribution(method, shape, vocab, length, verifier):
     target, draft = pair(vocab)
@@ -258,7 +257,7 @@ def test_a_batch_is_its_rows_one_by_one(method, shape, eos):
     assert together == alone
 
 
-@pytest.mark.parametrize("method", ["block", "chain", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"])
+@pytest.mark.parametrize("method", ["block", "chain", "rsd-c", "rsd-s", "dynamic", "shared-noise"])
 def test_temperature_zero_writes_the_greedy_text(method):
     zero = Sampling(temperature=0.0)
     plain = Decoder(tiny_runner(WORDS, 1), None, Greedy()).generate(requests(), zero)
@@ -284,11 +283,11 @@ def test_the_first_place_of_the_targets_own_block_is_always_accepted():
 
 
 @pytest.mark.parametrize("scores", [torch.full((VOCAB, 3, VOCAB), -torch.inf), torch.zeros(VOCAB, 3, VOCAB)])
-@pytest.mark.parametrize("method", ["block", "chain", "iid", "rsd-c", "rsd-s", "hybrid", "dynamic", "shared-noise"])
+@pytest.mark.parametrize("method", ["block", "chain", "iid", "rsd-c", "rsd-s", "dynamic", "shared-noise"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_without_any_possible_token_drafts_nothing(method, temperature, scores):
     """As a masked block has none where its positions end."""
-    shape = {"chain": "3", "iid": "2x3", "rsd-s": "2x3", "hybrid": "2x3"}.get(method)
+    shape = {"chain": "3", "iid": "2x3", "rsd-s": "2x3"}.get(method)
     nodes = 6 if method == "shared-noise" else None  # a tree of fixed size: others are drafted where that pays
     made = build(Method(method=method, shape=shape, nodes=nodes), BlockTableRunner(scores.double()), greedy=temperature == 0)
     results = Decoder(tiny_runner(VOCAB, 1), *made).generate(
@@ -317,8 +316,8 @@ def test_auto_drafts_blocks_where_the_draft_fills_them():
 
 
 @pytest.mark.parametrize(("method", "shape"), [
-    ("block", "4"), ("chain", "4"), ("rsd-c", "1-1-1-1"), ("rsd-s", "2x4"), ("iid", "2x4"), ("hybrid", "2x4"),
-    ("dynamic", "2x4"), ("shared-noise", "2x4"), ("shared-noise", "1-1-1-1"),
+    ("block", "4"), ("chain", "4"), ("rsd-c", "1-1-1-1"), ("rsd-s", "2x4"), ("iid", "2x4"), ("dynamic", "2x4"),
+    ("shared-noise", "2x4"), ("shared-noise", "1-1-1-1"),
 ])  # fmt: skip
 def test_shapes_deeper_than_the_block_are_refused(method, shape):
     message = f"shape '{shape}' of method '{method}' is 4 tokens deep, but the draft fills blocks of 3"

@@ -47,7 +47,6 @@ def found(pair: Pair, decoder: Decoder, sampling: Sampling | None = None, tokens
     Method(method="chain", shape="2"),
     Method(method="rsd-s", shape="2x2", verifier="traversal"),
     Method(method="dynamic", nodes=3, shape="2x2"),
-    Method(method="hybrid", shape="2x2"),
     Method(method="ngram", shape="2", verifier="recursive"),
     Method(method="shared-noise"),
     Method(method="adaptive"),

@@ -30,8 +30,7 @@ from tests.ladder.test_rung3_tape import (
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 DRAWN = pytest.mark.parametrize(("method", "shape", "vocab"), [
-    ("chain", "2", 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 3), ("iid", "2x2", 2), ("hybrid", "2-1", 2),
-    ("dynamic", "2x2", 2),
+    ("chain", "2", 3), ("rsd-c", "2-1", 3), ("rsd-s", "2x2", 3), ("iid", "2x2", 2), ("dynamic", "2x2", 2),
 ])  # fmt: skip
 LENGTH = 4  # the first round only reads the prompt, so three tokens follow it
 

@@ -8,7 +8,6 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
-from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
@@ -22,7 +21,7 @@ from tests.helpers import begin, best_first, sampler_of
 from tests.tables import TableRunner
 
 ROWS, VOCAB = 64, 7
-DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "hybrid", "hybrid-beam", "dynamic"]
+DRAWN = ["chain", "rsd-c", "rsd-s", "iid", "dynamic"]
 
 
 def drafters(runner):
@@ -31,8 +30,6 @@ def drafters(runner):
         "rsd-c": LevelDrafter(runner, ConstantBranching((3, 2, 1))),
         "rsd-s": LevelDrafter(runner, StochasticBeam(4, 3)),
         "iid": LevelDrafter(runner, IndependentChains(3, 3)),
-        "hybrid": LevelDrafter(runner, HybridBranching((3, 2, 1))),
-        "hybrid-beam": LevelDrafter(runner, HybridBeam(4, 3)),
         "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
         "best-first": best_first(runner, GumbelExpander(6), nodes=9, width=3, depth=4),
         "dynamic": best_first(runner, SampledExpander(2), nodes=9, width=3, depth=4),

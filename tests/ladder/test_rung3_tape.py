@@ -86,11 +86,6 @@ CASES = [
     ("rsd-s", "2x2", 2, 4),
     ("rsd-s", "2x2", 3, 3),
     ("rsd-s", "3x2", 2, 4),
-    ("hybrid", "2-1", 2, 4),
-    ("hybrid", "2-2", 3, 3),
-    ("hybrid", "2x2", 3, 3),
-    ("hybrid", "3x2", 3, 3),
-    ("hybrid", "2x3", 2, 4),
     ("ngram", "2", 3, 4),
 ]
 
@@ -120,7 +115,7 @@ def test_a_drawn_tree_that_a_request_cuts_is_exact(method, shape, nodes, verifie
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2"), ("hybrid", "3x2")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("iid", "2x2")])
 def test_distribution_under_temperature_and_top_p(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(temperature=0.7, top_p=0.8)
@@ -138,7 +133,7 @@ def test_distribution_under_temperature_and_top_p(method, shape, verifier):
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("hybrid", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2")])
 def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
     target, draft = runners(3)
     sampling = Sampling(repetition_penalty=1.7, presence_penalty=0.4, frequency_penalty=0.3)
@@ -158,7 +153,7 @@ def test_penalties_see_every_nodes_own_prefix(method, shape, verifier):
 
 
 @BOTH
-@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1"), ("hybrid", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [("chain", "2"), ("rsd-s", "2x2"), ("rsd-c", "2-1")])
 def test_an_end_token_inside_an_accepted_block_ends_the_text(method, shape, verifier):
     target, draft = runners(3)
     engine = decoder(target, draft, method, shape, verifier, eos=(2,))
@@ -173,7 +168,7 @@ SHARED = torch.tensor([[0.3, -0.2, 2.9], [-0.8, 3.4, 0.1], [3.1, 0.2, -0.5]], dt
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
     ("shared-noise", "2-2", None), ("shared-noise", "1-1-1", None), ("shared-noise", None, 5), ("shared-noise", "2x3", 4),
     ("rsd-c", "2-1", None), ("ngram", "2", None), ("chain", "2", None), ("iid", "2x1", None), ("rsd-s", "2x1", None),
-    ("hybrid", "2-1", None), ("adaptive", None, None),
+    ("adaptive", None, None),
 ])  # fmt: skip
 def test_coupled_text_is_plain_decodings_text_for_every_noise(method, shape, nodes):
     """The text is a function of the shared noise alone: same distribution, branch by branch, as plain decoding on that

@@ -45,7 +45,6 @@ def texts(engine, sampling, length=24):
 
 METHODS = [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
-    ("hybrid", "2-2-1", None), ("hybrid", "3x3", None),
     ("shared-noise", "2-2", None), ("shared-noise", "3x4", 9), ("adaptive", None, None), ("ngram", "3", None),
     ("ar", None, None),
 ]  # fmt: skip
@@ -54,7 +53,7 @@ MATCHED = ("shared-noise", "adaptive")  # never accepted by chance
 
 @pytest.mark.parametrize(("method", "shape", "nodes"), [
     ("chain", "3", None), ("iid", "2x3", None), ("rsd-c", "2-2-1", None), ("rsd-s", "3x3", None),
-    ("hybrid", "2-2-1", None), ("hybrid", "1x4", None), ("shared-noise", "2-2", None), ("shared-noise", "1x4", 24),
+    ("shared-noise", "2-2", None), ("shared-noise", "1x4", 24),
 ])  # fmt: skip
 @pytest.mark.parametrize("verifier", ["auto", "traversal"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.6])
@@ -156,8 +155,6 @@ def test_one_child_trees_are_chains():
     assert texts(decoder(runner(1), runner(2, 1), "rsd-c", "1-1-1"), sampling) == chain
     beam = Decoder(runner(1), LevelDrafter(runner(2, 1), StochasticBeam(1, 3)), Recursive())
     assert texts(beam, sampling) == chain
-    for shape in ("1-1-1", "1x3"):
-        assert texts(decoder(runner(1), runner(2, 1), "hybrid", shape), sampling) == chain
 
 
 class Recorder:
@@ -194,7 +191,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("method", "shape"), [
-    ("chain", "4"), ("iid", "3x3"), ("rsd-c", "2-2-2"), ("rsd-s", "3x4"), ("hybrid", "2-2-2"), ("hybrid", "3x4"),
+    ("chain", "4"), ("iid", "3x3"), ("rsd-c", "2-2-2"), ("rsd-s", "3x4"),
 ])  # fmt: skip
 def test_no_noise_is_used_twice_in_a_round(method, shape):
     engine = decoder(runner(1), runner(2, 1), method, shape)

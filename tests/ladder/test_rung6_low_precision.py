@@ -22,7 +22,7 @@ from tests.tables import TableRunner
 
 BOTH = pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 TREES = pytest.mark.parametrize(("method", "shape"), [
-    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x1"), ("hybrid", "2x2"),
+    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x1"),
 ])  # fmt: skip
 
 

@@ -27,8 +27,7 @@ from tests.tables import TableRunner
 PROMPTS = ["Once upon a time", "The old king", "Question: Tom has 3 apples"]
 METHODS = [
     ("chain", "3", "recursive"), ("rsd-c", "2-2-1", "recursive"), ("rsd-s", "3x3", "recursive"),
-    ("rsd-s", "3x3", "traversal"), ("hybrid", "3x3", "recursive"), ("hybrid", "2-2-1", "traversal"),
-    ("iid", "2x3", "traversal"), ("shared-noise", None, "coupled"),
+    ("rsd-s", "3x3", "traversal"), ("iid", "2x3", "traversal"), ("shared-noise", None, "coupled"),
 ]  # fmt: skip
 
 
@@ -119,7 +118,7 @@ def far_off(drawn):
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 @pytest.mark.parametrize(("method", "shape"), [
-    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x2"), ("hybrid", "2-1"), ("hybrid", "2x2"),
+    ("chain", "2"), ("rsd-c", "2-1"), ("rsd-s", "2x2"), ("iid", "2x2"),
 ])  # fmt: skip
 def test_the_joint_distribution_of_many_rounds_with_a_reversed_draft(method, shape, verifier):
     engine = decoder(TableRunner(TARGET), TableRunner(REVERSED), method, shape, verifier)

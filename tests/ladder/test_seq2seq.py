@@ -65,7 +65,7 @@ def reference_distribution(length: int, eos: int | None = None):
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
 @pytest.mark.parametrize(("method", "shape", "length"), [
     ("ar", None, 3), ("chain", "2", 3), ("chain", "3", 3), ("rsd-c", "2-1", 3), ("rsd-c", "2-2", 2), ("rsd-s", "2x2", 3),
-    ("hybrid", "2-1", 3), ("ngram", "2", 4),
+    ("ngram", "2", 4),
 ])  # fmt: skip
 def test_drawn_trees_give_the_targets_joint_distribution(method, shape, length, verifier):
     target, draft = pair()

@@ -23,7 +23,7 @@ from tests.ladder.test_rung3_tape import EXACT
 CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
 
 
-TREES = ["chain", "rsd-c", "rsd-s", "hybrid", "shared", "best-first"]
+TREES = ["chain", "rsd-c", "rsd-s", "shared", "best-first"]
 
 
 # Of equal siblings, which only independent chains have, greedy verification takes the one with the longer continuation.

@@ -20,7 +20,7 @@ from draftwood.trace.settings import TraceSettings
 from tests.tables import BlockTableRunner, TableRunner
 
 VOCAB = 5
-SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "hybrid": "2x2", "ngram": "3"}
+SHAPES = {"chain": "3", "iid": "2x2", "rsd-c": "2-1", "rsd-s": "2x2", "ngram": "3"}
 
 
 def models(method: str, seed: int = 0) -> tuple[TableRunner, TableRunner | BlockTableRunner | None]:

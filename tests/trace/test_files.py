@@ -26,7 +26,7 @@ def stored() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("method", "verifier"), [("rsd-s", "recursive"), ("hybrid", "traversal"), ("dynamic", "coupled"), ("adaptive", "auto")]
+    ("method", "verifier"), [("rsd-s", "recursive"), ("iid", "traversal"), ("dynamic", "coupled"), ("adaptive", "auto")]
 )
 def test_a_file_holds_the_traces(method: str, verifier: str, tmp_path: Path) -> None:
     made = run(method, verifier, rows=3)
@@ -107,7 +107,7 @@ EDITS = [
     (change(*ROUND, "number", to=7), "follows"),
     (change(*ROUND, "position", to=70), "follows"),
     (change(*ROUND, "end", to=-1.0), "before the round begins"),
-    (change(*ROUND, "draw", to="other"), "draw"),
+    (change(*ROUND, "draw", to="other"), "draw is 'other', which this version does not know"),
     (change(*ROUND, "seconds", to={"draft": 1.0}), "stages"),
     (change(*ROUND, "seconds", "draft", to=math.inf), "a finite number"),
     (change(*ROUND, "next_token", to=None), "a whole number"),

@@ -43,7 +43,7 @@ def watched(engine: Decoder, method: str, sampling: Sampling, rows: int = 3, dra
 
 
 @pytest.mark.parametrize("verifier", ["recursive", "traversal"])
-@pytest.mark.parametrize(("method", "shape"), [("rsd-s", "2x3"), ("hybrid", "2x3"), ("iid", "2x2")])
+@pytest.mark.parametrize(("method", "shape"), [("rsd-s", "2x3"), ("rsd-c", "2-1-1"), ("iid", "2x2")])
 def test_probabilities_chances_and_verdicts_are_those_of_the_round(method: str, shape: str, verifier: str) -> None:
     target, draft = (TableRunner(torch.randn(9, 9, generator=torch.Generator().manual_seed(s))) for s in (1, 2))
     pieces, traces = watched(decoder(target, draft, method, shape, verifier), method, Sampling(top_p=0.95))

@@ -11,7 +11,6 @@ class Draw(StrEnum):
     WITHOUT_REPLACEMENT = "without_replacement"  # Q_1 = q, Q_{j+1} = norm(Q_j with x_j removed)
     INDEPENDENT = "independent"  # Q_j = q
     POINT_MASS = "point_mass"  # Q_j is certain
-    HYBRID = "hybrid"  # Q_1 = norm(q without the certain siblings) of a drawn first child; the other children are certain
     SHARED_NOISE = "shared_noise"  # ranked with the target's own noise: accepted by matching only
 
 

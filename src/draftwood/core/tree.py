@@ -29,7 +29,6 @@ class DraftTree:
         branching: the largest number of children that a node may have.
         draw: how siblings were chosen.
         draft_log_probs: the draft's distributions at the inner nodes, which come first; None if no verifier needs them.
-        drawn: in a hybrid tree, True for nodes drawn at random, False for certain ones; otherwise None.
         ranking: returns the distributions that ranked the children, at the same nodes, where no verifier needs them; None
             without a draft model. Calling it may copy them.
         stop: why the tree is not larger, in a few words; None for a fixed shape.
@@ -44,7 +43,6 @@ class DraftTree:
     branching: int
     draw: Draw
     draft_log_probs: LogProbs | None = None
-    drawn: Bool[Tensor, "row node"] | None = None
     ranking: Callable[[], LogProbs] | None = None
     stop: str | None = None
     error: Exception | None = None
@@ -77,11 +75,6 @@ class DraftTree:
     def drafted(self) -> list[int]:
         """Drafted nodes per row: without root and padding (host sync)."""
         return [sum(valid) - 1 for valid in self.lists[2]] if self.size > 1 else [0] * self.rows
-
-    @cached_property
-    def certain(self) -> list[list[bool]]:
-        """In a hybrid tree, True for the nodes that were not drawn; otherwise empty (host sync)."""
-        return [] if self.drawn is None else self.drawn.logical_not().tolist()
 
     @cached_property
     def children(self) -> list[list[list[int]]]:
@@ -142,27 +135,21 @@ class TreeBuilder:
         self.tokens: list[Int[Tensor, "row n"]] = [root.unsqueeze(1)]  # per level, -1 for padding
         self.parents: list[Int[Tensor, "row n"]] = [torch.zeros_like(self.tokens[0])]
         self.depths: list[Int[Tensor, "row n"]] = [self.parents[0]]
-        self.drawn: list[Bool[Tensor, "row n"]] = []  # per level below the root, in hybrid trees
         self.size = 1
         self.level = slice(0, 1)
 
-    def add(
-        self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"], drawn: Bool[Tensor, "row n"] | None = None
-    ) -> None:
+    def add(self, tokens: Int[Tensor, "row n"], parents: Int[Tensor, "row n"]) -> None:
         """Append one level.
 
         Args:
             tokens: -1 marks padding.
             parents: indices into the previous level, from 0.
-            drawn: in a hybrid tree, which nodes were drawn.
         """
         start, stop = self.size, self.size + tokens.shape[1]
         parents = parents + self.level.start
         self.tokens.append(tokens)
         self.parents.append(parents)
         self.depths.append(torch.full_like(parents, len(self.depths)))
-        if drawn is not None:
-            self.drawn.append(drawn)
         above = self.ancestors[:, :start, :start]
         self.ancestors[:, start:stop, :start] = above.take_along_dim(parents.unsqueeze(-1), dim=1)
         self.size, self.level = stop, slice(start, stop)
@@ -188,9 +175,7 @@ class TreeBuilder:
         error: Exception | None = None,
     ) -> DraftTree:
         """The finished tree."""
-        n, tokens, drawn = self.size, torch.cat(self.tokens, dim=1), None
-        if draw is Draw.HYBRID:
-            drawn = torch.cat([torch.zeros_like(self.tokens[0], dtype=torch.bool), *self.drawn], dim=1)
+        n, tokens = self.size, torch.cat(self.tokens, dim=1)
         return DraftTree(
             tokens=tokens.clamp(min=0),
             parents=torch.cat(self.parents, dim=1),
@@ -200,7 +185,6 @@ class TreeBuilder:
             branching=branching,
             draw=draw,
             draft_log_probs=draft_log_probs,
-            drawn=drawn,
             ranking=ranking,
             stop=stop,
             error=error,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -62,22 +62,17 @@ class ExpectedGain:
             logp = logp.masked_fill(torch.tensor(ended, device=logp.device)[:, None, None], -torch.inf)
         return logp
 
-    def descend(
-        self, tokens: Sequence[list[int]], parents: Sequence[list[int]], drawn: Bool[Tensor, "row n"] | None
-    ) -> None:
+    def descend(self, tokens: Sequence[list[int]], parents: Sequence[list[int]]) -> None:
         """Go on to the next level.
 
         Args:
             tokens: -1 where there is no node.
             parents: indices of parents within the level above.
-            drawn: in hybrid trees, which nodes were drawn; these are expected to bring less and count after their siblings.
         """
-        late = [[False] * len(row) for row in tokens] if drawn is None else drawn.tolist()
-        for row, (token, parent, last) in enumerate(zip(tokens, parents, late, strict=True)):
+        for row, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             left, accept = self._reach[row], self._accept[row]
             self._reach[row] = [0.0] * len(token)
-            for i in sorted(range(len(token)), key=last.__getitem__):
+            for i, above in enumerate(parent):
                 if token[i] >= 0:
-                    above = parent[i]
                     self._reach[row][i] = left[above] * accept[above]
                     left[above] -= self._reach[row][i]

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.draws import Draw
@@ -34,10 +34,7 @@ class Level:
         of: number of nodes of the whole round that are expanded.
         tokens: -1 where there is no node.
         parents: indices within the level above.
-        phi, times: log-probability (in a hybrid beam: value) and arrival time of each node's path; None outside beams and at
-            the root.
-        drawn: in hybrid trees, which nodes were drawn at random; else None.
-        greedy: temperature 0, so nothing is drawn at random.
+        phi, times: log-probability and arrival time of each node's path; None outside beams and at the root.
     """
 
     depth: int
@@ -47,8 +44,6 @@ class Level:
     parents: Int[Tensor, "row n"]
     phi: Float[Tensor, "row n"] | None = None
     times: Float[Tensor, "row n"] | None = None
-    drawn: Bool[Tensor, "row n"] | None = None
-    greedy: bool = False
 
     def below(
         self,
@@ -56,7 +51,6 @@ class Level:
         parents: Int[Tensor, "row m"],
         phi: Float[Tensor, "row m"] | None = None,
         times: Float[Tensor, "row m"] | None = None,
-        drawn: Bool[Tensor, "row m"] | None = None,
     ) -> Level:
         """The next level."""
         return Level(
@@ -67,15 +61,13 @@ class Level:
             parents=parents,
             phi=phi,
             times=times,
-            drawn=drawn,
-            greedy=self.greedy,
         )
 
-    def below_each(self, tokens: Int[Tensor, "row n count"], drawn: Bool[Tensor, "row n count"] | None = None) -> Level:
+    def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
         """The next level from every node's children; -1 where there is no child."""
         rows, n, count = tokens.shape
         parents = torch.arange(n, device=tokens.device).repeat_interleave(count).expand(rows, -1)
-        return self.below(tokens.flatten(1), parents, drawn=None if drawn is None else drawn.flatten(1))
+        return self.below(tokens.flatten(1), parents)
 
 
 @runtime_checkable
@@ -138,7 +130,6 @@ class LevelDrafter:
             of=1 + sum(widths[:-1]),
             tokens=builder.tokens[0],
             parents=builder.parents[0],
-            greedy=sampler.greedy,
         )
         drafted = [[0]] * len(limits)  # a root never ends the text
         log_probs: list[LogProbs] = []
@@ -160,13 +151,13 @@ class LevelDrafter:
             level = self.policy.expand(level, possible, columns_rng)
             if tokens is not None:
                 level = replace(level, tokens=torch.where(level.tokens >= 0, tokens[level.tokens.clamp(min=0)], -1))
-            builder.add(level.tokens, level.parents, level.drawn)
+            builder.add(level.tokens, level.parents)
             drafted = level.tokens.tolist()  # host sync
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
             if expected is not None:
-                expected.descend(drafted, level.parents.tolist(), level.drawn)
+                expected.descend(drafted, level.parents.tolist())
         return self._finish(builder, sampler, log_probs, stop, failure)
 
     def _score(self, level: Level, builder: TreeBuilder, sampler: Sampler) -> LogProbs:

@@ -23,7 +23,6 @@ from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, T
 from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.block import BlockChain
-from draftwood.draft.hybrid import HybridBeam, HybridBranching
 from draftwood.draft.iid import IndependentChains
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram import ngram
@@ -102,12 +101,6 @@ def build(
     shape, controllers = shape_of(chosen), controllers or Controllers()
     args = BuildArgs(method=chosen, shape=shape, draft=draft, greedy=greedy, controllers=controllers)
     return BUILDERS[chosen.method](args), VERIFIER_BUILDERS[chosen.verifier](chosen)
-
-
-def _hybrid(shape: WidthByLength | Branching) -> LevelPolicy:
-    if isinstance(shape, WidthByLength):
-        return HybridBeam(shape.width, shape.length)
-    return HybridBranching(shape.counts)
 
 
 def _shared_noise(args: BuildArgs) -> Drafter:
@@ -200,7 +193,6 @@ BUILDERS: Final[dict[str, Builder]] = {
     "iid": levels(lambda shape: IndependentChains(shape.width, shape.length)),
     "rsd-c": levels(lambda shape: ConstantBranching(shape.counts)),
     "rsd-s": levels(lambda shape: StochasticBeam(shape.width, shape.length)),
-    "hybrid": levels(_hybrid),
     "dynamic": _best_first,
     "shared-noise": _shared_noise,
     "adaptive": _best_first,

@@ -164,14 +164,13 @@ def _siblings(
 ) -> list[tuple[int, float]]:
     children = tree.children[row][parent]
     tokens = [tree.lists[0][row][child] for child in children]
-    certain = [tree.draw is Draw.HYBRID and tree.certain[row][child] for child in children]
     own, ends, total = probs[tokens].tolist(), cumulative[tokens].tolist(), float(cumulative[-1])
     shares = torch.rand(len(children), generator=generator, dtype=torch.float64).tolist()
-    gone = {token: p for token, p, sure in zip(tokens, own, certain, strict=True) if sure}
+    gone: dict[int, float] = {}
     out = []
-    for rank, (token, p, end, share, sure) in enumerate(zip(tokens, own, ends, shares, certain, strict=True), 1):
+    for rank, (token, p, end, share) in enumerate(zip(tokens, own, ends, shares, strict=True), 1):
         rest = total - sum(gone.values())
-        if not sure and rest > _MIN_MASS:
+        if rest > _MIN_MASS:
             below = end - p - sum(q for other, q in gone.items() if other < token)
             out.append((rank, min(1.0, max(0.0, (below + share * p) / rest))))
         if tree.draw is Draw.WITHOUT_REPLACEMENT:

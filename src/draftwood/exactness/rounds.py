@@ -15,7 +15,6 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from draftwood.core.draws import Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
 from draftwood.exactness.decisions import RANDOM_DRAWS, RULES, Decision, Trial, decisions, drafted
@@ -104,11 +103,11 @@ class Rounds:
         probs = tree.draft_log_probs.at([0]).dense()[:, 0].exp()
         for at, (row, current) in enumerate(zip(rows, now, strict=True)):
             below = tree.children[at][0]
-            if not below or (tree.draw is Draw.HYBRID and tree.certain[at][below[0]]):
+            if not below:
                 continue
             current.origin = probs[at].cpu(), tree.lists[0][at][below[0]]
             before = self._before.get(row, Remembered()).origin
-            if before is not None and tree.draw is not Draw.HYBRID:
+            if before is not None:
                 self._reused += wealth(_same_noise(*current.origin, *before))
                 self._reuses += 1
 

@@ -96,7 +96,7 @@ def next_sibling(trace: Trace, one: TracedRound, noise: CounterRng | None, vocab
         return None
     if one.draw == Draw.SHARED_NOISE:
         return _shared(one, found, list(taken), noise, vocab)
-    if one.draw in (Draw.POINT_MASS, Draw.HYBRID):
+    if one.draw == Draw.POINT_MASS:
         return _certain(trace, one, end, list(taken))
     left = 1.0 if one.draw == Draw.INDEPENDENT else 1.0 - sum(taken.values())
     if left <= _NOTHING:

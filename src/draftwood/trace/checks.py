@@ -50,7 +50,7 @@ def _problems(trace: Trace) -> Iterator[str]:
 
 def _in_round(one: TracedRound) -> Iterator[str]:
     if one.draw not in list(Draw):
-        yield f".draw is {one.draw!r}"
+        yield f".draw is {one.draw!r}, which this version does not know"
     if set(one.seconds) != set(STAGES) or min(one.seconds.values()) < 0.0:
         yield f".seconds does not have the stages {', '.join(STAGES)}"
     count = len(one.nodes)

@@ -45,7 +45,7 @@ class Node:
         target: the target's distribution after it; None where it was not computed or not kept.
         draft: the draft's distribution after it, from which its children come; None at leaves and for drafts without.
         noise: with shared noise, the Gumbel noise of its token at its position; else None.
-        certain: it was chosen, not drawn, so its ``Q`` is one token: in hybrid trees some nodes, in point-mass trees all.
+        certain: it was chosen, not drawn, so its ``Q`` is one token. In a point-mass tree every drafted node is.
     """
 
     token: int

@@ -101,9 +101,7 @@ def plain_tree(one: TracedRound, vocab: int) -> PlainNode:
     """The tree of a round with whole distributions; nodes keep their numbers."""
     nodes: list[PlainNode] = []
     for i, node in enumerate(one.nodes):
-        drafted = _drafted(one, i, vocab)
-        target = _vector(node.target, vocab)
-        nodes.append(PlainNode(i, node.token, node.depth, target, drafted, drawn=not node.certain))
+        nodes.append(PlainNode(i, node.token, node.depth, _vector(node.target, vocab), _drafted(one, i, vocab)))
         if node.parent is not None:
             nodes[node.parent].children.append(nodes[i])
     return nodes[0]

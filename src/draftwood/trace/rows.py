@@ -140,7 +140,6 @@ class RowRecord:
         draft: Sequence[float | None] = self._arrays.draft_probs(row) if self._draft else [None] * tree.size
         ranks = {child: rank for below in children for rank, child in enumerate(below)}
         depths, shared = [0] * tree.size, tree.draw is Draw.SHARED_NOISE
-        certain = tree.certain[row] if tree.certain else None
         nodes = []
         for node in self._real:
             depths[node] = depths[parents[node]] + 1 if node else 0
@@ -156,7 +155,7 @@ class RowRecord:
                     target=self._shown(node),
                     draft=self._draft[node] if children[node] and node < len(self._draft) else None,
                     noise=noise[depths[node] - 1][tokens[node]] if noise and shared and node else None,
-                    certain=bool(node) and (certain[node] if certain else tree.draw is Draw.POINT_MASS),
+                    certain=bool(node) and tree.draw is Draw.POINT_MASS,
                 )
             )
         return nodes

@@ -57,26 +57,20 @@ class _Siblings:
     """The residual and the proposal at one node, test by test."""
 
     def __init__(self, arrays: RoundArrays, row: int, node: int) -> None:
-        tree = arrays.tree
-        self._draw = tree.draw
-        self._tokens = tree.lists[0][row]
-        self._certain = tree.certain[row] if tree.draw is Draw.HYBRID and tree.certain else None
+        self._draw = arrays.tree.draw
+        self._tokens = arrays.tree.lists[0][row]
         self.residual = arrays.target_vector(row, node)
         self.total = 1.0
         self.rejected = False
         self._draft = arrays.proposal_vector(row, node)
         self._changed = False
-        if self._certain is not None and self._draft is not None:
-            taken = [self._tokens[child] for child in tree.children[row][node] if self._certain[child]]
-            self._draft[taken], self._changed = 0.0, bool(taken)
 
     def test(self, child: int, weight: float = 1.0) -> Test:
         """The test of the next child, and its chance if it is tried now: ``min(1, weight * r / Q)``."""
         token = self._tokens[child]
-        certain = self._draft is None or (self._certain is not None and self._certain[child])
         target = float(self.residual[token]) / self.total if self.total > 0 else 0.0
-        total = 1.0 if self._draft is None or certain else float(self._draft.sum())
-        draft = 1.0 if self._draft is None or certain else float(self._draft[token]) / total
+        total = 1.0 if self._draft is None else float(self._draft.sum())
+        draft = 1.0 if self._draft is None else float(self._draft[token]) / total
         ratio = weight * target
         return Test(
             node=child,
@@ -84,15 +78,15 @@ class _Siblings:
             draft_prob=min(1.0, draft),
             chance=1.0 if ratio >= draft and ratio > 0 else ratio / draft if draft > 0 else 0.0,
             residual=self.residual / self.total if self.rejected and self.total > 0 else None,
-            proposal=None if certain or self._draft is None or not self._changed else self._draft / total,
-            certain=certain,
+            proposal=None if self._draft is None or not self._changed else self._draft / total,
+            certain=self._draft is None,
         )
 
     def reject(self, tested: Test, weight: float = 1.0) -> float:
         """Take the child's distribution away: ``relu(weight * r - Q)``. Returns what is left of the weight."""
         token = self._tokens[tested.node]
         left = self.residual * (weight / self.total) if self.total > 0 else self.residual * 0.0
-        if tested.certain or self._draft is None:
+        if self._draft is None:
             left[token] -= 1.0
         else:
             left -= self._draft / self._draft.sum()

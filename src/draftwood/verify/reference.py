@@ -35,7 +35,6 @@ class PlainNode:
     target: Sequence[Number]
     draft: Sequence[Number] | None
     children: list[PlainNode] = field(default_factory=list)
-    drawn: bool = True
 
 
 def plain_tree(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], row: int) -> PlainNode:
@@ -46,7 +45,6 @@ def plain_tree(tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], ro
     nodes = [PlainNode(i, tokens[i], depths[i], target[i], draft[i] if i < len(draft) else None) for i in range(tree.size)]
     for i, node in enumerate(nodes):
         if i and bool(tree.valid[row, i]):
-            node.drawn = tree.drawn is None or bool(tree.drawn[row, i])
             nodes[parents[i]].children.append(node)
     return nodes[0]
 
@@ -59,7 +57,7 @@ def recursive(root: PlainNode, draw: Draw, coin: Coin, die: Die) -> tuple[list[i
     node = root
     path: list[int] = []
     while True:
-        q, p = list(node.target), _distribution_of_first(node, draw)
+        q, p = list(node.target), None if node.draft is None else list(node.draft)
         for child in node.children:
             x = child.token
             p_j = _distribution_of_child(p, child, draw, len(q))
@@ -112,7 +110,7 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
     parents: dict[int, int] = {}
 
     def descend(node: PlainNode, w: Number) -> None:
-        r, q = list(node.target), _distribution_of_first(node, draw)
+        r, q = list(node.target), None if node.draft is None else list(node.draft)
         for child in node.children:
             x = child.token
             q_j = _distribution_of_child(q, child, draw, len(r))
@@ -131,17 +129,8 @@ def traversal_weights(root: PlainNode, draw: Draw) -> tuple[dict[int, Number], d
     return weights, residuals, parents
 
 
-def _distribution_of_first(node: PlainNode, draw: Draw) -> list[Number] | None:
-    """The distribution of the first drawn child, up to a factor.
-
-    It is the draft's distribution; in a hybrid tree without the certain children.
-    """
-    certain = {child.token for child in node.children if draw is Draw.HYBRID and not child.drawn}
-    return None if node.draft is None else [a * 0 if x in certain else a for x, a in enumerate(node.draft)]
-
-
 def _distribution_of_child(p: list[Number] | None, child: PlainNode, draw: Draw, vocab: int) -> list[Number]:
-    if p is None or draw is Draw.POINT_MASS or (draw is Draw.HYBRID and not child.drawn):
+    if p is None or draw is Draw.POINT_MASS:
         return [int(y == child.token) for y in range(vocab)]
     return _norm(p) or p
 

@@ -38,40 +38,16 @@ class SiblingProbs:
     def __init__(
         self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int], like: Float[Tensor, "parent vocab"]
     ) -> None:
-        self._draw = tree.draw
-        draft = tree.draft_log_probs
-        self._certain = tree.draw is Draw.POINT_MASS or draft is None
+        draft = None if tree.draw is Draw.POINT_MASS else tree.draft_log_probs
+        self._draw = Draw.POINT_MASS if draft is None else tree.draw
         self.total = like.new_ones(len(like), 1)
-        if self._certain or draft is None:
+        if draft is None:
             self.probs = torch.zeros_like(like)
         else:
             inner = draft.logp.shape[1] - 1
             self.probs = draft.probs(rows, [min(node, inner) for node in nodes])
             if len(rows) > 1:
                 self.probs.nan_to_num_(nan=0.0)  # of a row for which nothing could be drafted
-            if tree.draw is Draw.HYBRID:
-                self._exclude_certain(tree, rows, nodes)
-
-    def _exclude_certain(self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int]) -> None:
-        """Set ``probs`` for the first children of a hybrid tree: ``q`` without the certain siblings.
-
-        Where no sibling was drawn, the first child is certain itself. The total is summed again, for the reason given in
-        :meth:`after_trial`.
-        """
-        certain = [
-            [tree.lists[0][row][child] for child in tree.children[row][node] if tree.certain[row][child]]
-            for row, node in zip(rows, nodes, strict=True)
-        ]
-        if lines := [line for line, tokens in enumerate(certain) for _ in tokens]:
-            self.probs[lines, [token for tokens in certain for token in tokens]] = 0.0
-        if undrawn := [
-            line
-            for line, (row, node) in enumerate(zip(rows, nodes, strict=True))
-            if certain[line] and tree.certain[row][tree.children[row][node][0]]
-        ]:
-            self.probs[undrawn] = 0.0
-            self.probs[undrawn, [certain[line][0] for line in undrawn]] = 1.0
-        self.total = self.probs.sum(-1, keepdim=True)
 
     def narrow(self, count: int) -> None:
         """Keep the first ``count`` nodes only."""
@@ -79,14 +55,12 @@ class SiblingProbs:
 
     def before_trial(self, token: Int[Tensor, "parent 1"]) -> None:
         """Set the distributions of the next siblings, which hold these tokens."""
-        if self._certain:
+        if self._draw is Draw.POINT_MASS:
             self.probs.zero_().scatter_(1, token, 1.0)
 
     def after_trial(self, token: Int[Tensor, "parent 1"]) -> None:
         """Set the distributions for the siblings that follow those with these tokens."""
-        if self._draw is Draw.HYBRID and not self._certain:
-            self._certain, self.total = True, torch.ones_like(self.total)  # only the first child of a node is drawn
-        if self._draw is Draw.WITHOUT_REPLACEMENT and not self._certain:
+        if self._draw is Draw.WITHOUT_REPLACEMENT:
             self.probs.scatter_(1, token, 0.0)
             # Summed again: subtracting the drawn probability would lose every digit where the draft was almost sure.
             self.total = self.probs.sum(-1, keepdim=True)
