@@ -28,13 +28,14 @@ from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
-from draftwood.core.rows import Row
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft import Drafter
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.sampling.rows import Row
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
 from draftwood.verify.sparse import verify
 

@@ -14,8 +14,8 @@ from benchmarks.config import BenchConfig, CostConfig, InflateConfig, PlotConfig
 from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
+from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
-from draftwood.core.options import dataclass_options
 
 if TYPE_CHECKING:
     from draftwood.api import Pair

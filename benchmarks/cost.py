@@ -20,8 +20,8 @@ from benchmarks.record import facts_of, surroundings
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.machine import load_average
-from draftwood.core.threads import chosen_threads
+from draftwood.hardware.machine import load_average
+from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold

@@ -12,9 +12,9 @@ import click
 
 from benchmarks.config import BenchConfig
 from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair
+from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options
 
 if TYPE_CHECKING:
     from benchmarks.run import Bench
@@ -70,7 +70,7 @@ def _run(config: BenchConfig, bench: Bench, skipped: Mapping[str, str]) -> None:
     from benchmarks.document import Writer
     from benchmarks.goodness import Goodness
     from benchmarks.run import Log
-    from draftwood.core.machine import load_average
+    from draftwood.hardware.machine import load_average
 
     pair, prompts, log = bench.pair, bench.prompts, Log(cases=list(bench.cases))
     goodness = Goodness(pair=pair, prompts=prompts, seed=config.seed) if config.scale().tested else None

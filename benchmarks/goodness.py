@@ -13,8 +13,8 @@ from benchmarks.batches import batched
 from benchmarks.prompts import Prompt
 from benchmarks.run import Log, by_prompt
 from draftwood.api import Pair
-from draftwood.core.settings import Sampling
 from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values
+from draftwood.sampling.settings import Sampling
 
 ENOUGH: Final = 20 * BINS  # tokens; fewer allow no conclusion
 

@@ -81,7 +81,7 @@ def run(given: argparse.Namespace, parts: Sequence[str]) -> int:
 def _head(plan: Plan, missing: Sequence[str]) -> dict[str, Any]:
     import torch
 
-    from draftwood.core import machine
+    from draftwood.hardware import machine
 
     return {
         "format": 1,

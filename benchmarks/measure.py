@@ -13,10 +13,10 @@ import torch
 from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 
 
 @final

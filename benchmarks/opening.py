@@ -34,7 +34,7 @@ class Named(Protocol):
 
 def quiet() -> None:
     """Load without output, and let PyTorch use the free cores."""
-    from draftwood.core.threads import set_threads
+    from draftwood.hardware.threads import set_threads
     from draftwood.loading.models import quiet_loading
 
     quiet_loading()

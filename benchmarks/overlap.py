@@ -16,7 +16,7 @@ from benchmarks.cost import forward
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.threads import chosen_threads
+from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
 
 CHAIN: Final = 4

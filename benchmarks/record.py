@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from draftwood.core import machine
 from draftwood.core.files import replace_file
+from draftwood.hardware import machine
 from draftwood.tune.documents import text_of
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.core.settings import Sampling
 from draftwood.exactness.goodness import goodness_of_fit, pit_values_under, target_distribution
+from draftwood.sampling.settings import Sampling
 
 LARGEST: Final = 4.0  # standard errors: two in thirty thousand by chance
 

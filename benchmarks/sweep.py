@@ -26,7 +26,7 @@ from benchmarks.summary import columns, ratio, speed
 from benchmarks.sweep_report import markdown
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.machine import load_average
+from draftwood.hardware.machine import load_average
 from draftwood.runners.factory import runners_like
 from draftwood.runners.protocols import BlockRunner
 

@@ -21,16 +21,17 @@ from benchmarks.config import VerifyConfig
 from benchmarks.record import surroundings
 from benchmarks.report import table
 from draftwood.core.counter_rng import CounterRng
-from draftwood.core.machine import load_average
 from draftwood.core.methods import MethodName
-from draftwood.core.rows import Row
-from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.tree import DraftTree
 from draftwood.core.verifiers import VerifierName
 from draftwood.engine.methods import build
+from draftwood.hardware.machine import load_average
 from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.sampling.rows import Row
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.sparse import verify
 
 SAMPLINGS: Final = {"all tokens": Sampling(), "top-k 50": Sampling(top_k=50), "top-p 0.95": Sampling(top_p=0.95)}

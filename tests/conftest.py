@@ -25,9 +25,9 @@ if os.environ.get("DRAFTWOOD_SHAPES") != "off":
             for part in (
                 "core.rng",
                 "core.tree",
-                "core.sampling",
                 "core.rounds",
-                "core.rows",
+                "sampling.rows",
+                "sampling.sampler",
                 "engine.drafting",
                 "draft",
                 "verify",

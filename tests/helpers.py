@@ -7,9 +7,7 @@ from collections.abc import Callable
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from draftwood.core.rows import Row
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import Expander
@@ -23,6 +21,9 @@ from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
 from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.rows import Row
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 
 
 def tiny_gpt(

@@ -10,8 +10,9 @@ import torch
 import draftwood
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.loading.names import bundled_pairs
+from draftwood.sampling.settings import Sampling
 
 PROMPTS = [
     "Once upon a time",

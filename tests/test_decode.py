@@ -14,10 +14,11 @@ import draftwood
 from draftwood.api import Pair
 from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.processors import Stateless
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 from tests.tables import TableRunner
 

@@ -11,12 +11,12 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.auto import VARIABLE
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

@@ -25,10 +25,10 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner
 from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
-from draftwood.core.processors import Stateless
 from draftwood.core.settings import Method
-from draftwood.core.warping import Warper
 from draftwood.hf import Recipe, recipe
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.warping import Warper
 from tests.helpers import tiny_gpt
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
 

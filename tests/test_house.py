@@ -18,6 +18,8 @@ ROOT = Path(draftwood.__file__).parent
 FLOORS = [
     # Rooms of one floor do not know each other; a room may import rooms of lower floors only.
     ["core"],
+    ["grammar", "hardware"],
+    ["sampling"],
     ["runners"],
     ["draft", "verify", "loading"],
     ["trace"],

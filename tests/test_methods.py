@@ -13,11 +13,12 @@ from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import check_fit, resolve
 from draftwood.core.methods import METHODS, MethodName, taking
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, WidthByLength
 from draftwood.core.verifiers import VERIFIERS, VerifierName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import BUILDERS, VERIFIER_BUILDERS, build
+from draftwood.sampling.settings import Sampling
 from scripts.pages.methods import PAGE, current
 from tests.tables import toy
 

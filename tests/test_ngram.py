@@ -6,13 +6,13 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
 from draftwood.core.scores import Scores
-from draftwood.core.settings import Sampling
 from draftwood.draft.ngram import ngram
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from tests.helpers import sampler_of
 from tests.tables import TableRunner

@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 import draftwood
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading import profile
+from draftwood.sampling.settings import Sampling
 from tests.cli.conftest import models  # noqa: F401  # a fixture
 
 CHAIN = Method(method="chain", shape="3", verifier="traversal")

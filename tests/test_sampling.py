@@ -32,9 +32,9 @@ from transformers.generation.logits_process import (
 )
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.processors import ByRow, Stateless, try_processors
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Sampling
+from draftwood.sampling.processors import ByRow, Stateless, try_processors
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from tests.helpers import sampler_of
 
 VOCAB = 12

@@ -17,13 +17,13 @@ import torch
 
 from draftwood import api
 from draftwood.api import load
-from draftwood.core import cores
-from draftwood.core import threads as chosen
-from draftwood.core.cores import CoreMeter, FreeCores, usable_cores
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions
-from draftwood.core.threads import ThreadRule, kept_threads, set_threads
+from draftwood.hardware import cores
+from draftwood.hardware import threads as chosen
+from draftwood.hardware.cores import CoreMeter, FreeCores, usable_cores
+from draftwood.hardware.threads import ThreadRule, kept_threads, set_threads
 from draftwood.translation import load_translator
 from tests.cli.conftest import Run, models, pair, run  # noqa: F401  # fixtures
 from tests.helpers import tiny_gpt
@@ -340,7 +340,7 @@ def test_generate_and_info_use_and_tell_the_free_cores(
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     free = FreeCores()
-    for module in ("core.threads", "cli.facts"):
+    for module in ("hardware.threads", "cli.facts"):
         monkeypatch.setattr(f"draftwood.{module}.RULE", ThreadRule(free))
     monkeypatch.setattr("draftwood.cli.facts.FREE", free)
     box.passes(2.0, others=1.0)

@@ -13,12 +13,12 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.settings import Sampling
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.shared_noise import shared_scores
 from draftwood.engine import batch
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
 from draftwood.verify.recursive import Recursive

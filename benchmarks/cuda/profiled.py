@@ -9,10 +9,11 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.cuda.models import shaped
 from benchmarks.cuda.plan import Deadline, Plan
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 from draftwood.tune.prompts import built_in
 
 MOST: Final = 15

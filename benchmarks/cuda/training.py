@@ -15,7 +15,8 @@ from benchmarks.cuda.models import bundled
 from benchmarks.cuda.plan import Deadline, Plan
 from benchmarks.settings import Setting
 from draftwood.api import Pair, load
-from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.core.settings import LoadOptions
+from draftwood.sampling.settings import Sampling
 
 SETTING: Final = Setting(method="rsd-s+traversal", shape="3x4", nodes=12)
 TEMPERATURES: Final = (0.0, 1.0)

@@ -13,7 +13,8 @@ from benchmarks.measure import Meter
 from benchmarks.prompts import conversations
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
+from draftwood.sampling.settings import Sampling
 
 
 @final

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from benchmarks.exact_chats.config import ExactChatsConfig
-from draftwood.core.options import dataclass_options
+from draftwood.cli.options import dataclass_options
 
 
 @click.command(name="exact-chats")

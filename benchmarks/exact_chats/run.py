@@ -18,9 +18,9 @@ from benchmarks.exact_chats.sampled import endless, tested
 from benchmarks.opening import open_pair
 from benchmarks.record import facts_of, plain, surroundings
 from draftwood.api import Pair
-from draftwood.core.machine import load_average
 from draftwood.core.settings import Method
 from draftwood.exactness.goodness import rounding
+from draftwood.hardware.machine import load_average
 
 NAME: Final = "exact-chats"
 Document = dict[str, Any]

@@ -10,9 +10,10 @@ from typing import Any
 from benchmarks.exact_chats.chats import Answer, Chat, Writer
 from benchmarks.surprise import sums_of, surprise_of
 from draftwood.api import Pair
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.exactness.report import SampledTests
+from draftwood.sampling.settings import Sampling
 
 _SEEDS = 100  # seeds of a chat, one for each turn
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from benchmarks.never_slower.config import NeverSlowerConfig
+from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
-from draftwood.core.options import dataclass_options
 
 
 @click.command(name="never-slower")

@@ -23,13 +23,14 @@ from benchmarks.opening import on_backend, open_pair
 from benchmarks.record import facts_of, machine_lines, plain, surroundings
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.machine import load_average
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
+from draftwood.hardware.machine import load_average
 from draftwood.runners.factory import runners_like
+from draftwood.sampling.settings import Sampling
 from draftwood.tune.compare import PAUSE
 
 TEXTS: Final = {

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from benchmarks.serving.config import DistributionConfig, FuzzConfig, LoadConfig, SameTextConfig, Served, SoakConfig
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options, pick
 
 Run = Callable[[Served, Any, Callable[[], object]], dict[str, Any]]
 

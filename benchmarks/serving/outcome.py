@@ -11,7 +11,7 @@ import torch
 from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import table
 from benchmarks.serving.config import Served
-from draftwood.core.machine import load_average
+from draftwood.hardware.machine import load_average
 
 
 @final

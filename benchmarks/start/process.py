@@ -151,8 +151,9 @@ def _llama_cpp(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
 def _draftwood(job: Mapping[str, Any], mark: Mark) -> tuple[int, Any]:
     from draftwood.api import load
     from draftwood.core.limits import Limits
-    from draftwood.core.settings import LoadOptions, Sampling
+    from draftwood.core.settings import LoadOptions
     from draftwood.engine.requests import Request
+    from draftwood.sampling.settings import Sampling
 
     mark("imported")
     options = LoadOptions(dtype=job["dtype"], device="cpu", backend=job["system"], profile="none")

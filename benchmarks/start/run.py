@@ -23,8 +23,8 @@ from benchmarks.report import spread_cell, table
 from benchmarks.settings import PACKAGES
 from benchmarks.start.config import PEERS, StartConfig
 from benchmarks.start.peers import files
-from draftwood.core import machine
 from draftwood.core.errors import ConfigError, ModelError
+from draftwood.hardware import machine
 from draftwood.loading.models import choose_dtype
 from draftwood.loading.names import locate, named_or_bundled
 from draftwood.tune.compare import spread

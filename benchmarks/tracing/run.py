@@ -27,13 +27,14 @@ from benchmarks.record import facts_of, machine_lines, plain, surroundings
 from benchmarks.report import table
 from benchmarks.tracing.config import TraceConfig
 from draftwood.api import Pair
-from draftwood.core.machine import load_average
-from draftwood.core.settings import Method, Sampling
-from draftwood.core.threads import set_threads
+from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.tracing import recorder as make_recorder
+from draftwood.hardware.machine import load_average
+from draftwood.hardware.threads import set_threads
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import trace_settings
 from draftwood.tune.prompts import built_in

@@ -11,9 +11,9 @@ import click
 
 from benchmarks.opening import INTERRUPTED
 from benchmarks.translate.config import TranslateConfig
+from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options
 from draftwood.core.settings import LoadOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def command(**options: Any) -> None:
     """
     from benchmarks.translate.peers import require_packages
     from benchmarks.translate.sentences import chosen_pairs, longest_translation, read_sentences
-    from draftwood.core.threads import kept_threads
+    from draftwood.hardware.threads import kept_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.translation import load_translator
 
@@ -65,7 +65,7 @@ def _speed(config: TranslateConfig, translator: Translator, systems: list[System
     """Run, and write the results so far even after an error."""
     from benchmarks.translate.document import Writer
     from benchmarks.translate.run import Bench, Log, batched
-    from draftwood.core.machine import load_average
+    from draftwood.hardware.machine import load_average
 
     cases = [(system, size) for size in config.batch_size for system in systems]
     long = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) >= config.long]
@@ -98,7 +98,7 @@ def _exact(config: TranslateConfig, translator: Translator, systems: list[System
     from benchmarks.record import save
     from benchmarks.translate import exact
     from benchmarks.translate.report import exact_markdown
-    from draftwood.core.machine import load_average
+    from draftwood.hardware.machine import load_average
 
     if not systems:
         raise ConfigError("no chosen system means to write the target's greedy translations: name another one")

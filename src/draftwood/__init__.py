@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import draftwood.core.cores  # noqa: F401  # it measures what other processes take from here on
+import draftwood.hardware.cores  # noqa: F401  # it measures what other processes take from here on
 
 if TYPE_CHECKING:
     from draftwood.api import Pair, load
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
         NumericsError,
         PairingError,
     )
-    from draftwood.core.grammar import Grammar
     from draftwood.core.limits import Limits
     from draftwood.core.methods import METHODS
-    from draftwood.core.processors import Stateless
     from draftwood.core.rounds import Round, Stats, Verdict
-    from draftwood.core.settings import LoadOptions, Method, Sampling
+    from draftwood.core.settings import LoadOptions, Method
     from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
     from draftwood.core.token_texts import TokenTexts
     from draftwood.core.tree import DraftTree
     from draftwood.core.verifiers import VERIFIERS
     from draftwood.engine.decode import Decoder
     from draftwood.engine.requests import Piece, Request, Result
+    from draftwood.grammar.grammar import Grammar
+    from draftwood.sampling.processors import Stateless
+    from draftwood.sampling.settings import Sampling
     from draftwood.trace.records import Trace
     from draftwood.trace.settings import TraceSettings
     from draftwood.translation import Translator, load_translator
@@ -52,13 +53,13 @@ _HOME = {
     "Method": "core.settings",
     "METHODS": "core.methods",
     "VERIFIERS": "core.verifiers",
-    "Grammar": "core.grammar",
+    "Grammar": "grammar.grammar",
     "Limits": "core.limits",
-    "Sampling": "core.settings",
+    "Sampling": "sampling.settings",
     "LogprobSettings": "core.token_logprobs",
     "TokenLogprob": "core.token_logprobs",
     "TokenTexts": "core.token_texts",
-    "Stateless": "core.processors",
+    "Stateless": "sampling.processors",
     "DraftTree": "core.tree",
     "Round": "core.rounds",
     "Verdict": "core.rounds",

@@ -10,23 +10,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, final, overload
 
-from draftwood.core.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, prompt_of, tokenized
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn
-from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.core.threads import loading_threads
+from draftwood.core.settings import LoadOptions
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.engine import tracing
+from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, prompt_of, tokenized
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.messages import Message
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session
+from draftwood.grammar.grammar import Grammar
+from draftwood.hardware.threads import loading_threads
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
@@ -43,6 +43,7 @@ from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.openvino.store import loading
 from draftwood.runners.support import check_exact
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.settings import TraceLike, trace_settings
 
 _LOG = logging.getLogger(__name__)

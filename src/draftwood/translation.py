@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from draftwood.core.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
 from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.seeds import drawn
-from draftwood.core.settings import LoadOptions, Sampling
-from draftwood.core.threads import loading_threads
+from draftwood.core.settings import LoadOptions
 from draftwood.core.unknown import known_arguments
+from draftwood.engine.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
+from draftwood.hardware.threads import loading_threads
 from draftwood.loading.generation import defaults_of, refuse_idle
 from draftwood.loading.models import (
     check_parts,
@@ -34,6 +34,7 @@ from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
 from draftwood.runners.openvino.store import loading
+from draftwood.sampling.settings import Sampling
 
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
 

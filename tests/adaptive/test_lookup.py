@@ -13,8 +13,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.expand import GumbelExpander
@@ -26,6 +25,8 @@ from draftwood.draft.ngram_index import NgramIndex
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.helpers import always, best_first, sampler_of
 from tests.tables import TableRunner

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.guesses import GuessDrafter
@@ -18,6 +17,7 @@ from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text

@@ -11,7 +11,7 @@ import torch
 
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
@@ -21,6 +21,7 @@ from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from tests.helpers import tiny_gpt
 from tests.tables import TableRunner

@@ -19,11 +19,11 @@ from benchmarks.settings import Setting, plan
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
+from draftwood.sampling.settings import Sampling
 from tests.benchmarks.tiny import Letters
 from tests.helpers import tiny_gpt, tiny_hidden
 

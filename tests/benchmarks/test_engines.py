@@ -19,11 +19,12 @@ from benchmarks.peers import peer_maker
 from benchmarks.settings import ENGINES, Setting, on_backends, plan
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import LoadOptions, Sampling
+from draftwood.core.settings import LoadOptions
 from draftwood.exactness.goodness import greedy_report, target_distribution
 from draftwood.loading.gguf_store import Converted
 from draftwood.loading.models import load_tokenizer
 from draftwood.loading.names import bundled_pairs
+from draftwood.sampling.settings import Sampling
 from tests.benchmarks.test_report import section
 from tests.benchmarks.tiny import tiny_llama
 from tests.helpers import tiny_gpt

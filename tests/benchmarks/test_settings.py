@@ -13,10 +13,11 @@ from draftwood import METHODS as SPECS
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import DTypeName, Sampling
+from draftwood.core.settings import DTypeName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 
 
 def first_tree(setting: Setting, pair: Pair, temperature: float):

@@ -13,8 +13,9 @@ from benchmarks.config import VerifyConfig
 from benchmarks.verify_step import OURS, PLAIN, SAMPLINGS, MadeUpDraft, straightforward
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.methods import build
+from draftwood.sampling.settings import Sampling
 from tests.helpers import sampler_of
 
 

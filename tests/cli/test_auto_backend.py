@@ -13,7 +13,7 @@ import torch
 import draftwood
 from draftwood import Limits, LoadOptions, Method, Pair, Sampling
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.machine import available_memory
+from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
 from draftwood.loading.models import choose_dtype
 from draftwood.runners import auto, backends
@@ -191,7 +191,7 @@ def test_without_memory_for_a_copy_pytorch_runs_the_models(models, both, monkeyp
 
 
 def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
-    from draftwood.core import machine
+    from draftwood.hardware import machine
 
     here = available_memory()
     if here is not None:

@@ -12,7 +12,8 @@ import pytest
 
 from draftwood.cli import settings, single
 from draftwood.core.errors import DraftwoodError, NumericsError
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
+from draftwood.sampling.settings import Sampling
 from tests.cli.conftest import Run
 
 USAGE, FAILED = 2, 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftwood.cli.grammar_options import with_grammar
-from draftwood.core.grammar import Grammar
+from draftwood.grammar.grammar import Grammar
 from tests.cli.conftest import Run
 from tests.tiny_chat import save_chat
 

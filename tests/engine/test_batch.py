@@ -15,8 +15,6 @@ from transformers import SequenceBiasLogitsProcessor
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Sampling
 from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
@@ -24,6 +22,8 @@ from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import masked_block

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.runners.zoo import VOCAB, tiny
 

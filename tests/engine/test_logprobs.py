@@ -15,13 +15,13 @@ from transformers import MistralConfig, MistralForCausalLM
 from draftwood import LogprobSettings, Pair, TokenTexts
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import TokenLogprob, logprob_settings
 from draftwood.engine import logprobs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 

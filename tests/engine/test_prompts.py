@@ -11,13 +11,13 @@ import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine import prompts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
 from draftwood.runners.openvino.paged_memory import PagedMemory
+from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import (
     ON_TORCH,
     SAMPLINGS,

@@ -10,10 +10,10 @@ import torch
 
 from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
-from draftwood.core.processors import Stateless
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import VOCAB, alone, causal, method_id
 from tests.helpers import decoder
 

@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 
 import draftwood
-from draftwood.core.settings import Sampling
+from draftwood.cli.check import PROMPTS, CheckConfig
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import Method, build
-from draftwood.exactness.commands import PROMPTS, CheckConfig
 from draftwood.exactness.report import check
 from draftwood.loading.models import LoadOptions
+from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS
 
 METHODS = (

@@ -13,9 +13,9 @@ from transformers.generation import PrefixConstrainedLogitsProcessor as Constrai
 import draftwood
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.runners.zoo import VOCAB as WORDS
 from tests.runners.zoo import tiny

@@ -10,9 +10,10 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 import draftwood
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, sampler_of, tiny_runner
 from tests.runners.zoo import tiny
 

@@ -17,8 +17,9 @@ from draftwood.api import Pair
 from draftwood.cli import settings as cli
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.unsupported import UNSUPPORTED
+from draftwood.sampling.settings import Sampling
 from tests.faults.folders import save_tiny
 from tests.helpers import sampler_of, tiny_gpt
 

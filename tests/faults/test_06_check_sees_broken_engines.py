@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from draftwood.api import Pair
-from draftwood.core.settings import Method, Sampling
+from draftwood.cli.check import CheckConfig
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
-from draftwood.exactness.commands import CheckConfig
 from draftwood.exactness.evidence import of_events, of_mean, of_pairs, of_rare
 from draftwood.exactness.goodness import SIGNIFICANCE
 from draftwood.exactness.report import check
 from draftwood.exactness.reuse import ratios
+from draftwood.sampling.settings import Sampling
 from tests.faults.breaks import BREAKS
 from tests.helpers import tiny_gpt
 

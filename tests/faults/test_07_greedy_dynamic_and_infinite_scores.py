@@ -7,9 +7,9 @@ import torch
 
 from draftwood.core.errors import NumericsError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_gpt, tiny_runner
 
 pytestmark = pytest.mark.usefixtures("always_drafts")

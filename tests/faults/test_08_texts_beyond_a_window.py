@@ -9,9 +9,10 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.errors import CacheError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.hf import recipe
 from draftwood.runners.factory import make_runners
+from draftwood.sampling.settings import Sampling
 from tests.runners.zoo import EOS, WINDOW, WINDOWED, tiny, windowed
 
 pytestmark = pytest.mark.usefixtures("always_drafts")

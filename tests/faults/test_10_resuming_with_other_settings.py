@@ -228,7 +228,7 @@ def test_warpers_that_a_generation_config_asks_for_count_with_their_settings() -
 def test_processors_that_count_from_the_prompt_and_nested_settings_count_too() -> None:
     from transformers import MinNewTokensLengthLogitsProcessor, SequenceBiasLogitsProcessor
 
-    from draftwood.core.processors import ByPrompt
+    from draftwood.sampling.processors import ByPrompt
 
     def facts(least: int, bias: float) -> dict[str, Any]:
         counting = ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, [0]))

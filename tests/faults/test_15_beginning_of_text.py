@@ -64,7 +64,7 @@ def test_the_command_line_does_the_same(folder: Path, run: Run, tmp_path: Path) 
 
 
 def test_only_the_token_that_the_tokenizer_added_is_left_out() -> None:
-    from draftwood.core.arguments import tokenized
+    from draftwood.engine.arguments import tokenized
 
     begin = 280
     words = adding(before=False)("the fox")["input_ids"]

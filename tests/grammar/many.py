@@ -15,9 +15,9 @@ import click
 import draftwood
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
+from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.settings import Sampling
 from tests.grammar.schemas import items, record
 from tests.grammar.test_schemas import pair, valid
 

@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from draftwood.core.constraint import Constraint, Grammars
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.grammar import Grammar
+from draftwood.grammar.constraint import Constraint, Grammars
+from draftwood.grammar.grammar import Grammar
 from tests.faults.folders import tiny_tokenizer
 from tests.grammar.schemas import compact, items, record
 from tests.grammar.tiny import END, PATTERN, TOKENS, VOCAB, legal, letters

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.grammar import Grammar
-from draftwood.core.settings import Method, Sampling
-from draftwood.core.warping import Warper
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.guesses import GuessDrafter
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.exactness.tape import total_variation
+from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.settings import Sampling
+from draftwood.sampling.warping import Warper
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.grammar.tiny import END, PATTERN, VOCAB, legal, letters, masked, runners

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
+from draftwood.grammar.grammar import Grammar
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.sampling.settings import Sampling
 from tests.grammar.tiny import END, TOKENS, letters, pair_of_letters
 from tests.helpers import hidden_pair, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny

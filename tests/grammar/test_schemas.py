@@ -11,10 +11,11 @@ from jsonschema.exceptions import ValidationError
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
+from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.settings import Sampling
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.grammar.schemas import SCHEMAS, compact, record
 

@@ -11,7 +11,7 @@ import pytest
 
 import draftwood
 from draftwood import ConfigError, Grammar, Sampling
-from draftwood.core.grammar_check import Checker
+from draftwood.grammar.check import Checker
 
 
 def nested(levels: int) -> dict:
@@ -75,7 +75,7 @@ def test_what_cannot_be_a_grammar_is_refused_by_name(make, given, said):
 ], ids=["multiple", "patterns"])  # fmt: skip
 def test_the_check_of_a_short_grammar_that_takes_minutes_is_ended(monkeypatch, schema):
     checker = Checker({}, seconds=0.3)
-    monkeypatch.setattr("draftwood.core.grammar._checker", lambda: checker)
+    monkeypatch.setattr("draftwood.grammar.grammar._checker", lambda: checker)
     assert len(str(schema)) < 2000
     with pytest.raises(ConfigError, match=r"its check takes longer than 0\.3 seconds"):
         Grammar.json_schema(schema)
@@ -100,6 +100,6 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch):
             raise ImportError(name)
         return real(name, *rest)
 
-    monkeypatch.setattr("draftwood.core.grammar.import_module", missing)
+    monkeypatch.setattr("draftwood.grammar.grammar.import_module", missing)
     with pytest.raises(ConfigError, match=r"pip install 'draftwood\[grammar\]'"):
         Grammar.regex("a")

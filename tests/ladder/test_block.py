@@ -11,7 +11,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
@@ -24,6 +24,7 @@ from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.blocks.causal_block import CausalBlockRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal

@@ -10,7 +10,7 @@ import torch
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.candidates import Children
 from draftwood.draft.adaptive.expand import SampledExpander
 from draftwood.engine.decode import Decoder
@@ -18,6 +18,7 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import Generous, best_first, tiny_gpt, tiny_runner

@@ -7,12 +7,13 @@ import torch
 
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder
 from draftwood.exactness import tape
 from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from tests.helpers import tiny_gpt
 from tests.ladder.test_rung3_tape import EXACT, WRONG, Wrapped, at_temperature, other_temperature, reference_distribution

@@ -12,7 +12,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import taking
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
@@ -20,6 +20,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import tiny_runner

@@ -14,13 +14,13 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.processors import Stateless
-from draftwood.core.settings import Sampling
 from draftwood.draft.none import root_alone
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.processors import Stateless
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.ladder.test_rung3_tape import EXACT, SHARED, WRONG, at_temperature, reference_distribution
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt

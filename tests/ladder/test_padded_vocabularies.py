@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_gpt
 from tests.ladder.test_rung3_tape import EXACT, PROMPT, WRONG, at_temperature, engine_distribution, reference_distribution
 

@@ -15,7 +15,6 @@ import torch
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.settings import Sampling
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.engine.decode import Decoder
@@ -23,6 +22,7 @@ from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import decoder, tiny_runner

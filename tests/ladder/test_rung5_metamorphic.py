@@ -10,7 +10,6 @@ import torch
 
 from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.settings import AdaptiveSettings
@@ -19,6 +18,7 @@ from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled
 from draftwood.verify.recursive import Recursive
 from tests.helpers import Generous, always, best_first, decoder, tiny_runner

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, tiny_runner
 from tests.ladder.test_rung3_tape import (
     Wrapped,

@@ -15,11 +15,12 @@ from draftwood.core.counter_rng import CounterRng, CounterRoundRng
 from draftwood.core.counters import uniform_one
 from draftwood.core.limits import Limits
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import BINS, goodness_of_fit
 from draftwood.exactness.report import check
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.ladder.test_rung3_tape import Wrapped
 from tests.tables import TableRunner

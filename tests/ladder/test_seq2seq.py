@@ -10,11 +10,11 @@ import torch
 
 from draftwood.core.limits import Limits
 from draftwood.core.scores import Scores
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import TapeSource, enumerate_distribution, total_variation
 from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.runners.seq2seq_zoo import plain_scores, tiny
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftwood.core.settings import Sampling
 from draftwood.exactness.tape import total_variation
 from draftwood.runners import torch_runner
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.windows import sliding_window
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
 from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
 from tests.runners.zoo import WINDOWED, tiny

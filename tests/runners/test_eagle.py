@@ -9,9 +9,9 @@ import torch
 
 from draftwood.core.errors import PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
 from tests.runners.test_hidden_states import plain_hidden
 

@@ -7,10 +7,10 @@ import torch
 
 from draftwood.core.errors import PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.runner import HiddenBlockRunner
+from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of

@@ -7,9 +7,9 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import ancestors_of, begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import tiny

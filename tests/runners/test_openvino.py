@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.core.settings import Sampling
 from draftwood.exactness.tape import total_variation
 from draftwood.runners import support
 from draftwood.runners.openvino import memory
 from draftwood.runners.protocols import ModelRunner, ReadsAtOnce
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.settings import Sampling
 from tests.helpers import begin, decoder, tiny_gpt
 from tests.ladder.test_rung3_tape import Misplaced, at_temperature, engine_distribution, reference_distribution
 from tests.runners.test_logit_identity import Walk

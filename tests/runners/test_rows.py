@@ -13,9 +13,7 @@ import torch
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
-from draftwood.core.rows import Row
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.runners.rows import padded_rows, remaining_rows
@@ -23,6 +21,9 @@ from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.rows import Row
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.sparse import verify
 from tests.helpers import decoder, tiny_gpt
 from tests.runners.seq2seq_zoo import tiny as tiny_source

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from draftwood.core.constraint import Grammars
-from draftwood.core.grammar_check import Checker
+from draftwood.grammar.check import Checker
+from draftwood.grammar.constraint import Grammars
 from tests.grammar.test_value import nested
 from tests.serve import shapes
 from tests.serve.conftest import chat, completion, loaded, make_service, serving

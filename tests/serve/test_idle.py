@@ -13,7 +13,7 @@ from time import sleep
 import pytest
 
 from draftwood import Pair
-from draftwood.core.machine import release_free_memory
+from draftwood.hardware.machine import release_free_memory
 from draftwood.serve import scheduler
 from tests.serve.conftest import completion, loaded, make_service, serving, until
 

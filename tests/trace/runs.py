@@ -8,13 +8,14 @@ import torch
 
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import NOTHING, Costs, Knowledge
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceSettings
 from tests.tables import BlockTableRunner, TableRunner

@@ -13,11 +13,12 @@ from draftwood import load, load_translator
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request
 from draftwood.exactness.decisions import RULES, decisions
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
@@ -136,7 +137,7 @@ def test_equal_values_are_listed_by_rising_index(count: int, n: int) -> None:
 def test_draft_vocabularies_and_large_vocabularies(
     method: str, verifier: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwood.core.warping.LARGE", VOCAB)  # distributions cut by top-k are sparse
+    monkeypatch.setattr("draftwood.sampling.warping.LARGE", VOCAB)  # distributions cut by top-k are sparse
     target, draft = hidden_pair(tiny_gpt(VOCAB, 1), proposes=11)
     engine = decoder(target, draft, method, "2x3", verifier, greedy=sampling.greedy)
     _, traces = watched(engine, method, sampling, draft=draft)

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from draftwood.cli import main
+from draftwood.cli import train as commands
+from draftwood.cli.options import dataclass_options
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options
-from draftwood.train import commands
 from draftwood.train.config import AverageConfig, ChatsConfig, DraftConfig, LMConfig, SpecDrafterConfig, TranslatorConfig
 
 COMMANDS = [("lm", LMConfig), ("draft", DraftConfig), ("average", AverageConfig)]
@@ -89,5 +89,5 @@ def test_a_missing_accelerate_names_the_extra(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_commands_do_not_import_torch() -> None:
-    code = "import sys, draftwood.train.commands; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = "import sys, draftwood.cli.train; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,8 +20,8 @@ from draftwood.cli.group import Commands
         "models": ("draftwood.cli.models:command", "List bundled pairs, short names and converted GGUF files."),
         "bench": ("draftwood.cli.bench:command", "Measure plain decoding, auto and the best fixed tree side by side."),
         "tune": ("draftwood.cli.tune:command", "Find the fastest method of a pair on this machine, and store it."),
-        "check": ("draftwood.exactness.commands:command", "Test whether the output follows the target's distribution."),
-        "train": ("draftwood.train.commands:group", "Train a small language model, or a drafter for a model."),
+        "check": ("draftwood.cli.check:command", "Test whether the output follows the target's distribution."),
+        "train": ("draftwood.cli.train:group", "Train a small language model, or a drafter for a model."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

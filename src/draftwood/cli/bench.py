@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import steps
 from draftwood.cli.settings import Models
 from draftwood.core.checks import integer
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
+from draftwood.sampling.settings import Sampling
 from draftwood.tune.charts import Bar
 from draftwood.tune.documents import text_of
 from draftwood.tune.plots import Measured, check_report, recorded, write_report
@@ -82,8 +83,8 @@ def command(**options: Any) -> None:
     check_models("language", models.target, models.draft)
 
     from draftwood.api import load
-    from draftwood.core.machine import load_average, machine, versions
-    from draftwood.core.threads import set_threads
+    from draftwood.hardware.machine import load_average, machine, versions
+    from draftwood.hardware.threads import set_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.tune.compare import check_room
 

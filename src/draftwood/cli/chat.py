@@ -10,10 +10,10 @@ from click.core import ParameterSource
 from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
+from draftwood.cli.options import pick
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Sectioned, section_options
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import pick
 from draftwood.loading.names import check_models
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
 from draftwood.cli.grammar_options import GrammarOptions
+from draftwood.cli.options import pick
 from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
 from draftwood.core.checks import is_unicode, shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.options import pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.sampling.settings import Sampling
 
 if TYPE_CHECKING:
     from draftwood.api import Pair

@@ -15,13 +15,13 @@ import torch
 
 from draftwood import __version__
 from draftwood.cli.results import name_of
-from draftwood.core.cores import FREE, usable_cores
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.fit import resolve
-from draftwood.core.machine import cache_folder, version_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.core.threads import RULE, loading_threads
+from draftwood.hardware.cores import FREE, usable_cores
+from draftwood.hardware.machine import cache_folder, version_of
+from draftwood.hardware.threads import RULE, loading_threads
 from draftwood.loading import profile
 from draftwood.loading.models import choose_device, choose_dtype
 from draftwood.loading.names import bundled_pairs

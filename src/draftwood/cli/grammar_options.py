@@ -9,7 +9,7 @@ from typing import Any, final
 
 from draftwood.cli.console import typed
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar import Grammar
+from draftwood.grammar.grammar import Grammar
 
 
 @final

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from draftwood.core.imports import importing
+from draftwood.cli.imports import importing
 
 if TYPE_CHECKING:
     from draftwood.core.rounds import Stats

@@ -18,8 +18,9 @@ from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import counted
-from draftwood.core.settings import MAX_SEED, ONLY_PYTHON, Method, Sampling
+from draftwood.core.settings import MAX_SEED, Method
 from draftwood.engine.decode import Decoder
+from draftwood.sampling.settings import ONLY_PYTHON, Sampling
 
 _LEVELS = 100  # the deepest nesting of an id
 _PER_RUN = {f.name for cls in (Sampling, Limits, Method, GrammarOptions, LogprobOptions) for f in fields(cls)}.difference(

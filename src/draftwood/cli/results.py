@@ -6,10 +6,11 @@ from typing import Any
 
 from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Stats
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Result
+from draftwood.sampling.settings import Sampling
 
 
 def json_of(result: Result, sampling: Sampling, texts: TokenTexts) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from draftwood.cli.console import typed
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import note
 from draftwood.cli.settings import Models, Sectioned, check_fit
 from draftwood.core.errors import ConfigError
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.settings import ServeOptions, read_keys
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {

@@ -12,13 +12,14 @@ import click
 
 from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.logprob_options import LogprobOptions
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import loading_libraries, note
 from draftwood.core import fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
+from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import bundled_drafter, check_models
+from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
 if TYPE_CHECKING:
     from draftwood.api import Pair

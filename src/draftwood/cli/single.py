@@ -17,10 +17,11 @@ from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
+from draftwood.sampling.settings import Sampling
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 

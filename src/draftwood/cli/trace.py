@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import standard_output, typed
+from draftwood.cli.options import pick
 from draftwood.cli.settings import (
     DisplayOptions,
     Files,
@@ -25,8 +26,8 @@ from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_folder, check_readable, check_writable
 from draftwood.core.limits import Limits
-from draftwood.core.options import pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.settings import TraceSettings
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import click
 
 from draftwood.cli.logprob_options import LogprobOptions
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import loading_libraries, note
 from draftwood.cli.settings import DisplayOptions, check_fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import LoadOptions, Method, Sampling
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.core.shapes import MAX_NODES
 from draftwood.loading.names import check_models, named_or_bundled, resolve
+from draftwood.sampling.settings import Sampling
 
 if TYPE_CHECKING:
     from draftwood.engine.decode import Decoder

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.settings import Models
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
-from draftwood.core.options import dataclass_options, pick
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.names import check_models
 from draftwood.tune.charts import Bar
@@ -68,7 +68,7 @@ def command(**options: Any) -> None:
     check_models("language", models.target, models.draft)
 
     from draftwood.api import load
-    from draftwood.core.threads import set_threads
+    from draftwood.hardware.threads import set_threads
     from draftwood.loading.models import quiet_loading
     from draftwood.loading.profile import default_path
     from draftwood.tune.run import tune
@@ -130,7 +130,7 @@ def _progress() -> Iterator[OnProgress]:
 
 
 def _write(path: Path, profile_key: ProfileKey, found: Findings, sizes: Sizes) -> None:
-    from draftwood.core.machine import versions
+    from draftwood.hardware.machine import versions
     from draftwood.loading.profile import document
 
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}

@@ -11,14 +11,14 @@ from torch import Tensor
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.sampler import Sampler
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Grows one tree per row and round. What it knows of a row, it keeps with it (:meth:`draftwood.core.rows.Row.state`).
+    """Grows one tree per row and round. What it knows of a row, it keeps with it (:meth:`Row.state`).
 
     The existence of a drawn node may depend on anything except its own token and the tokens below it. Shared-noise and
     point-mass trees are free of this rule.

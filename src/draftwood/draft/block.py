@@ -22,12 +22,12 @@ from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.draft.rsd_c import ConstantBranching
 from draftwood.runners.protocols import BlockRunner
+from draftwood.sampling.sampler import Sampler
 
 
 @final

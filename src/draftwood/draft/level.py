@@ -16,11 +16,11 @@ from draftwood.core.draws import Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.expected_gain import ExpectedGain
 from draftwood.draft.none import FAILED
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.sampler import Sampler
 
 
 @final

@@ -13,8 +13,8 @@ from torch import Tensor
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree, TreeBuilder
+from draftwood.sampling.sampler import Sampler
 
 
 @runtime_checkable

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core import warping
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.draft.level import Level
+from draftwood.sampling import warping
 
 _SPARSITY = 4  # support times this must be below the vocabulary for sparse noise to pay
 

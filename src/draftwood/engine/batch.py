@@ -15,14 +15,14 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Round, Stats
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Sampling
-from draftwood.core.threads import chosen_threads
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry, Pipeline
 from draftwood.engine.prompts import CHUNK, Prompts
 from draftwood.engine.requests import Piece, Request
+from draftwood.hardware.threads import chosen_threads
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 from draftwood.verify.sparse import verify
 
 

@@ -9,10 +9,11 @@ from typing import Final
 from draftwood.core.errors import DraftwoodError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive.trial import TRIAL
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
 
 _PROMPT: Final = 32  # tokens
 _LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  # more than the rounds can write

@@ -6,10 +6,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, final
 
-from draftwood.core.constraint import Grammars
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Stats
-from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
@@ -18,7 +16,9 @@ from draftwood.engine.in_use import InUse
 from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Piece, Request, Result
+from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
 
 

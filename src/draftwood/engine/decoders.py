@@ -8,7 +8,6 @@ from threading import Lock
 from typing import Any, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from draftwood.core.constraint import Grammars
 from draftwood.core.fit import resolve
 from draftwood.core.settings import Method
 from draftwood.draft import Drafter
@@ -18,6 +17,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.methods import build
+from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.runners.unpadded import Unpadded, unpadded
 from draftwood.verify import Verifier

@@ -14,11 +14,11 @@ from draftwood.core.draws import FREE_DRAWS
 from draftwood.core.errors import ModelError
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.draft import Drafter
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.sampler import Sampler
 from draftwood.verify import Verifier
 
 _LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from torch import Tensor
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.log_probs import RoundChecks
 from draftwood.core.rounds import Round
-from draftwood.core.threads import chosen_threads
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
+from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
 from draftwood.trace.arrays import best_of
 

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replacing
-from draftwood.core.machine import cache_folder
 from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.hardware.machine import cache_folder
 from draftwood.loading.profile import ProfileKey, default_path
 
 _LOG = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from draftwood.core.arguments import check_text
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
+from draftwood.engine.arguments import check_text
 
 Message: TypeAlias = Mapping[str, Any]
 """A ``role``, a ``content``, and other fields that the chat template reads."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, final
 from draftwood.core.detokenizer import Detokenizer
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.rows import Row
+from draftwood.sampling.rows import Row
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from draftwood.core.constraint import Grammars
 from draftwood.core.counter_rng import check_seed
 from draftwood.core.errors import CacheError, ConfigError
-from draftwood.core.processors import for_request, try_processors
 from draftwood.core.rounds import Stats
-from draftwood.core.rows import Row
-from draftwood.core.settings import Sampling
 from draftwood.core.verifiers import check_pairing, check_temperature
-from draftwood.core.warping import check_bias
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
 from draftwood.engine.output import RowOutput, ends_of
 from draftwood.engine.requests import Request
+from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.processors import for_request, try_processors
+from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
+from draftwood.sampling.warping import check_bias
 from draftwood.verify import Verifier
 
 PLAIN: Final = NoDraft.name  # the method of a row for which nothing is drafted

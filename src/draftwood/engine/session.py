@@ -9,17 +9,16 @@ from functools import cached_property
 from typing import Any, ClassVar, overload
 from weakref import finalize
 
-from draftwood.core.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompts_of
 from draftwood.core.checks import shown
 from draftwood.core.errors import CacheError, ConfigError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import drawn, seeds_for
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
+from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompts_of
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
@@ -27,10 +26,12 @@ from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.workers import in_worker
+from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import final_token
 from draftwood.loading.models import eos_of
 from draftwood.loading.profile import Profile, ProfileKey
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.settings import TraceLike, trace_settings

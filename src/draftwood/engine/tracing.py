@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 from draftwood.trace.rows import Rules

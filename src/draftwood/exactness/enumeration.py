@@ -21,12 +21,12 @@ from draftwood.api import Pair
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import scores_of, single_sampler
 from draftwood.exactness.tape import JointDistribution, Tape, TapeSource, Texts, enumerate_distribution, total_variation
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 
 MOST_TOKENS: Final = 16  # most tokens that may be possible at a draw
 NOISES: Final = 16  # noises of a text position, under the coupled verifier

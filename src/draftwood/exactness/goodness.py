@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
-from draftwood.core.rows import Row
-from draftwood.core.sampling import Sampler
-from draftwood.core.settings import Sampling
+from draftwood.sampling.rows import Row
+from draftwood.sampling.sampler import Sampler
+from draftwood.sampling.settings import Sampling
 
 BINS = 32
 SIGNIFICANCE = 1e-4

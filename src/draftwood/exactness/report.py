@@ -16,7 +16,6 @@ from torch import Tensor
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.exactness.goodness import (
@@ -30,6 +29,7 @@ from draftwood.exactness.goodness import (
 )
 from draftwood.exactness.rounds import Rounds
 from draftwood.exactness.texts import Choice, Text, Texts, pit_by_token_id
+from draftwood.sampling.settings import Sampling
 
 BATCH = 16  # texts; those of the first batch are made one by one, since drafters draft more for a single text
 

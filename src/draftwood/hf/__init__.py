@@ -27,17 +27,16 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
-from draftwood.core.arguments import MethodLike, method_of
 from draftwood.core.checks import shown
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.processors import ByRow
 from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seeds_for
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.core.unknown import known_arguments
 from draftwood.draft import Drafter
+from draftwood.engine.arguments import MethodLike, method_of
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import DrafterCache
 from draftwood.engine.methods import build
@@ -49,6 +48,8 @@ from draftwood.runners.protocols import Runner
 from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.unpadded import UnpaddedRng, unpadded
+from draftwood.sampling.processors import ByRow
+from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62

@@ -16,10 +16,10 @@ from transformers.generation import logits_process as hf
 from draftwood.core.checks import settings as check_settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.processors import ByPrompt
-from draftwood.core.settings import Sampling
 from draftwood.loading.checkpoint import naming_the_config
 from draftwood.loading.unsupported import found_in
+from draftwood.sampling.processors import ByPrompt
+from draftwood.sampling.settings import Sampling
 
 _START = 1  # the start token, which the decoder reads first
 _SAYS = "the model's generation config says"

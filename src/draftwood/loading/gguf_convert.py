@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from draftwood.core.errors import ModelError
-from draftwood.core.machine import version_of
+from draftwood.hardware.machine import version_of
 from draftwood.loading.bars import steps, without_bars
 from draftwood.loading.gguf_header import AGAIN, Header
 from draftwood.loading.gguf_reading import QuickReader, quick_reading

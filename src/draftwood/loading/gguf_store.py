@@ -17,7 +17,7 @@ from typing import Final, final
 from filelock import FileLock, Timeout
 
 from draftwood.core.errors import ModelError
-from draftwood.core.machine import cache_folder, versions
+from draftwood.hardware.machine import cache_folder, versions
 
 _LOG = logging.getLogger(__name__)
 _RECORD: Final = "source.json"

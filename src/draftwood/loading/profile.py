@@ -17,10 +17,10 @@ from typing import Any, final
 
 import torch
 
-from draftwood.core.cores import usable_cores
 from draftwood.core.errors import ConfigError
-from draftwood.core.machine import cache_folder, cpu_name, version_of
 from draftwood.core.settings import Method
+from draftwood.hardware.cores import usable_cores
+from draftwood.hardware.machine import cache_folder, cpu_name, version_of
 from draftwood.loading.checkpoint import folder_of
 
 FORMAT = 2

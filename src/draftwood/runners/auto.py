@@ -9,8 +9,8 @@ from typing import Any, Final, cast, get_args
 import torch
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.machine import available_memory, version_of
 from draftwood.core.settings import BackendName
+from draftwood.hardware.machine import available_memory, version_of
 
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
 _MARGIN = 1.2  # the compiler needs more than the weights; the largest measured ratio was 1.13

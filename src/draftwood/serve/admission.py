@@ -9,8 +9,8 @@ from typing import Final, final
 import torch
 
 from draftwood.api import Pair
-from draftwood.core.machine import available_memory
 from draftwood.engine.requests import Request
+from draftwood.hardware.machine import available_memory
 from draftwood.serve.errors import bad
 
 _SHARE: Final = 0.5  # of the free memory when the server starts

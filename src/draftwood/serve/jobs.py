@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeAlias, final
 
-from draftwood.core.settings import Sampling
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine.output import FinishReason
 from draftwood.engine.requests import Piece, Request
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import Draft
 from draftwood.trace.record import Recorder

@@ -11,15 +11,16 @@ from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
 from draftwood.core.checks import shown
-from draftwood.core.constraint import Grammars
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.processors import ByPrompt
 from draftwood.core.seeds import seeds_for
-from draftwood.core.settings import MAX_SEED, Method, Sampling
+from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.requests import Request
+from draftwood.grammar.constraint import Grammars
+from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.processors import ByPrompt
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.drafting import Drafting
 from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError, bad, refused

@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Final, Literal, TypeAlias, TypeVar, final
 
-from draftwood.core.machine import release_free_memory
 from draftwood.engine.decode import Decoder
+from draftwood.hardware.machine import release_free_memory
 from draftwood.serve.admission import Admission
 from draftwood.serve.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
 from draftwood.serve.jobs import Job

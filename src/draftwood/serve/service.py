@@ -10,11 +10,11 @@ from itertools import chain
 from typing import final
 
 from draftwood.api import Pair
-from draftwood.core.arguments import MethodLike
 from draftwood.core.checks import shown
 from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
+from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.serve.admission import Admission
 from draftwood.serve.echoes import Echo

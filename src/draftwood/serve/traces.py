@@ -9,12 +9,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.prepare import Prepared
 from draftwood.trace.files import from_json

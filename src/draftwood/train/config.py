@@ -8,7 +8,7 @@ from typing import Literal
 
 from draftwood.core.checks import integer, number
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Sampling
+from draftwood.sampling.settings import Sampling
 
 Optimizer = Literal["muon", "adamw"]
 Loss = Literal["ce", "kl", "reverse_kl", "jsd", "tvd"]

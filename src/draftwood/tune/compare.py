@@ -15,11 +15,12 @@ import torch
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.runners.protocols import BlockRunner
+from draftwood.sampling.settings import Sampling
 
 PLAIN: Final = Method(method="ar")
 SHARED: Final = tuple(Method(method="shared-noise", nodes=nodes) for nodes in (6, 12))

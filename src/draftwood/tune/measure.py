@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Piece, Request
+from draftwood.sampling.settings import Sampling
 
 _INTERRUPTED: Final = 10  # medians: longer rounds were interrupted
 _SPREAD: Final = 3  # texts that show a spread

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, final
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable, replace_file
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
+from draftwood.sampling.settings import Sampling
 from draftwood.trace.records import Trace
 from draftwood.tune.charts import Bar, draw_bars, draw_costs, figure_class
 

@@ -7,7 +7,7 @@ from typing import final
 
 from draftwood.core.checks import integer, number
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Sampling
+from draftwood.sampling.settings import Sampling
 
 
 @final

@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
-from draftwood.core.processors import for_request
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
+from draftwood.grammar.grammar import Grammar
 from draftwood.loading.checkpoint import folder_of
 from draftwood.loading.profile import identity
+from draftwood.sampling.processors import for_request
+from draftwood.sampling.settings import Sampling
 
 Facts: TypeAlias = Mapping[str, Any]
 """Settings that the texts depend on, by name, as values that JSON keeps unchanged."""

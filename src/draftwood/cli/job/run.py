@@ -12,9 +12,9 @@ from draftwood.cli.group import Interrupted
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import summary
 from draftwood.core.rounds import Stats
-from draftwood.core.settings import Sampling
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
+from draftwood.sampling.settings import Sampling
 
 
 @final

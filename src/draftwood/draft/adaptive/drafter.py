@@ -29,7 +29,6 @@ from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
 from draftwood.draft.adaptive.candidates import CandidateTree
@@ -38,6 +37,7 @@ from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.adaptive.pace import RESTING, Pace
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import FAILED, root_alone
+from draftwood.sampling.sampler import Sampler
 
 
 @final

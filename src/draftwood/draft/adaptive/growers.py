@@ -12,12 +12,12 @@ from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng, drawing_space
-from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.expand import Expander, GumbelExpander
 from draftwood.draft.adaptive.tensors import ancestor_mask, prefixes
 from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.sampling.sampler import Sampler
 
 
 class TreeShape(NamedTuple):

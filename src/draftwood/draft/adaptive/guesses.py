@@ -15,7 +15,6 @@ from torch import Tensor
 from draftwood.core.draws import Draw
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
-from draftwood.core.sampling import Sampler
 from draftwood.core.tree import DraftTree
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
@@ -23,6 +22,7 @@ from draftwood.draft.adaptive.lookup import Guess, PromptLookup
 from draftwood.draft.adaptive.pace import RESTING, Pace
 from draftwood.draft.adaptive.tensors import tree_tensors
 from draftwood.draft.none import root_alone
+from draftwood.sampling.sampler import Sampler
 
 
 @final

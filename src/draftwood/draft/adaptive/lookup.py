@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, final
 
-from draftwood.core.sampling import Sampler
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.draft.ngram_index import MAX_AGREED, NgramIndex
+from draftwood.sampling.sampler import Sampler
 
 _SMALLEST = 1e-6  # no probability is closer to 0 or to 1
 

@@ -7,8 +7,8 @@ from typing import Final, final
 
 from draftwood.core.estimates import RunningMean
 from draftwood.core.rounds import Round
-from draftwood.core.rows import Row
 from draftwood.draft.adaptive.budget import Budget, FixedBudget
+from draftwood.sampling.rows import Row
 
 RESTING: Final = "no draft has paid lately"
 """Why a tree is the root alone, in :attr:`draftwood.core.tree.DraftTree.stop`."""

@@ -19,7 +19,7 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
-from draftwood.core.machine import available_memory
+from draftwood.hardware.machine import available_memory
 from draftwood.runners.openvino.graph import core
 
 THREADS = "INFERENCE_NUM_THREADS"

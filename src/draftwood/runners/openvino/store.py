@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from draftwood.core.files import replace_file
-from draftwood.core.machine import cache_folder, cpu_name, version_of
 from draftwood.core.settings import Weights
+from draftwood.hardware.machine import cache_folder, cpu_name, version_of
 from draftwood.runners.openvino.ahead import compiling_ahead, from_folder, reading
 from draftwood.runners.openvino.graph import converting, core, graph_of, openvino
 from draftwood.runners.openvino.merge import merge_layers

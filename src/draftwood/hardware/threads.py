@@ -1,8 +1,9 @@
 """The number of threads of PyTorch and OpenVINO. It is chosen here for the command line, the server and Python.
 
 It is what the user says: ``threads``, or ``OMP_NUM_THREADS``, or ``torch.set_num_threads``. Else it is one for each core
-that other processes leave free (:mod:`draftwood.core.cores`). PyTorch's number follows them from round to round; OpenVINO
-compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps the number that it had.
+that other processes leave free (:mod:`draftwood.hardware.cores`). PyTorch's number follows them from round to round;
+OpenVINO compiles a model for the number of the moment. Outside of Draftwood's own work PyTorch keeps the number that it
+had.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, final
 
 import torch
 
-from draftwood.core.cores import FREE, FreeCores, default_threads
+from draftwood.hardware.cores import FREE, FreeCores, default_threads
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.constraint import Constraint
 from draftwood.core.errors import ConfigError, NumericsError
 from draftwood.core.log_probs import DeadEnds, LogProbs, RoundChecks, best_tokens
-from draftwood.core.processing import permits, processed
-from draftwood.core.processors import for_request, may_forbid
-from draftwood.core.rows import Row
 from draftwood.core.scores import dense
-from draftwood.core.settings import Sampling
-from draftwood.core.truncation import likeliest
+from draftwood.grammar.constraint import Constraint
+from draftwood.sampling.processing import permits, processed
+from draftwood.sampling.processors import for_request, may_forbid
+from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
+from draftwood.sampling.truncation import likeliest
 
 Paths: TypeAlias = list[list[list[int] | None]]
 """Tokens after the root up to each node, ``[row][node]``; None for padding."""
@@ -41,7 +41,7 @@ def check_bias(sampling: Sampling, vocab: int) -> None:
 
 @final
 class Warper:
-    """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.core.sampling.Sampler`."""
+    """One :class:`Sampling` bound to the rows that have it; arguments as for :class:`draftwood.sampling.sampler.Sampler`."""
 
     def __init__(self, sampling: Sampling, rows: Sequence[Row], vocab: int, device: torch.device) -> None:
         self.sampling = sampling
@@ -51,7 +51,7 @@ class Warper:
         self._biases: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
-        """As :meth:`draftwood.core.sampling.Sampler.permitted`."""
+        """As :meth:`draftwood.sampling.sampler.Sampler.permitted`."""
         if (constraint := self._constraint(row)) is not None:
             tokens = tokens[: constraint.permitted(tokens)]
         bias = self.sampling.logit_bias or {}
@@ -68,7 +68,7 @@ class Warper:
         return len(tokens)
 
     def forced(self, row: int) -> list[int]:
-        """As :meth:`draftwood.core.sampling.Sampler.forced`."""
+        """As :meth:`draftwood.sampling.sampler.Sampler.forced`."""
         constraint = self._constraint(row)
         return [] if constraint is None else constraint.forced()
 
@@ -79,7 +79,7 @@ class Warper:
         tokens: Int[Tensor, "scored"] | None,
         checks: RoundChecks | None,
     ) -> LogProbs:
-        """As :meth:`draftwood.core.sampling.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
+        """As :meth:`draftwood.sampling.sampler.Sampler.draft`; ``checks`` note what :meth:`target` looks at."""
         if tokens is not None:
             if self.sampling.only_scales:
                 return self._noted(self._warp(logits, prefixes, drafts=True)[0], checks, tokens)
@@ -105,7 +105,7 @@ class Warper:
     def target(
         self, logits: Float[Tensor, "row node vocab"], prefixes: Prefixes, checks: RoundChecks, *, certain: bool
     ) -> LogProbs:
-        """As :meth:`draftwood.core.sampling.Sampler.target`."""
+        """As :meth:`draftwood.sampling.sampler.Sampler.target`."""
         scores, dead_ends = self._warp(logits, prefixes)
         if unusable := checks.check(scores):
             dead_ends = unusable | dead_ends

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import LogProbs, RoundChecks
-from draftwood.core.rows import Row
-from draftwood.core.settings import Sampling
-from draftwood.core.warping import Paths, Prefixes, Warper
+from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
+from draftwood.sampling.warping import Paths, Prefixes, Warper
 
 
 @final

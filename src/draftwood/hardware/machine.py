@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from draftwood import __version__
-from draftwood.core import cores
+from draftwood.hardware import cores
 
 if TYPE_CHECKING:
     import torch

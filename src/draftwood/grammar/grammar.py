@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, is_unicode, shown
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar_check import Checker
+from draftwood.grammar.check import Checker
 
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.core.grammar import Grammar, guidance, parser_limits
+from draftwood.grammar.grammar import Grammar, guidance, parser_limits
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 """``[vocab]``, True for tokens that may come next."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from draftwood.core.options import dataclass_options
+from draftwood.cli.options import dataclass_options
 from draftwood.loading.names import check_model
 from draftwood.train.config import (
     AverageConfig,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
+from draftwood.cli.options import dataclass_options, pick
 from draftwood.core.errors import ConfigError
 from draftwood.core.fit import check_fit
 from draftwood.core.methods import METHODS
-from draftwood.core.options import dataclass_options, pick
-from draftwood.core.settings import MAX_SEED, NO_PLAIN_OPTION, LoadOptions, Method, Sampling
+from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import check_models, named_or_bundled
+from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
 if TYPE_CHECKING:
     from draftwood.exactness.enumeration import Enumerated
@@ -87,9 +88,9 @@ def _check(
     check_fit(method, has_draft=has_draft, temperature=sampling.temperature)
 
     from draftwood.api import load
-    from draftwood.core.threads import set_threads
     from draftwood.exactness.enumeration import enumerated
     from draftwood.exactness.report import check
+    from draftwood.hardware.threads import set_threads
     from draftwood.loading.models import quiet_loading
 
     quiet_loading()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
-from draftwood.core.constraint import Constraint
-from draftwood.core.settings import Sampling
+from draftwood.grammar.constraint import Constraint
+from draftwood.sampling.settings import Sampling
 
 T = TypeVar("T")
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from draftwood.core.checks import is_unicode, settings, several, shown
 from draftwood.core.errors import ConfigError
-from draftwood.core.grammar import Grammar
 from draftwood.core.limits import Limits
 from draftwood.core.methods import MethodName
-from draftwood.core.settings import Method, Sampling
+from draftwood.core.settings import Method
+from draftwood.grammar.grammar import Grammar
+from draftwood.sampling.settings import Sampling
 
 MethodLike: TypeAlias = Method | MethodName | Mapping[str, Any]
 SamplingLike: TypeAlias = Sampling | Mapping[str, Any]

@@ -1,0 +1,1 @@
+"""Grammars: what a text must follow."""

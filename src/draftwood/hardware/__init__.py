@@ -1,0 +1,1 @@
+"""The machine: its processor, memory, free cores and threads."""

@@ -1,0 +1,1 @@
+"""From scores to the sampled distribution of a row."""
