@@ -13,12 +13,21 @@ from typing import Any, Literal, final, overload
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import drawn
+from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.engine import tracing
-from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, prompt_of, tokenized
+from draftwood.engine.arguments import (
+    Array,
+    LimitsLike,
+    MethodLike,
+    Prompt,
+    SamplingKwargs,
+    SamplingLike,
+    prompt_of,
+    tokenized,
+)
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import Memory, memory_of
@@ -178,9 +187,9 @@ class Pair(Session):
         Raises:
             CacheError: prompt and ``max_new_tokens`` exceed the length up to which the target's trees are exact.
         """
-        wanted = Singles().limits(limits, self.limits)
+        wanted = SamplingKwargs().limits(limits, self.limits)
         check_exact(self.model, len(ids) + wanted.max_new_tokens)
-        return Request(prompt=ids, seed=drawn(seed), limits=wanted, final=self.final_token)
+        return Request(prompt=ids, seed=seed_or_random(seed), limits=wanted, final=self.final_token)
 
     def prompt_logprobs(self, prompt: Prompt | Array, *, top: int = 0) -> list[TokenLogprob | None]:
         """The target's log-probability of every token of a prompt, without generating; None for the first token.
@@ -218,7 +227,7 @@ class Pair(Session):
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
             CacheError: as :meth:`request`.
         """
-        wanted = Singles().limits(limits, self.chat_limits)
+        wanted = SamplingKwargs().limits(limits, self.chat_limits)
         ids = self.template.encode(
             messages, chat_template_kwargs, continues=continue_final_message, special_tokens=self.special_tokens_in_content
         )
@@ -276,7 +285,7 @@ class Pair(Session):
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
             CacheError: as :meth:`generate`.
         """
-        singles = Singles(
+        singles = SamplingKwargs(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any, NoReturn, final
 
 from draftwood.core.checks import settings
 from draftwood.core.errors import CacheError, ConfigError, ModelError
-from draftwood.core.seeds import drawn
+from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.unknown import known_arguments
-from draftwood.engine.arguments import Array, LimitsLike, Prompt, Singles, prompt_of
+from draftwood.engine.arguments import Array, LimitsLike, Prompt, SamplingKwargs, prompt_of
 from draftwood.engine.memory import Memory, memory_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
@@ -209,7 +209,7 @@ class Translator(Session):
         Raises:
             ConfigError: limits that leave room for forced tokens only.
         """
-        limits = Singles().limits(limits, self.limits)
+        limits = SamplingKwargs().limits(limits, self.limits)
         forced = len(self.prompt) - 1
         if limits.max_new_tokens <= forced:
             raise ConfigError(
@@ -219,7 +219,7 @@ class Translator(Session):
         return Request(
             prompt=self.prompt,
             source=ids,
-            seed=drawn(seed),
+            seed=seed_or_random(seed),
             limits=replace(limits, max_new_tokens=limits.max_new_tokens - forced),
             final=self.final_token,
         )

@@ -27,7 +27,7 @@ from draftwood import (
     load,
     load_translator,
 )
-from draftwood.core.seeds import counted, drawn, seeds_for
+from draftwood.core.seeds import seed_at, seed_or_random, seeds_for
 from draftwood.hf import recipe
 from tests.cli.conftest import environment as environment
 from tests.faults.folders import save_tiny
@@ -370,10 +370,10 @@ def test_a_streamer_that_takes_no_tokens_is_refused(streamer: Any) -> None:
 
 
 def test_seeds_are_drawn_counted_up_or_taken_as_they_come() -> None:
-    assert seeds_for(3, 5, "texts") == [5, 6, 7] == [counted(5, i) for i in range(3)]
+    assert seeds_for(3, 5, "texts") == [5, 6, 7] == [seed_at(5, i) for i in range(3)]
     assert seeds_for(2, [9, 4], "texts") == [9, 4]
     some = seeds_for(64, None, "texts")
     assert len(set(some)) > 60
     assert all(0 <= seed < 1 << 32 for seed in some)
-    assert drawn(7) == 7
-    assert drawn(None) != drawn(None)
+    assert seed_or_random(7) == 7
+    assert seed_or_random(None) != seed_or_random(None)

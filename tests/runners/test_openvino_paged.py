@@ -177,7 +177,7 @@ def decoded(sizes: ForwardSizes, forwards: list[int], seconds) -> tuple[float, l
     for new in forwards:
         read.append(new + sizes.padding(new))
         took = seconds(read[-1]) + 4.0 * (read[-1] != last)
-        sizes.took(took)
+        sizes.record(took)
         total, last = total + took, read[-1]
     return total, read
 

@@ -23,7 +23,7 @@ import torch
 from draftwood import Limits, Pair, Sampling, Stateless
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.errors import ApiError
-from draftwood.serve.jobs import Event, Job, Written
+from draftwood.serve.jobs import Event, Job, TextDelta
 from draftwood.serve.run import make_server
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.service import Service
@@ -244,7 +244,7 @@ def test_a_drafter_that_fails_in_the_middle_of_texts_leaves_them_as_they_are(
     deliver = again[0].deliver
 
     def fail_later(event: Event) -> None:
-        draft.raises = isinstance(event, Written)
+        draft.raises = isinstance(event, TextDelta)
         deliver(event)
 
     again[0] = Job(request=again[0].request, sampling=Sampling(), method=None, deliver=fail_later)
@@ -253,7 +253,7 @@ def test_a_drafter_that_fails_in_the_middle_of_texts_leaves_them_as_they_are(
     ended = 0
     while ended < 3:
         job, event = client.events.get(timeout=60)
-        assert isinstance(event, Written)
+        assert isinstance(event, TextDelta)
         texts[[one.request.seed for one in again].index(job.request.seed)] += event.text
         ended += event.finish_reason is not None
     assert texts == wanted
@@ -396,7 +396,7 @@ def test_texts_that_are_cut_end_with_length_and_a_stopped_server_says_so(served:
     ends = []
     while not client.events.empty():
         job, event = client.events.get()
-        assert isinstance(event, Written)
+        assert isinstance(event, TextDelta)
         if event.finish_reason is not None:
             ends.append((job, event.finish_reason))
     assert len({job for job, _ in ends}) == len(ends) == 10

@@ -12,7 +12,7 @@ from draftwood import Limits, Sampling
 from draftwood.engine.requests import Request
 from draftwood.serve.answers import Answer, while_present
 from draftwood.serve.bodies import DisconnectedError
-from draftwood.serve.jobs import Job, Written
+from draftwood.serve.jobs import Job, TextDelta
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
 
@@ -48,7 +48,7 @@ async def leave(turns: int) -> Taken:
 
     waiting = asyncio.create_task(while_present(receive, work()))
     await asyncio.sleep(0.01)
-    scheduler.jobs[0].deliver(Written(tokens=(1,), text="a", finish_reason=None))
+    scheduler.jobs[0].deliver(TextDelta(tokens=(1,), text="a", finish_reason=None))
     for _ in range(turns):
         await asyncio.sleep(0)
     gone.set()

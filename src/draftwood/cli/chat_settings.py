@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from draftwood.cli.grammar_options import GrammarOptions
 from draftwood.cli.options import pick
 from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
-from draftwood.core.checks import is_unicode, shown
+from draftwood.core.checks import is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
@@ -77,7 +77,7 @@ class ChatDisplay:
         with suppress(ValueError, RecursionError):
             if isinstance(found := json.loads(self.chat_template_kwargs), dict):
                 return found
-        given = shown(self.chat_template_kwargs)
+        given = short_repr(self.chat_template_kwargs)
         raise ConfigError(f'chat_template_kwargs is {given}: give a JSON object such as {{"enable_thinking": false}}')
 
 

@@ -109,12 +109,12 @@ class Conversation:
             DraftwoodError: what :meth:`draftwood.Pair.chat` raises.
         """
         if line.startswith("/"):
-            return self._obey(line)
+            return self._run_command(line)
         if line.strip():
             self._answer(line)
         return True
 
-    def _obey(self, line: str) -> bool:
+    def _run_command(self, line: str) -> bool:
         name, _, rest = line.strip().partition(" ")
         if name not in _COMMANDS:
             raise ConfigError(f"there is no command {name}: /help lists them; begin the line with a blank to send it")

@@ -16,7 +16,7 @@ from draftwood.cli.job.resume import end_facts, model_facts, plain, text_facts
 from draftwood.cli.job.run import Job, run
 from draftwood.cli.prompts import read_prompts, tasks_of
 from draftwood.cli.settings import Settings
-from draftwood.core.seeds import drawn
+from draftwood.core.seeds import seed_or_random
 from draftwood.core.token_texts import TokenTexts
 from draftwood.loading.names import named_or_bundled, resolve
 
@@ -95,4 +95,4 @@ def _known(settings: Settings) -> dict[str, Any]:
 def _first_seed(settings: Settings, answers: Answers) -> int:
     """The seed of line 0: the given one, that of the resumed run, or a drawn one."""
     before = answers.first_seed if settings.seed is None else None
-    return drawn(settings.seed) if before is None else before
+    return seed_or_random(settings.seed) if before is None else before

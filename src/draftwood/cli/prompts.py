@@ -17,7 +17,7 @@ from draftwood.cli.settings import Settings
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import counted
+from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.engine.decode import Decoder
 from draftwood.sampling.settings import ONLY_PYTHON, Sampling
@@ -155,7 +155,7 @@ def seed_of(line: Line, first_seed: int) -> int:
     Raises:
         ConfigError: the sum is out of range.
     """
-    seed = line.seed if line.seed is not None else counted(first_seed, line.index)
+    seed = line.seed if line.seed is not None else seed_at(first_seed, line.index)
     if seed > MAX_SEED:
         raise ConfigError(f"seed {first_seed} plus line number {line.index} is above {MAX_SEED}: give a smaller --seed")
     return seed

@@ -16,7 +16,7 @@ from draftwood.cli.results import json_of, summary
 from draftwood.cli.settings import DisplayOptions, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import drawn
+from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
@@ -29,7 +29,7 @@ _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 def run_single(settings: Settings, prompt: str) -> None:
     """Continue one prompt and print the text."""
     pair, decoder, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)], settings.logprobs.wanted)
+    [request] = pair.requests([prompt], settings.limits, [seed_or_random(settings.seed)], settings.logprobs.wanted)
     method = pair.method(settings.method, temperature=sampling.temperature)
     plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
     write_one(

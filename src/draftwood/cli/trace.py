@@ -129,10 +129,10 @@ def _record(
 
 def _continued(settings: Settings, prompt: str, kept: TraceSettings) -> list[Trace]:
     """The traces of a prompt, and of plain decoding for a comparison."""
-    from draftwood.core.seeds import drawn
+    from draftwood.core.seeds import seed_or_random
 
     pair, _, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [drawn(settings.seed)])
+    [request] = pair.requests([prompt], settings.limits, [seed_or_random(settings.seed)])
     methods = [settings.method, *([Method(method="ar")] if settings.display.compare else [])]
     return [pair.traced([request], sampling, method, trace=kept)[0] for method in methods]
 

@@ -20,7 +20,7 @@ _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = 60
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as Python source, shortened to about a line."""
     return _shorten.repr(value)
 
@@ -36,7 +36,7 @@ def integer(name: str, value: Any) -> int:
             raise TypeError
         return int(value.__index__())
     except (AttributeError, TypeError):
-        raise ConfigError(f"{name} is {shown(value)}: give a whole number") from None
+        raise ConfigError(f"{name} is {short_repr(value)}: give a whole number") from None
 
 
 def _as_float(value: Real) -> float:
@@ -66,9 +66,11 @@ def number(name: str, value: Any) -> float:
     """
     found = math.nan if isinstance(value, bool) or not isinstance(value, Real) else _as_float(value)
     if not abs(found) < math.inf:
-        raise ConfigError(f"{name} is {shown(value)}: give a finite number")
+        raise ConfigError(f"{name} is {short_repr(value)}: give a finite number")
     if abs(found) > LARGEST:
-        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give at most 3.4e+38 or so")
+        raise ConfigError(
+            f"{name} is {short_repr(value)}, which 32-bit floating point cannot hold: give at most 3.4e+38 or so"
+        )
     return found
 
 
@@ -80,7 +82,7 @@ def factor(name: str, value: Any) -> float:
     """
     found = number(name, value)
     if 0 < abs(found) < _SMALLEST:
-        raise ConfigError(f"{name} is {shown(value)}, which 32-bit floating point cannot hold: give one farther from 0")
+        raise ConfigError(f"{name} is {short_repr(value)}, which 32-bit floating point cannot hold: give one farther from 0")
     return found
 
 
@@ -91,7 +93,7 @@ def flag(name: str, value: Any) -> bool:
         ConfigError: anything else.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {shown(value)}: give True or False")
+        raise ConfigError(f"{name} is {short_repr(value)}: give True or False")
     return value
 
 
@@ -102,7 +104,7 @@ def choice(name: str, value: Any, known: Sequence[Any]) -> None:
         ConfigError: anything else.
     """
     if value not in known:
-        raise ConfigError(f"{name} is {shown(value)}: choose one of {', '.join(map(str, known))}")
+        raise ConfigError(f"{name} is {short_repr(value)}: choose one of {', '.join(map(str, known))}")
 
 
 def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
@@ -112,7 +114,7 @@ def several(name: str, value: Any, kind: type, wanted: str) -> Sequence[Any]:
         ConfigError: anything else, including a bare string.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(v, kind) and not isinstance(v, bool) for v in value):
-        raise ConfigError(f"{name} is {shown(value)}: give a list or tuple of {wanted}")
+        raise ConfigError(f"{name} is {short_repr(value)}: give a list or tuple of {wanted}")
     return value
 
 
@@ -125,12 +127,12 @@ def settings(name: str, value: Any, kind: type[T]) -> T:
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} is {shown(value)}: give a {kind.__name__}, or a mapping of its settings")
+        raise ConfigError(f"{name} is {short_repr(value)}: give a {kind.__name__}, or a mapping of its settings")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if unknown := [key for key in value if key not in known]:
         said = advice(str(unknown[0]), known)
         raise ConfigError(
-            f"{name} holds {shown(unknown[0])}, which is not one of its settings: {', '.join(known)}"
+            f"{name} holds {short_repr(unknown[0])}, which is not one of its settings: {', '.join(known)}"
             f"{'' if said is None else f'; {said}'}"
         )
     return kind(**value)

@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError
 _BITS = 32  # short enough to be typed again
 
 
-def drawn(seed: int | None) -> int:
+def seed_or_random(seed: int | None) -> int:
     """The seed, or a new one.
 
     Raises:
@@ -20,7 +20,7 @@ def drawn(seed: int | None) -> int:
     return secrets.randbits(_BITS) if seed is None else integer("seed", seed)
 
 
-def counted(first: int, index: int) -> int:
+def seed_at(first: int, index: int) -> int:
     """The seed of text ``index`` (from 0), where one seed was given for several texts."""
     return first + index
 
@@ -35,10 +35,10 @@ def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[i
         ConfigError: a wrong number of seeds, or a seed that is not an integer.
     """
     if seed is None:
-        return [drawn(None) for _ in range(count)]
+        return [seed_or_random(None) for _ in range(count)]
     if not isinstance(seed, list | tuple):
         first = integer("seed", seed)
-        return [counted(first, i) for i in range(count)]
+        return [seed_at(first, i) for i in range(count)]
     if len(seed) != count:
         raise ConfigError(f"{len(seed)} seeds came for {count} {what}: give one each, or a single number")
     return [integer("seed", one) for one in seed]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import choice, flag, integer, number, shown
+from draftwood.core.checks import choice, flag, integer, number, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.methods import METHODS, MethodName, Option, taking
 from draftwood.core.shapes import MAX_NODES
@@ -74,7 +74,7 @@ class LoadOptions:
             choice(name, getattr(self, name), get_args(kind))
         for name in ("device", "profile"):
             if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} is {shown(getattr(self, name))}: give a text such as 'auto'")
+                raise ConfigError(f"{name} is {short_repr(getattr(self, name))}: give a text such as 'auto'")
         if self.threads is not None and integer("threads", self.threads) < 1:
             raise ConfigError(f"threads is {self.threads}: give 1 or more")
         if self.threads is not None and self.threads > MAX_THREADS:
@@ -146,7 +146,7 @@ class Method:
         for name, value, kind in (("method", self.method, MethodName), ("verifier", self.verifier, VerifierName)):
             choice(name, value, get_args(kind))
         if self.shape is not None and not isinstance(self.shape, str):
-            raise ConfigError(f"shape is {shown(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
+            raise ConfigError(f"shape is {short_repr(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
         if self.nodes is not None and not 1 <= integer("nodes", self.nodes) <= MAX_NODES:
             raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
         if self.nodes is not None and self.method != "auto" and "nodes" not in METHODS[self.method].options:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import choice, integer, settings, shown
+from draftwood.core.checks import choice, integer, settings, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 
@@ -55,7 +55,9 @@ def logprob_settings(given: LogprobsLike) -> LogprobSettings | None:
     if isinstance(given, LogprobSettings | Mapping):
         return settings("logprobs", given, LogprobSettings)
     if isinstance(given, bool):
-        raise ConfigError(f"logprobs is {shown(given)}: give how many of the likeliest tokens to list, 0 for none of them")
+        raise ConfigError(
+            f"logprobs is {short_repr(given)}: give how many of the likeliest tokens to list, 0 for none of them"
+        )
     return LogprobSettings(top=integer("logprobs", given))
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from torch import Tensor
 
-from draftwood.core.checks import is_unicode, settings, several, shown
+from draftwood.core.checks import is_unicode, settings, several, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import MethodName
@@ -40,7 +40,7 @@ def method_of(given: MethodLike | None) -> Method:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Singles:
+class SamplingKwargs:
     """Settings given one by one; None where a setting was not given."""
 
     max_new_tokens: int | None = None
@@ -154,4 +154,4 @@ def _ids(values: Sequence[object]) -> list[int] | None:
 
 def _no_prompt(name: str, given: object) -> ConfigError:
     hint = " (of what a tokenizer made, its input_ids)" if isinstance(given, Mapping) and "input_ids" in given else ""
-    return ConfigError(f"{name} is {shown(given)}: give a text, its token ids{hint}, or a list of several of these")
+    return ConfigError(f"{name} is {short_repr(given)}: give a text, its token ids{hint}, or a list of several of these")

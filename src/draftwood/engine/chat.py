@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, final
 
-from draftwood.core.checks import flag, shown
+from draftwood.core.checks import flag, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.engine.contents import SpecialNames
 from draftwood.engine.messages import Message, checked
@@ -96,7 +96,7 @@ class ChatTemplate:
         if variables is None or variables == {}:
             return {}
         if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
-            given = shown(variables)
+            given = short_repr(variables)
             raise ConfigError(f"chat_template_kwargs is {given}: map names that the chat template reads to values")
         own = inspect.signature(self._tokenizer.apply_chat_template).parameters
         reserved = {"self", "messages", *own, *self._tokenizer.SPECIAL_TOKENS_ATTRIBUTES}

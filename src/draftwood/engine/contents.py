@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from tokenizers import AddedToken, Tokenizer
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -113,6 +113,6 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 def _refused(name: str) -> ConfigError:
     return ConfigError(
-        f"the messages hold {shown(name)}, a special token that the tokenizer cannot write as text: leave it out, or allow "
-        "it with special_tokens_in_content"
+        f"the messages hold {short_repr(name)}, a special token that the tokenizer cannot write as text: leave it out, or "
+        "allow it with special_tokens_in_content"
     )

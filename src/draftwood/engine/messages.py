@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.engine.arguments import check_text
 
@@ -25,7 +25,7 @@ def checked(messages: object, *, continues: bool = False) -> list[dict[str, Any]
     """
     wanted = 'a list of messages such as [{"role": "user", "content": "Hello"}]'
     if not isinstance(messages, list | tuple):
-        raise ConfigError(f"messages is {shown(messages)}: give {wanted}")
+        raise ConfigError(f"messages is {short_repr(messages)}: give {wanted}")
     if not messages:
         raise ConfigError(f"messages is empty: give {wanted}")
     found = [_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
@@ -42,14 +42,14 @@ def checked(messages: object, *, continues: bool = False) -> list[dict[str, Any]
 
 def _message(name: str, message: object) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise ConfigError(f"{name} is {shown(message)}: give a mapping with role and content")
+        raise ConfigError(f"{name} is {short_repr(message)}: give a mapping with role and content")
     role, content = message.get("role"), message.get("content")
     content = "" if content is None and role == "assistant" else content  # as one with tool calls alone has it
     if role is None or content is None:
         missing = "role" if role is None else "content"
         raise ConfigError(f"{name} has no {missing}: give a mapping with role and content")
     if role not in ROLES:
-        raise ConfigError(f"{name} has role {shown(role)}: give one of {', '.join(ROLES)}")
+        raise ConfigError(f"{name} has role {short_repr(role)}: give one of {', '.join(ROLES)}")
     given = {field: value for field, value in message.items() if value is not None and (field, value) != ("tool_calls", [])}
     return {**given, "content": _content(name, content)}
 
@@ -59,18 +59,18 @@ def _content(name: str, content: object) -> str:
     if isinstance(content, str):
         return check_text(f"content of {name}", content)
     if not isinstance(content, list | tuple):
-        raise ConfigError(f"the content of {name} is {shown(content)}: give a text, or a list of parts of type text")
+        raise ConfigError(f"the content of {name} is {short_repr(content)}: give a text, or a list of parts of type text")
     return "\n".join(_part(name, i, part) for i, part in enumerate(content))
 
 
 def _part(name: str, number: int, part: object) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or kind is None:
-        raise ConfigError(f'part {number} of {name} is {shown(part)}: give {{"type": "text", "text": ...}}')
+        raise ConfigError(f'part {number} of {name} is {short_repr(part)}: give {{"type": "text", "text": ...}}')
     if kind != "text":
         what = next((what for word, what in _MEDIA.items() if word in str(kind)), None)
         why = "takes texts only" if what is None else f"takes no {what}"
-        raise ConfigError(f"{name} holds a part of type {shown(kind)}, but this model {why}: leave it out")
+        raise ConfigError(f"{name} holds a part of type {short_repr(kind)}, but this model {why}: leave it out")
     if not isinstance(part.get("text"), str):
-        raise ConfigError(f"part {number} of {name} holds the text {shown(part.get('text'))}: give a text")
+        raise ConfigError(f"part {number} of {name} holds the text {short_repr(part.get('text'))}: give a text")
     return check_text(f"part {number} of {name}", part["text"])

@@ -9,16 +9,25 @@ from functools import cached_property
 from typing import Any, ClassVar, overload
 from weakref import finalize
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import drawn, seeds_for
+from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import tracing
-from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingLike, Singles, method_of, prompts_of
+from draftwood.engine.arguments import (
+    Array,
+    LimitsLike,
+    MethodLike,
+    Prompt,
+    SamplingKwargs,
+    SamplingLike,
+    method_of,
+    prompts_of,
+)
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
@@ -176,10 +185,10 @@ class Session(ABC):
         """
         for name, given in ((f"{self._argument}s", prompts), ("seeds", seeds)):
             if not isinstance(given, list | tuple):
-                raise ConfigError(f"{name} is {shown(given)}: give a list")
+                raise ConfigError(f"{name} is {short_repr(given)}: give a list")
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} {self._argument}s: give one each, or None")
-        wanted, found = Singles().limits(limits, self.limits), logprob_settings(logprobs)
+        wanted, found = SamplingKwargs().limits(limits, self.limits), logprob_settings(logprobs)
         return [
             replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in enumerate(map(drawn, seeds))
         ]
@@ -205,7 +214,7 @@ class Session(ABC):
         Raises:
             ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
         """
-        singles = Singles(
+        singles = SamplingKwargs(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
@@ -276,7 +285,7 @@ class Session(ABC):
             ConfigError: refused values, a setting given both by itself and within a whole, or a wrong number of seeds; also
                 what :meth:`requests` and :meth:`Decoder.stream` raise.
         """
-        singles = Singles(
+        singles = SamplingKwargs(
             max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
@@ -290,4 +299,4 @@ class Session(ABC):
 
 def _check(name: str, given: object, kind: Any, wanted: str) -> None:
     if given is not None and not isinstance(given, kind):
-        raise ConfigError(f"{name} is {shown(given)}: give {wanted}")
+        raise ConfigError(f"{name} is {short_repr(given)}: give {wanted}")

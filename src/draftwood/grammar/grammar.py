@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import choice, is_unicode, shown
+from draftwood.core.checks import choice, is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.grammar.check import Checker
 
@@ -82,7 +82,7 @@ class Grammar:
     def __post_init__(self) -> None:
         choice("kind", self.kind, get_args(GrammarKind))
         if not isinstance(self.text, str) or not is_unicode(self.text):
-            raise ConfigError(f"the {_NAMES[self.kind]} is {shown(self.text)}: give Unicode text")
+            raise ConfigError(f"the {_NAMES[self.kind]} is {short_repr(self.text)}: give Unicode text")
         if (reason := _checker().error(self.source())) is not None:
             raise self.refused(reason)
 
@@ -96,11 +96,11 @@ class Grammar:
         if isinstance(schema, str):
             return Grammar(kind="json_schema", text=schema)
         if not isinstance(schema, Mapping):
-            raise ConfigError(f"the JSON schema is {shown(schema)}: give a mapping, or its JSON as text")
+            raise ConfigError(f"the JSON schema is {short_repr(schema)}: give a mapping, or its JSON as text")
         try:
             text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the JSON schema {shown(schema)} cannot be written as JSON: {error}") from error
+            raise ConfigError(f"the JSON schema {short_repr(schema)} cannot be written as JSON: {error}") from error
         return Grammar(kind="json_schema", text=text)
 
     @staticmethod
@@ -150,4 +150,4 @@ class Grammar:
     @property
     def name(self) -> str:
         """The grammar in an error: its kind and the beginning and end of its text."""
-        return f"the {_NAMES[self.kind]} {shown(self.text)}"
+        return f"the {_NAMES[self.kind]} {short_repr(self.text)}"

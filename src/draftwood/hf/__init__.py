@@ -27,7 +27,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import PrefixConstrainedLogitsProcessor as Constrained
 from transformers.generation import RepetitionPenaltyLogitsProcessor as Repetition
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -91,10 +91,10 @@ class Recipe:
 
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         if draft is not None and not isinstance(draft, nn.Module):
-            raise ConfigError(f"the draft of a recipe is {shown(draft)}: give a model of transformers, or leave it out")
+            raise ConfigError(f"the draft of a recipe is {short_repr(draft)}: give a model of transformers, or leave it out")
         if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
             raise ConfigError(
-                f"the streamer is {shown(streamer)}: give an object with put and end, as TextStreamer, or leave it out"
+                f"the streamer is {short_repr(streamer)}: give an object with put and end, as TextStreamer, or leave it out"
             )
         self.draft = draft
         self.method = method

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.bars import without_bars
@@ -241,6 +241,8 @@ def check_parts(model: Any, draft_model: Any, tokenizer: Any) -> None:
     """
     for name, given, needed in (("model", model, True), ("draft_model", draft_model, False)):
         if not isinstance(given, nn.Module) and (needed or given is not None):
-            raise ConfigError(f"{name} is {shown(given)}: give a model of transformers; names and folders are for load")
+            raise ConfigError(f"{name} is {short_repr(given)}: give a model of transformers; names and folders are for load")
     if isinstance(tokenizer, str | int | float | Mapping | Sequence | nn.Module):
-        raise ConfigError(f"tokenizer is {shown(tokenizer)}: give a tokenizer of transformers, or None for token ids only")
+        raise ConfigError(
+            f"tokenizer is {short_repr(tokenizer)}: give a tokenizer of transformers, or None for token ids only"
+        )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from draftwood.core.checks import LARGEST, factor, integer, number, shown
+from draftwood.core.checks import LARGEST, factor, integer, number, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 from draftwood.grammar.grammar import Grammar
@@ -79,11 +79,13 @@ class Sampling:
 
                 check_processors(found)
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
-            raise ConfigError(f"grammar is {shown(self.grammar)}: give a draftwood.Grammar, such as Grammar.regex('a+')")
+            raise ConfigError(
+                f"grammar is {short_repr(self.grammar)}: give a draftwood.Grammar, such as Grammar.regex('a+')"
+            )
 
     def _check_bias(self) -> None:
         if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
-            raise ConfigError(f"logit_bias is {shown(self.logit_bias)}: map token ids to numbers, as in {{42: -5.0}}")
+            raise ConfigError(f"logit_bias is {short_repr(self.logit_bias)}: map token ids to numbers, as in {{42: -5.0}}")
         for token, value in (self.logit_bias or {}).items():
             integer("a token of logit_bias", token)
             if value == -math.inf:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import DraftTotals
-from draftwood.serve.jobs import Event, Job, Written
+from draftwood.serve.jobs import Event, Job, TextDelta
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.traces import LiveTrace
@@ -61,14 +61,14 @@ class Answer:
             return
         for index, request in enumerate(prepared.requests):
             logprobs = None if request.logprobs is None else ()
-            self._events.put_nowait((index, Written(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
+            self._events.put_nowait((index, TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
 
     def _deliver(self, index: int, event: Event) -> None:
         """Called by the decoding thread."""
         with suppress(RuntimeError):  # the loop is closed, and nobody reads any more
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
 
-    async def events(self, silence: float) -> AsyncIterator[tuple[int, Written] | None]:
+    async def events(self, silence: float) -> AsyncIterator[tuple[int, TextDelta] | None]:
         """Choice and event in the order of writing; None after so many silent seconds.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, final
 
 from starlette.requests import ClientDisconnect, Request
 
-from draftwood.core.checks import is_unicode, shown
+from draftwood.core.checks import is_unicode, short_repr
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, MAX_DEPTH, MAX_MEMBERS
 
@@ -27,7 +27,9 @@ async def read_body(request: Request) -> bytes:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise bad(f"the content type is {shown(kind)}: send Content-Type: application/json", code="invalid_content_type")
+        raise bad(
+            f"the content type is {short_repr(kind)}: send Content-Type: application/json", code="invalid_content_type"
+        )
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await _body(request)
@@ -72,7 +74,7 @@ def parse(body: bytes) -> dict[str, Any]:
     except ValueError as error:  # JSON, UTF-8, and integers of thousands of digits
         raise bad(f"the body is no JSON: {error}", code="invalid_json") from None
     if not isinstance(found, dict):
-        raise bad(f"the body is {shown(found)}: send a JSON object", code="invalid_json")
+        raise bad(f"the body is {short_repr(found)}: send a JSON object", code="invalid_json")
     _check(found)
     return found
 
@@ -83,7 +85,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise bad(f"the body holds {shown(key)} twice: send it once", code="invalid_json")
+            raise bad(f"the body holds {short_repr(key)} twice: send it once", code="invalid_json")
         found[key] = value
     return found
 
@@ -99,7 +101,7 @@ def _check(whole: dict[str, Any]) -> None:
         texts = [key for one in level if isinstance(one, dict) for key in one]
         inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
         if wrong := [one for one in (*texts, *inner) if isinstance(one, str) and not is_unicode(one)]:
-            raise bad(f"the text {shown(wrong[0])} holds half of a surrogate pair: send Unicode", code="invalid_text")
+            raise bad(f"the text {short_repr(wrong[0])} holds half of a surrogate pair: send Unicode", code="invalid_text")
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
             return

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.fields import Body
 from draftwood.serve.messages import TemplateFields
@@ -67,12 +67,12 @@ def _named(error: ValidationError) -> ApiError:
         return _no_field(".".join(map(str, first["loc"])))
     message = first["msg"].removeprefix("Value error, ")
     reason = message[:1].lower() + message[1:]
-    return bad(f"{field} is {shown(first['input'])}: {reason}", param=field, code="invalid_value")
+    return bad(f"{field} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
 
 
 def _no_field(path: str) -> ApiError:
     name = path.rpartition(".")[2]
-    return bad(f"the server has no field {shown(name)}: leave it out", param=path, code="unknown_parameter")
+    return bad(f"the server has no field {short_repr(name)}: leave it out", param=path, code="unknown_parameter")
 
 
 def _check_together(body: Settings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import final
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.engine.pipeline import PLAIN
@@ -60,7 +60,7 @@ class Drafting:
             value = getattr(given, name)
             if value is not None and value not in (own[name], "auto"):
                 raise bad(
-                    f"speculative.{name} is {shown(value)}, but all texts of this server share {shown(own[name])}: "
-                    "leave it out, send false for plain decoding, or start another server",
+                    f"speculative.{name} is {short_repr(value)}, but all texts of this server share "
+                    f"{short_repr(own[name])}: leave it out, send false for plain decoding, or start another server",
                     param=f"speculative.{name}",
                 )

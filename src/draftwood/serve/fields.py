@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.settings import MAX_SEED
 from draftwood.core.token_logprobs import MAX_TOP
 
@@ -48,8 +48,8 @@ def _mapped(value: dict[str, float] | list[list[int | float | bool]] | None) -> 
         token, number = pair if len(pair) == 2 else (None, True)
         if not isinstance(token, int) or isinstance(token, bool) or number is True or abs(number) > _MOST_BIAS:
             raise ValueError(
-                f"{shown(pair)} is no pair of a token id and a number from -{_MOST_BIAS} to {_MOST_BIAS}, or false, which "
-                "forbids the token"
+                f"{short_repr(pair)} is no pair of a token id and a number from -{_MOST_BIAS} to {_MOST_BIAS}, or false, "
+                "which forbids the token"
             )
         if str(token) in found:
             raise ValueError(f"token {token} came twice: send it once")

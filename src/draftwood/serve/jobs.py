@@ -19,7 +19,7 @@ from draftwood.trace.records import Trace
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class TextDelta:
     """What one round wrote of a text.
 
     Attributes:
@@ -39,9 +39,9 @@ class Written:
     trace: Trace | None = None
 
     @staticmethod
-    def of(piece: Piece, trace: Trace | None = None) -> Written:
+    def from_piece(piece: Piece, trace: Trace | None = None) -> TextDelta:
         """What a piece says, without the tensors of its round."""
-        return Written(
+        return TextDelta(
             tokens=tuple(piece.tokens),
             text=piece.text,
             finish_reason=piece.finish_reason,
@@ -51,7 +51,7 @@ class Written:
         )
 
 
-Event: TypeAlias = Written | ApiError
+Event: TypeAlias = TextDelta | ApiError
 """An error is a text's last event, and so is what has a finish reason."""
 
 

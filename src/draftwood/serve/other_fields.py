@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.serve.errors import ApiError
 
 
@@ -125,7 +125,10 @@ def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
         other = OTHER_FIELDS.get(name)
         if other is not None and name not in unused and not other.takes(value):
             raise ApiError(
-                400, f"{name} is {shown(value)}, but {other.why}; leave it out", param=name, code="unsupported_parameter"
+                400,
+                f"{name} is {short_repr(value)}, but {other.why}; leave it out",
+                param=name,
+                code="unsupported_parameter",
             )
     return {name: value for name, value in body.items() if name not in OTHER_FIELDS}
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seeds_for
@@ -126,12 +126,12 @@ class Preparation:
         values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
         if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
             raise bad(
-                f"reasoning_effort is {shown(effort)}, and another one in chat_template_kwargs: send one of them",
+                f"reasoning_effort is {short_repr(effort)}, and another one in chat_template_kwargs: send one of them",
                 param="reasoning_effort",
             )
         if effort not in (None, "none") and not self._pair.template.reads("reasoning_effort"):
             raise bad(
-                f"reasoning_effort is {shown(effort)}, but the model's chat template has no such setting: leave it out",
+                f"reasoning_effort is {short_repr(effort)}, but the model's chat template has no such setting: leave it out",
                 param="reasoning_effort",
                 code="unsupported_parameter",
             )
@@ -146,7 +146,7 @@ class Preparation:
     def _unread(self, body: TemplateFields) -> list[str]:
         """Remarks about values that the chat template does not read."""
         names = [name for name in body.chat_template_kwargs or () if not self._pair.template.reads(name)]
-        return [f"the model's chat template does not read {shown(name)}, so it was ignored" for name in names[:8]]
+        return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:8]]
 
     def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
         """A prompt as it comes back."""
@@ -248,7 +248,7 @@ class Preparation:
             known = token.isascii() and token.isdecimal() and len(token) < 12 and int(token) < vocab
             if not known or token != str(int(token)):  # such as "05", which would be a second value of token 5
                 raise bad(
-                    f"logit_bias holds {shown(token)}, but the model knows tokens 0 to {vocab - 1}: leave it out",
+                    f"logit_bias holds {short_repr(token)}, but the model knows tokens 0 to {vocab - 1}: leave it out",
                     param="logit_bias",
                 )
             found[int(token)] = value

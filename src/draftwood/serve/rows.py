@@ -14,7 +14,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece
 from draftwood.serve.admission import Admission
 from draftwood.serve.errors import ApiError, failed, refused
-from draftwood.serve.jobs import Event, Job, Written
+from draftwood.serve.jobs import Event, Job, TextDelta
 from draftwood.serve.metrics import Metrics
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
@@ -121,18 +121,18 @@ class Rows:
 
     def cut(self) -> None:
         """End all texts as they are, with finish reason ``length``."""
-        self._let_all_in()
+        self._admit_waiting()
         for row in list(self._texts):
             self._present().drop(row)
-            self._tell(row, Written(tokens=(), text=self._texts[row].held, finish_reason="length"))
+            self._emit(row, TextDelta(tokens=(), text=self._texts[row].held, finish_reason="length"))
 
     def fail(self, error: ApiError) -> None:
         """End all texts with an error."""
-        self._let_all_in()
+        self._admit_waiting()
         for row in list(self._texts):
-            self._tell(row, error)
+            self._emit(row, error)
 
-    def _let_all_in(self) -> None:
+    def _admit_waiting(self) -> None:
         """Before all texts end: none waits for memory, which costs nothing before the next round."""
         waiting, self._waiting = self._waiting, []
         for job in waiting:
@@ -154,7 +154,7 @@ class Rows:
             for row, found in batch.failed.items():
                 self._metrics.failed_rounds.labels("request").inc()
                 _LOG.error("a text failed", exc_info=found)
-                self._tell(row, failed(found))
+                self._emit(row, failed(found))
             for piece in pieces:
                 self._take(piece.row, piece)
             self._metrics.failed_rounds.labels("drafter").inc(batch.draft_errors - self._draft_errors)
@@ -170,7 +170,7 @@ class Rows:
 
     def _take(self, row: int, piece: Piece) -> None:
         text, now = self._texts[row], perf_counter()
-        event = Written.of(piece, _recorded(text, piece))
+        event = TextDelta.from_piece(piece, _recorded(text, piece))
         count, metrics = len(piece.tokens), self._metrics
         if text.last is None:
             metrics.prompt_tokens.inc(len(text.job.request.prompt))
@@ -182,14 +182,14 @@ class Rows:
         if event.draft is not None:
             metrics.drafts.add(event.draft)
         text.last, text.held = now, piece.held
-        self._tell(row, event)
+        self._emit(row, event)
 
-    def _tell(self, row: int, event: Event) -> None:
+    def _emit(self, row: int, event: Event) -> None:
         """Deliver an event; the last one ends the text. Before an error comes what was held back of the text."""
         job, metrics, held = self._texts[row].job, self._metrics, self._texts[row].held
         if isinstance(event, ApiError):
             if held:
-                job.deliver(Written(tokens=(), text=held, finish_reason=None))
+                job.deliver(TextDelta(tokens=(), text=held, finish_reason=None))
             metrics.failed.inc()
             self._end(row)
         elif event.finish_reason is not None:
@@ -211,7 +211,7 @@ class Rows:
         present = list(self._texts)[: max(1, len(self._texts) - self._present().waiting)]
         self.close()
         for row in present:
-            self._tell(row, failed(error))
+            self._emit(row, failed(error))
         waiting, self._texts = [text.job for text in self._texts.values()], {}
         self._waiting[:0] = waiting
         self._admit()

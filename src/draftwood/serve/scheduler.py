@@ -156,7 +156,7 @@ class Scheduler:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._obey(wait=not len(self._rows))
+                self._run_command(wait=not len(self._rows))
                 if len(self._rows) and not self._stopping:
                     self._rows.step()
         except BaseException:  # the thread ends, and says so
@@ -164,11 +164,11 @@ class Scheduler:
         finally:
             with self._lock:
                 self._state = "stopped"
-            self._obey(wait=False)  # jobs that nobody has read yet
+            self._run_command(wait=False)  # jobs that nobody has read yet
             self._rows.fail(unavailable("the server has stopped before this text ended: ask again"))
             self._rows.close()
 
-    def _obey(self, *, wait: bool) -> None:
+    def _run_command(self, *, wait: bool) -> None:
         """Do what was submitted so far; with ``wait`` there will be at least one command."""
         if wait:
             self._next_command()()

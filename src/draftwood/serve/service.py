@@ -10,7 +10,7 @@ from itertools import chain
 from typing import final
 
 from draftwood.api import Pair
-from draftwood.core.checks import shown
+from draftwood.core.checks import short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
@@ -116,7 +116,7 @@ class Service:
         if wanted is not None and not self.options.any_model:
             raise ApiError(
                 404,
-                f"the model {shown(wanted)} is not here: this server has {', '.join(map(shown, self.names))}; send its "
+                f"the model {short_repr(wanted)} is not here: this server has {', '.join(map(shown, self.names))}; send its "
                 "name, or none, or start the server with --any-model",
                 param="model",
                 code="model_not_found",

@@ -13,7 +13,7 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.answers import Answer
 from draftwood.serve.echoes import Echo
-from draftwood.serve.jobs import Written
+from draftwood.serve.jobs import TextDelta
 from draftwood.serve.logprobs import CompletionLogprobs, of_chat
 
 
@@ -42,7 +42,7 @@ class Shape(ABC):
         self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
-    def whole(self, answer: Answer, written: list[list[Written]]) -> dict[str, Any]:
+    def whole(self, answer: Answer, written: list[list[TextDelta]]) -> dict[str, Any]:
         """A whole response, from the events of every choice."""
         choices = [self._choice(index, events) | self._ids(events) for index, events in enumerate(written)]
         return {**self._head(self._object, choices), "usage": answer.usage(), **figures(answer)}
@@ -51,7 +51,7 @@ class Shape(ABC):
         """The chunk before a choice's text, if there is one."""
         return None
 
-    def chunks(self, index: int, event: Written) -> list[dict[str, Any]]:
+    def chunks(self, index: int, event: TextDelta) -> list[dict[str, Any]]:
         """The chunks of one event: text, and the end."""
         shown = event.text or event.logprobs or (self._token_ids and event.tokens)
         found = [self._head(self._chunk, [self._part(index, event) | self._ids([event])])] if shown else []
@@ -66,14 +66,14 @@ class Shape(ABC):
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
 
-    def _ids(self, events: list[Written]) -> dict[str, Any]:
+    def _ids(self, events: list[TextDelta]) -> dict[str, Any]:
         return {"token_ids": [token for event in events for token in event.tokens]} if self._token_ids else {}
 
     @abstractmethod
-    def _choice(self, index: int, events: list[Written]) -> dict[str, Any]: ...
+    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _part(self, index: int, event: Written) -> dict[str, Any]: ...
+    def _part(self, index: int, event: TextDelta) -> dict[str, Any]: ...
 
     @abstractmethod
     def _end(self, index: int, reason: str) -> dict[str, Any]: ...
@@ -90,12 +90,12 @@ class ChatShape(Shape):
     def first(self, index: int) -> dict[str, Any]:
         return self._head(self._chunk, [_delta(index, {"role": "assistant", "content": ""})])
 
-    def _choice(self, index: int, events: list[Written]) -> dict[str, Any]:
+    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]:
         message = {"role": "assistant", "content": _text(events), "refusal": None}
         logprobs = self._logprobs(_logprobs(events))
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": events[-1].finish_reason}
 
-    def _part(self, index: int, event: Written) -> dict[str, Any]:
+    def _part(self, index: int, event: TextDelta) -> dict[str, Any]:
         return {**_delta(index, {"content": event.text}), "logprobs": self._logprobs(event.logprobs)}
 
     def _logprobs(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
@@ -124,13 +124,13 @@ class CompletionShape(Shape):
             self._chunk, [self._made(index, self._echoes[index].text, self._echoes[index].logprobs, first=True)]
         )
 
-    def _choice(self, index: int, events: list[Written]) -> dict[str, Any]:
+    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]:
         text, entries, echo = _text(events), _logprobs(events), self._echoes[index] if self._echoes else None
         if echo is not None:
             text, entries = echo.text + text, None if entries is None else [*(echo.logprobs or ()), *entries]
         return {**self._made(index, text, entries, first=echo is not None), "finish_reason": events[-1].finish_reason}
 
-    def _part(self, index: int, event: Written) -> dict[str, Any]:
+    def _part(self, index: int, event: TextDelta) -> dict[str, Any]:
         return self._made(index, event.text, event.logprobs)
 
     def _made(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
@@ -143,11 +143,11 @@ class CompletionShape(Shape):
         return _completion(index, "", reason)
 
 
-def _text(events: list[Written]) -> str:
+def _text(events: list[TextDelta]) -> str:
     return "".join(event.text for event in events)
 
 
-def _logprobs(events: list[Written]) -> list[TokenLogprob] | None:
+def _logprobs(events: list[TextDelta]) -> list[TokenLogprob] | None:
     """Those of all tokens; None where none are wanted."""
     if all(event.logprobs is None for event in events):
         return None

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from draftwood.serve.answers import Answer, while_present
 from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.errors import ApiError
-from draftwood.serve.jobs import Written
+from draftwood.serve.jobs import TextDelta
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.shapes import Shape, figures
 
@@ -67,7 +67,7 @@ class AnswerResponse(Response):
             self.answer.close()
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        written: list[list[Written]] = [[] for _ in range(self.answer.choices)]
+        written: list[list[TextDelta]] = [[] for _ in range(self.answer.choices)]
         try:
             async for found in self.answer.events(KEEP_ALIVE_SECONDS):
                 if found is not None:
@@ -99,7 +99,7 @@ class AnswerResponse(Response):
         await _write(send, b"data: [DONE]\n\n")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _forward(self, send: Send, found: tuple[int, Written] | None) -> None:
+    async def _forward(self, send: Send, found: tuple[int, TextDelta] | None) -> None:
         if found is None:
             await _write(send, b": keep-alive\n\n")
             return

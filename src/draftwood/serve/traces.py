@@ -50,16 +50,16 @@ class LiveTrace:
     def update(self, trace: Trace, *, last: bool) -> None:
         """Take the trace after a further round."""
         self.latest, self.ended, self.whole = trace, last, last
-        self._tell()
+        self._emit()
 
     def close(self) -> None:
         """The text has ended, or nobody writes it any more."""
         if not self.ended:
             self.latest = replace(self.latest, remarks=[*self.latest.remarks, _UNFINISHED])
             self.ended = True
-            self._tell()
+            self._emit()
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar, Union
 
-from draftwood.core.checks import is_unicode, shown
+from draftwood.core.checks import is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def _record(cls: type[Any], value: Any, where: str) -> Any:
     if missing := hints.keys() - value.keys():
         raise ConfigError(f"{where} has no {min(missing)}")
     if unknown := value.keys() - hints.keys():
-        raise ConfigError(f"{where} has a field {shown(min(unknown))}, which this version does not know")
+        raise ConfigError(f"{where} has a field {short_repr(min(unknown))}, which this version does not know")
     return cls(**{name: _value(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
 
 
@@ -103,7 +103,7 @@ def _mapping(args: tuple[Any, ...], value: Any, where: str) -> dict[Any, Any]:
 
 
 def _wrong(where: str, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"{where} is {shown(value)} where {wanted} is needed")
+    return ConfigError(f"{where} is {short_repr(value)} where {wanted} is needed")
 
 
 def schema_of(hint: Any) -> dict[str, Any]:

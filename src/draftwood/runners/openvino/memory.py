@@ -166,7 +166,7 @@ class GrowingMemory:
         rows, self._rows = self._rows, list(range(len(self._rows)))
         return Inputs(tokens, positions, mask, slid, rows)
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Nothing to record: the sizes of forwards are kept by a rule that measures nothing."""
 
     def _mask(self, batch: ForwardBatch, padding: int) -> Float[Tensor, "row 1 new slot"]:

@@ -166,9 +166,9 @@ class PagedMemory:
             spare_block=self._spare_block,
         )
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Record the seconds of the forward of these inputs."""
-        self._sizes.took(seconds)
+        self._sizes.record(seconds)
 
     def _reserve(self, row: _Row, slots: int) -> None:
         """Take blocks for this many slots of a row."""

@@ -212,6 +212,6 @@ class OpenVinoRunner:
         start = perf_counter()
         output: ForwardOutput = network(input_ids=self._limits.clamp(inputs.tokens), inputs=inputs, keep=batch.keep)
         seconds = perf_counter() - start
-        memory.took(seconds)
+        memory.record(seconds)
         self.forward_seconds += seconds
         return output

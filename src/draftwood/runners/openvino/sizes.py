@@ -42,7 +42,7 @@ class ForwardSizes:
             self._last, self._wasted = wanted, 0.0
         return self._last - new
 
-    def took(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Record the seconds of the forward that the last :meth:`padding` was for."""
         known = self._seconds.get(self._last)
         if known is not None and self._changed:
