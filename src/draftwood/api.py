@@ -17,17 +17,8 @@ from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
-from draftwood.engine import tracing
-from draftwood.engine.arguments import (
-    Array,
-    LimitsLike,
-    MethodLike,
-    Prompt,
-    SamplingKwargs,
-    SamplingLike,
-    prompt_of,
-    tokenized,
-)
+from draftwood.engine import arguments, tracing
+from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingKwargs, SamplingLike
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.memory import Memory, memory_of
@@ -173,8 +164,8 @@ class Pair(Session):
         Raises:
             ConfigError: an empty prompt without a beginning-of-text token, or neither text nor token ids.
         """
-        given = prompt_of("prompt", prompt)
-        ids = tokenized(self.tokenizer, given) if isinstance(given, str) else given
+        given = arguments.prompt_of("prompt", prompt)
+        ids = arguments.tokenized(self.tokenizer, given) if isinstance(given, str) else given
         if not ids and self.tokenizer.bos_token_id is not None:
             ids = [int(self.tokenizer.bos_token_id)]
         if not ids:

@@ -12,22 +12,13 @@ from weakref import finalize
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import seeds_for
+from draftwood.core.seeds import seed_or_random, seeds_for
 from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
-from draftwood.engine import tracing
-from draftwood.engine.arguments import (
-    Array,
-    LimitsLike,
-    MethodLike,
-    Prompt,
-    SamplingKwargs,
-    SamplingLike,
-    method_of,
-    prompts_of,
-)
+from draftwood.engine import arguments, tracing
+from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingKwargs, SamplingLike
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
@@ -124,7 +115,7 @@ class Session(ABC):
 
         A method without any setting is that of the profile, if there is one.
         """
-        wanted = method_of(method)
+        wanted = arguments.method_of(method)
         temperature = self.sampling.temperature if temperature is None else temperature
         if wanted == Method() and self.profile is not None:
             wanted = self.profile.choose(temperature)
@@ -189,9 +180,8 @@ class Session(ABC):
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} {self._argument}s: give one each, or None")
         wanted, found = SamplingKwargs().limits(limits, self.limits), logprob_settings(logprobs)
-        return [
-            replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in enumerate(map(drawn, seeds))
-        ]
+        texts = enumerate(map(seed_or_random, seeds))
+        return [replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in texts]
 
     def _numbered(self, prompts: Sequence[Prompt | Array], index: int, limits: Limits, seed: int) -> Request:
         try:
@@ -290,7 +280,7 @@ class Session(ABC):
             repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
         )  # fmt: skip
         own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
-        prompts, alone = prompts_of(self._argument, prompt)
+        prompts, alone = arguments.prompts_of(self._argument, prompt)
         requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), logprobs)
         decoder, resolved = self._with_method(method, own)
         results = tracing.generate(decoder, requests, own, method=resolved, draft=self._draft_runner, trace=trace)

@@ -54,7 +54,7 @@ def _unknown(found: Body, rule: UnknownFields) -> list[str]:
     paths = list(islice((path for path in found.unknown() if path not in elsewhere), _NAMED + 1))
     if paths and rule == "refuse":
         raise _no_field(paths[0])
-    return [*map(shown, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
+    return [*map(short_repr, paths[:_NAMED]), *(["and others"] if len(paths) > _NAMED else [])]
 
 
 def _named(error: ValidationError) -> ApiError:

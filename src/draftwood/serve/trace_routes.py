@@ -19,7 +19,7 @@ from draftwood.serve.traces import LiveTrace, Traces
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
 from draftwood.trace.files import to_json
-from draftwood.trace.page.pieces import first_of, round_data, title_of, unstyled
+from draftwood.trace.page.pieces import first_of, round_data, shown, title_of, unstyled
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
 from draftwood.trace.text import describe_round, describe_specdec
@@ -105,7 +105,7 @@ def _text(trace: Trace) -> dict[str, Any]:
     plain = trace.draft is None and trace.method == "ar"
     return {
         "title": "plain decoding" if plain else title_of(trace), "plain": plain, "translation": is_translation(trace),
-        "prompt": short_repr(trace.prompt_text), "source": short_repr(trace.source_text),
+        "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
     }  # fmt: skip
 
 
