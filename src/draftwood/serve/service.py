@@ -116,8 +116,8 @@ class Service:
         if wanted is not None and not self.options.any_model:
             raise ApiError(
                 404,
-                f"the model {short_repr(wanted)} is not here: this server has {', '.join(map(short_repr, self.names))}; send "
-                "its name, or none, or start the server with --any-model",
+                f"the model {short_repr(wanted)} is not here: this server has {', '.join(map(short_repr, self.names))}; "
+                "send its name, or none, or start the server with --any-model",
                 param="model",
                 code="model_not_found",
             )
