@@ -107,7 +107,7 @@ def test_a_last_message_of_the_assistant_is_continued(plain: Pair, text: str) ->
     messages = [user(), {"role": "assistant", "content": text}]
     found = ids(plain, messages, continue_final_message=True)
     assert found == written(plain, messages, add_generation_prompt=False, continue_final_message=True)
-    assert plain.pipeline.tokenizer.decode(found).endswith(f"<s>assistant\n{text}")
+    assert plain.tokenizer.decode(found).endswith(f"<s>assistant\n{text}")
     answer = plain.chat(messages, continue_final_message=True, max_new_tokens=6, seed=1)
     assert answer.token_ids == plain.generate(found, max_new_tokens=6, seed=1).token_ids
 

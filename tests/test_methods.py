@@ -53,7 +53,7 @@ def test_a_spec_says_what_its_drafter_does(spec):
 def test_exactly_the_verifiers_of_a_spec_are_accepted_as_exact(spec, verifier):
     made = build(Method(method=spec.name, verifier=verifier), draft_for(spec), greedy=False)
     if spec.draw in VERIFIERS[verifier].draws:
-        assert Decoder(toy(), *made).verifier.lossless == (verifier in spec.verifiers)
+        assert Decoder(toy(), *made).pipeline.verifier.lossless == (verifier in spec.verifiers)
     else:
         assert verifier not in spec.verifiers
         with pytest.raises(draftwood.PairingError, match="is not exact for drafter"):

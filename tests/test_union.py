@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from draftwood.core import counter_rng, truncation, warping
+from draftwood.core import counter_rng
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.limits import Limits
@@ -18,6 +18,7 @@ from draftwood.draft.shared_noise import shared_scores
 from draftwood.engine import batch
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling import truncation, warping
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import sparse
 from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once

@@ -16,7 +16,7 @@ from draftwood.draft.adaptive.controller import Controller
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.guesses import GuessDrafter
-from draftwood.draft.adaptive.pace import RESTING
+from draftwood.draft.adaptive.schedule import RESTING
 from draftwood.draft.adaptive.settings import AdaptiveSettings
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build

@@ -82,7 +82,8 @@ def test_plain_decoding_is_not_compared_with_itself(
     monkeypatch.setattr(single, "_ending", lambda *_: "an end")
     monkeypatch.setattr(comparison, "by_turns", None)
     one: Any = SimpleNamespace(
-        decoder=SimpleNamespace(tokenizer=None), plain=object(), method=Method(method="ar"), sampling=None, seed="", head={},
+        decoder=SimpleNamespace(pipeline=SimpleNamespace(tokenizer=None)), plain=object(), method=Method(method="ar"),
+        sampling=None, seed="", head={},
         display=SimpleNamespace(json=as_json, show=False, compare=True), shown_before="", quiet=False,
     )  # fmt: skip
     single.write_one(one)

@@ -199,7 +199,7 @@ def test_a_longer_block_is_asked_of_the_same_drafter():
 def test_method_block_takes_a_longer_block_where_the_drafter_can():
     method = Method(method="block", shape="12")
     drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
-    assert (drafter.length, drafter.runner.block, drafter.max_length) == (12, 12, 52)
+    assert (drafter.length, drafter.runner.block, drafter.runner.max_length) == (12, 12, 52)
     with pytest.raises(ConfigError, match="the block has 64 masked positions, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):

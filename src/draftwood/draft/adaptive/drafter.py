@@ -34,7 +34,7 @@ from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
-from draftwood.draft.adaptive.pace import RESTING, Pace
+from draftwood.draft.adaptive.schedule import RESTING, Schedule
 from draftwood.draft.adaptive.tensors import TreeTensors, tree_tensors
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.sampling.sampler import Sampler
@@ -61,7 +61,7 @@ class BestFirstDrafter:
     ) -> None:
         self.grower, self.runner = grower, grower.runner
         self.lookup = lookup
-        self._pace = Pace(budgets or _everything, clock)
+        self._schedule = Schedule(budgets or _everything, clock)
         self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
         self._behind = True  # the draft model has not read all of the text
@@ -75,11 +75,11 @@ class BestFirstDrafter:
         return self.grower.expander.draw
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        pace = self._pace
-        pace.begin_round(sampler.rows)
-        if pace.resting:
+        schedule = self._schedule
+        schedule.begin_round(sampler.rows)
+        if schedule.resting:
             return root_alone(root, RESTING)
-        if pace.plain:
+        if schedule.plain:
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
             trees=self._guessed(sampler, limits),
@@ -87,9 +87,9 @@ class BestFirstDrafter:
             sampler=sampler,
             rng=rng,
             limits=limits,
-            budget=pace.budget,
-            clock=pace.clock,
-            behind=self._behind or pace.joined,
+            budget=schedule.budget,
+            clock=schedule.clock,
+            behind=self._behind or schedule.joined,
         )
         try:
             self.grower.expand(draft)
@@ -100,15 +100,15 @@ class BestFirstDrafter:
         self._kept = self._best(draft)
         if max(map(len, self._kept)) > 1:
             return self._tree(draft, root.device, sampler.greedy)
-        pace.end_draft()
-        return root_alone(root, PLAIN_ROUND if pace.plain else draft.stop)
+        schedule.end_draft()
+        return root_alone(root, PLAIN_ROUND if schedule.plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
         """Trees of the roots, and of guessed chains if these alone pay: others would only keep the draft from running."""
         trees = [CandidateTree(row.tokens[-1]) for row in sampler.rows]
         if self.lookup is not None:
             guesses = self.lookup.guess(sampler, limits)
-            if self._pace.budget.shows_guess([guess.probabilities for guess in guesses]):
+            if self._schedule.budget.shows_guess([guess.probabilities for guess in guesses]):
                 for tree, guess in zip(trees, guesses, strict=True):
                     tree.add_chain(guess.tokens, guess.probabilities)
         return trees
@@ -121,7 +121,7 @@ class BestFirstDrafter:
         ranked = [tree.ranked(self.grower.shape.nodes) for tree in trees]
         rows = [[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in zip(trees, ranked, strict=True)]
         means = rows[0] if len(rows) == 1 else [sum(nth) / len(rows) for nth in zip_longest(*rows, fillvalue=0.0)]
-        size = self._pace.budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
+        size = self._schedule.budget.tree_size(means, drawn=self.draw is Draw.WITHOUT_REPLACEMENT)
         if size < len(means):
             draft.stop = "more nodes do not pay"
         elif max(len(tree.tokens) for tree in trees) > size + 1:
@@ -147,13 +147,13 @@ class BestFirstDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        pace = self._pace
-        began = pace.clock()
-        if pace.resting:
+        schedule = self._schedule
+        began = schedule.clock()
+        if schedule.resting:
             roots = [tokens[:1] for tokens in this_round.tree.lists[0]]
             self.runner.commit([[]] * len(roots), roots, this_round.hidden)
             self._behind = True
-            pace.end_rest(this_round)
+            schedule.end_rest(this_round)
             return
         if (draft := self._round) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
@@ -169,10 +169,10 @@ class BestFirstDrafter:
         self.runner.commit(seen, rest, this_round.hidden)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if pace.learns:
+        if schedule.learns:
             rows = zip(draft.trees, self._kept, strict=True)
             expected = math.fsum(math.exp(tree.log_probs[i]) for tree, kept in rows for i in kept[1:])
-            pace.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
+            schedule.end_round(this_round, expected / this_round.tree.rows, draft.drafting, began)
         self._behind = not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
 

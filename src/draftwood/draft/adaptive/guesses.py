@@ -19,7 +19,7 @@ from draftwood.core.tree import DraftTree
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.lookup import Guess, PromptLookup
-from draftwood.draft.adaptive.pace import RESTING, Pace
+from draftwood.draft.adaptive.schedule import RESTING, Schedule
 from draftwood.draft.adaptive.tensors import tree_tensors
 from draftwood.draft.none import root_alone
 from draftwood.sampling.sampler import Sampler
@@ -45,20 +45,20 @@ class GuessDrafter:
         self, lookup: PromptLookup, budgets: Callable[[int], Budget], *, clock: Callable[[], float] = perf_counter
     ) -> None:
         self._lookup = lookup
-        self._pace = Pace(budgets, clock)
+        self._schedule = Schedule(budgets, clock)
         self._expected = 0.0
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        pace, self._expected = self._pace, 0.0
-        pace.begin_round(sampler.rows)
-        if pace.resting:
+        schedule, self._expected = self._schedule, 0.0
+        schedule.begin_round(sampler.rows)
+        if schedule.resting:
             return root_alone(root, RESTING)
         guesses = self._lookup.guess(sampler, limits)  # also in a plain round, whose tokens show whether they are right
         found = [guess.tokens for guess in guesses]
-        size = 0 if pace.plain else self._size(guesses, pace.budget)
+        size = 0 if schedule.plain else self._size(guesses, schedule.budget)
         if not size:
-            pace.end_draft()
-            return root_alone(root, PLAIN_ROUND if pace.plain else "a guess does not pay" if any(found) else "no guess")
+            schedule.end_draft()
+            return root_alone(root, PLAIN_ROUND if schedule.plain else "a guess does not pay" if any(found) else "no guess")
         trees = [CandidateTree(row.tokens[-1]) for row in sampler.rows]
         for tree, guess in zip(trees, guesses, strict=True):
             tree.add_chain(guess.tokens[:size], guess.probabilities[:size])
@@ -78,10 +78,10 @@ class GuessDrafter:
         return size
 
     def commit(self, this_round: Round) -> None:
-        began = self._pace.clock()
-        if self._pace.resting:
-            self._pace.end_rest(this_round)
+        began = self._schedule.clock()
+        if self._schedule.resting:
+            self._schedule.end_rest(this_round)
             return
         self._lookup.learn(this_round.tokens)
-        if self._pace.learns:
-            self._pace.end_round(this_round, self._expected, 0.0, began)
+        if self._schedule.learns:
+            self._schedule.end_round(this_round, self._expected, 0.0, began)

@@ -54,7 +54,7 @@ class Rest:
 
 
 @final
-class Pace:
+class Schedule:
     """Begins and ends the rounds of a drafter.
 
     Args:
