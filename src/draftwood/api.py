@@ -118,7 +118,7 @@ class Pair(Session):
         target, draft: their runners.
         special_tokens_in_content: names of special tokens, such as ``<|im_end|>``, in messages of chats become these tokens;
             by default they are text.
-        fallback: why backend ``auto`` is PyTorch for this pair; None if it is OpenVINO or a backend was named.
+        fallback: why backend ``auto`` is PyTorch for this pair; None if it is another library or a backend was named.
         remarks: settings of the target's generation config that are not part of a sampling, such as stop strings.
 
     Raises:

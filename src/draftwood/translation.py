@@ -129,7 +129,7 @@ class Translator(Session):
 
     Attributes:
         target, draft: their runners.
-        fallback: why backend ``auto`` is PyTorch for these models; None if it is OpenVINO or a backend was named.
+        fallback: why backend ``auto`` is PyTorch for these models; None if it is another library or a backend was named.
         prompt: the start of the decoder's text: the start token, and a forced first token if there is one.
         max_source: the longest sentence in tokens, None if unlimited.
         remarks: settings of the model's generation config that are not honoured, such as beams, in sentences.

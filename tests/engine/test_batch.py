@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import random
-from dataclasses import replace
+import weakref
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner
+from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt
@@ -321,3 +324,31 @@ def test_control_a_drafter_that_mixes_rows_is_seen():
     cache.drop = drop
     with pytest.raises(AssertionError):
         check(engine)
+
+
+@pytest.mark.parametrize(
+    "method", [("adaptive", None, "coupled"), ("rsd-s", "2x2", "traversal"), ("lookup", None, "coupled")]
+)
+def test_what_a_row_brings_is_free_when_its_text_has_ended(method):
+    """A processor may hold a model, and a drafter outlives its texts."""
+    target, draft = causal("torch")
+    engine = decoder(target, None if method[0] == "lookup" else draft, *method)
+    processor = SequenceBiasLogitsProcessor({(5,): 1.5})
+    gone = weakref.ref(processor)
+    request = Request(prompt=[2, 3, 4], limits=Limits(max_new_tokens=6))
+    assert len(engine.generate([request], Sampling(processors=[processor]))[0].token_ids) == 6
+    del processor
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_parts_keep_for_a_row_is_their_own_even_if_they_are_equal():
+    @dataclass
+    class Part:  # neither hashable nor unequal to another one
+        name: str = "part"
+
+    row, first, second = Row(tokens=[1], sampling=Sampling()), Part(), Part()
+    row.state(first, list).append(1)
+    assert (row.state(first, list), row.state(second, list)) == ([1], [])
+    assert row.has_state(second)
+    assert not row.has_state(Part())

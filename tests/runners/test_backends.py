@@ -1,4 +1,4 @@
-"""A new library that runs models is a runner and a row."""
+"""A new library that runs models is a runner and an entry of a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def toy(model: Any, **settings: Any) -> ToyRunner:
     return ToyRunner(torch.randn(VOCAB, VOCAB, generator=generator, dtype=torch.float64))
 
 
-TOY = Library(name="Toy", causal=toy, why_not=lambda models: "it is for tests")
+TOY = Library(name="Toy", causal=toy, why_not=lambda device: "it is for tests")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _in_place_of_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_place_of_openvino")
-def test_a_library_is_one_row() -> None:
+def test_a_library_is_one_entry() -> None:
     model, draft = tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2)
     runners = make_runners(model, draft, backend="openvino")
     pair = Pair(model, draft, None, runners=runners)
@@ -53,6 +53,10 @@ def test_a_library_is_one_row() -> None:
     assert drafted.stats.drafted > 0
     assert len(pair.prompt_logprobs([1, 2, 3])) == 3
     assert "by toy" in repr(pair)
+
+
+def test_the_last_resort_is_the_last() -> None:
+    assert list(BACKENDS)[-1] == "torch"
 
 
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:

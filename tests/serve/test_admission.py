@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from draftwood import ConfigError, Pair
 from draftwood.serve.admission import Admission
 from draftwood.serve.settings import ServeOptions
+from tests.helpers import hidden_pair, published_pair, tiny_gpt
 from tests.serve import shapes
 from tests.serve.conftest import completion, loaded, make_service, metric, serving
 
@@ -36,6 +38,15 @@ def test_bytes_of_a_token_are_those_of_the_memory_that_the_models_keep(served: P
         runner.model(ids % 200, past_key_values=memory)  # type: ignore[attr-defined]
         kept += sum(layer.keys.nbytes + layer.values.nbytes for layer in memory.layers) // ids.shape[1]
     assert Admission.of(served, 1, 1.0).token == kept > 0
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash", "own"])
+def test_the_memory_of_drafters_of_hidden_states_counts_too(kind: str) -> None:
+    model = tiny_gpt(12, 1, dtype=torch.float32)
+    draft = (hidden_pair(model) if kind == "own" else published_pair(model, kind))[1]
+    config = draft.model.config  # type: ignore[attr-defined]
+    wanted = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
+    assert draft.token_bytes == wanted > 0  # type: ignore[attr-defined]
 
 
 def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:

@@ -18,7 +18,9 @@ from draftwood.sampling.sampler import Sampler
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Grows one tree per row and round. What it knows of a row, it keeps with it (:meth:`Row.state`).
+    """Grows one tree per row and round.
+
+    What it knows of a row, it keeps with it (:meth:`draftwood.sampling.rows.Row.state`).
 
     The existence of a drawn node may depend on anything except its own token and the tokens below it. Shared-noise and
     point-mass trees are free of this rule.

@@ -56,7 +56,7 @@ class Decoder:
     ) -> None:
         self.pipeline = Pipeline(
             target=target,
-            drafter=drafter or NoDraft(),
+            drafter=NoDraft() if drafter is None else drafter,
             verifier=verifier,
             tokenizer=tokenizer,
             eos=frozenset(eos),

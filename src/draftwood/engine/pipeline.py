@@ -44,8 +44,8 @@ class Entry:
     stats: Stats = field(default_factory=Stats)
 
     @property
-    def prompt_context(self) -> list[int]:
-        """The prompt without its last token, which is the first root."""
+    def context(self) -> list[int]:
+        """The text without its root; before the first round, the prompt's."""
         return self.row.tokens[:-1]
 
 

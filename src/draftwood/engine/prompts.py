@@ -56,7 +56,7 @@ class Prompts:
         self._left = self._chunk if rows else None
         now, whole, width = list(rows), list[Entry](), 0
         for i, row in enumerate(coming):
-            wider, padded = self._widened(width, len(row.prompt_context), len(now))
+            wider, padded = self._widened(width, len(row.context), len(now))
             if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
                 self._spend(padded)
                 width = wider
@@ -83,9 +83,9 @@ class Prompts:
         """Whether the next round reads a prompt: it shares nothing, and adds few tokens to that round, padding included."""
         if self._target.reads_source:
             return True
-        if row is self._current or any(_alike(row.prompt_context, other.prompt_context) for other in others):
+        if row is self._current or any(_alike(row.context, other.context) for other in others):
             return False
-        if self._padding is not None and padded - len(row.prompt_context) > self._padding:
+        if self._padding is not None and padded - len(row.context) > self._padding:
             return False
         return self._left is None or padded <= self._left
 
@@ -97,7 +97,7 @@ class Prompts:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left is not None and self._left <= 0:
             return False
-        text, prefix = row.prompt_context, None
+        text, prefix = row.context, None
         if row is not self._current:
             prefix = _shared(text, rows)
             self._current, self._done = row, 0 if prefix is None else prefix.length
@@ -126,7 +126,7 @@ class Prompts:
         """Append rows to both models; the clock takes the encoder's seconds."""
         if not rows:
             return
-        texts, sources = [row.prompt_context for row in rows], [row.row.source for row in rows]
+        texts, sources = [row.context for row in rows], [row.row.source for row in rows]
         before = self._target.forward_seconds
         self._target.add(texts, sources)
         clock.claim("target", self._target.forward_seconds - before)
@@ -144,6 +144,6 @@ def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
 
 def _shared(text: list[int], rows: Sequence[Entry]) -> Prefix | None:
     """The longest beginning that a text shares with a row's; None if no row has one that is worth a copy."""
-    contexts = [row.prompt_context for row in rows]
+    contexts = [row.context for row in rows]
     found = [Prefix(i, common_length(text, one)) for i, one in enumerate(contexts) if _alike(text, one)]
     return max(found, key=lambda prefix: prefix.length, default=None)

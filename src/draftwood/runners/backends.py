@@ -1,4 +1,4 @@
-"""The libraries that run models: a row each."""
+"""The libraries that run models: an entry each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
+
+import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import Weights, check_torch
@@ -32,7 +34,8 @@ class Library:
         name: as its makers write it.
         causal: makes the runner of a causal model, with the keywords ``weights``, ``place`` and either ``hidden_layers`` (of
             a target) or ``drafts=True``.
-        why_not: why ``auto`` does not choose the library for these loaded models; None if it does.
+        why_not: why ``auto`` does not try the library for models on this device; None if it does.
+        no_room: why it cannot run these loaded models after all; None if it can.
         seq2seq: makes the runner of an encoder-decoder model, with ``drafts=True`` for a draft model.
         masked_block: makes the runner of a :class:`draftwood.runners.blocks.masked_block.MaskedBlockDrafter`.
         hidden_block: makes the runner of a drafter of hidden states, from the drafter and its target.
@@ -40,7 +43,8 @@ class Library:
 
     name: str
     causal: Callable[..., TargetRunner]
-    why_not: Callable[[Sequence[Any]], str | None]
+    why_not: Callable[[torch.device], str | None]
+    no_room: Callable[[Sequence[Any]], str | None] = lambda models: None
     seq2seq: Callable[..., SourceRunner] = _cannot_run
     masked_block: Callable[[Any], Runner] = _cannot_run
     hidden_block: Callable[[Any, Any], Runner] = _cannot_run
@@ -62,7 +66,8 @@ BACKENDS: Final[Mapping[str, Library]] = {
         seq2seq=partial(Seq2SeqRunner, engine="openvino"),
         masked_block=partial(MaskedBlockRunner, engine="openvino"),
         hidden_block=partial(HiddenBlockRunner, engine="openvino"),
-        why_not=lambda models: why_not_openvino(models[0].device) or why_no_room(models),
+        why_not=lambda device: why_not_openvino(device),
+        no_room=lambda models: why_no_room(models),
     ),
     "torch": Library(
         name="PyTorch",
@@ -70,7 +75,7 @@ BACKENDS: Final[Mapping[str, Library]] = {
         seq2seq=Seq2SeqRunner,
         masked_block=MaskedBlockRunner,
         hidden_block=HiddenBlockRunner,
-        why_not=lambda models: None,
+        why_not=lambda device: None,
     ),
 }
-"""By name; ``auto`` takes the first that can run the models."""
+"""By name. ``auto`` takes the first that can run the models. PyTorch is the last resort, whose errors are shown."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from draftwood.core.errors import DraftwoodError
@@ -27,7 +25,7 @@ class Runners(NamedTuple):
     """A target and its draft, run by the same library.
 
     Attributes:
-        fallback: why ``auto`` chose PyTorch; None if it chose another library, or a backend was named.
+        fallback: why ``auto`` took the last library; None if it took another one, or a backend was named.
     """
 
     target: TargetRunner
@@ -108,10 +106,13 @@ def _run_by(
     """The runners by the named library, or by the first that can run the models, and why those before it cannot."""
 
     def both(library: Library) -> tuple[Any, Any]:
-        hidden = tuple(draft_model.config.target_layers) if _reads_hidden(draft_model) else ()
-        target = library.seq2seq(model) if source else library.causal(model, hidden_layers=hidden, **settings)
-        with _draft_errors():
-            return target, None if draft_model is None else _draft(library, draft_model, model, settings)
+        if source:
+            return library.seq2seq(model), _draft(library, draft_model, settings)
+        if _reads_hidden(draft_model):
+            target = library.causal(model, hidden_layers=tuple(draft_model.config.target_layers), **settings)
+            return target, _reader(library, draft_model, model)
+        draft = _draft(library, draft_model, settings)  # first: the smaller model is refused sooner
+        return library.causal(model, hidden_layers=(), **settings), draft
 
     chosen = requested_backend(backend)
     if chosen != "auto":
@@ -120,12 +121,13 @@ def _run_by(
     *others, last = BACKENDS.values()
     reasons = []
     for library in others:
-        try:
-            if (reason := library.why_not(models)) is None:
-                return *both(library), None
-        except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
-            reason = " ".join(str(error).split()) or type(error).__name__
-        _LOG.info("%s runs the models, as %s does not: %s", last.name, library.name, reason)
+        if (reason := library.why_not(model.device)) is None:
+            try:
+                if (reason := library.no_room(models)) is None:
+                    return *both(library), None
+            except (DraftwoodError, RuntimeError, MemoryError) as error:  # OpenVINO raises RuntimeError
+                reason = " ".join(str(error).split()) or type(error).__name__
+            _LOG.info("%s runs the models, as %s does not: %s", last.name, library.name, reason)
         reasons.append(reason)
     return *both(last), "; ".join(reasons)
 
@@ -134,23 +136,20 @@ def _reads_hidden(draft_model: Any) -> bool:
     return isinstance(draft_model, HiddenBlockDrafter | PublishedDrafter)
 
 
-def _draft(library: Library, draft_model: Any, model: Any, settings: dict[str, Any]) -> Runner:
-    """The runner of a draft by its kind. EAGLE-3 drafters always run in PyTorch."""
-    if isinstance(draft_model, Eagle3Drafter):
-        return Eagle3Runner(draft_model, model)
-    if _reads_hidden(draft_model):
-        return library.hidden_block(draft_model, model)
-    if isinstance(draft_model, MaskedBlockDrafter):
-        return library.masked_block(draft_model)
-    if draft_model.config.is_encoder_decoder:
-        return library.seq2seq(draft_model, drafts=True)
-    return causal_draft(library.causal(draft_model, drafts=True, **settings))
+def _reader(library: Library, drafter: Any, model: Any) -> Runner:
+    """The runner of a drafter of hidden states. EAGLE-3 drafters always run in PyTorch."""
+    return Eagle3Runner(drafter, model) if isinstance(drafter, Eagle3Drafter) else library.hidden_block(drafter, model)
 
 
-@contextmanager
-def _draft_errors() -> Iterator[None]:
-    """Prefix errors with "the draft"."""
+def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runner | None:
+    """The runner of any other draft, by its kind; errors begin with "the draft"."""
+    if draft_model is None:
+        return None
     try:
-        yield
+        if isinstance(draft_model, MaskedBlockDrafter):
+            return library.masked_block(draft_model)
+        if draft_model.config.is_encoder_decoder:
+            return library.seq2seq(draft_model, drafts=True)
+        return causal_draft(library.causal(draft_model, drafts=True, **settings))
     except DraftwoodError as error:
         raise type(error)(f"the draft: {error}") from error

@@ -127,7 +127,7 @@ class Runner(Protocol):
 
 
 class ReadsAtOnce:
-    """For runners and drafters that read a text at once when it joins, or need not read it."""
+    """For runners that read a text at once when it joins, or need not read it."""
 
     def prefill(
         self,

@@ -36,18 +36,18 @@ class Row:
     constraint: Constraint | None = None
     nodes: int | None = None
     prompt_length: int = field(init=False)
-    _states: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    _states: dict[int, tuple[object, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
 
     def has_state(self, part: object) -> bool:
         """Whether a part keeps something for this row."""
-        return part in self._states
+        return id(part) in self._states
 
     def state(self, part: object, make: Callable[[], T]) -> T:
         """What a part keeps for this row, made at its first call."""
-        if part not in self._states:
-            self._states[part] = make()
-        found: T = self._states[part]
+        if id(part) not in self._states:
+            self._states[id(part)] = part, make()  # the part is kept, so that no other one gets its number
+        found: T = self._states[id(part)][1]
         return found

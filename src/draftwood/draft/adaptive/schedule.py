@@ -73,15 +73,16 @@ class Schedule:
         self.clock = clock
         self.budget: Budget = FixedBudget()
         self.resting = self.plain = self.joined = False
-        self._rows: frozenset[Row] = frozenset()
         self._rest = Rest()
         self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
 
     def begin_round(self, rows: Sequence[Row]) -> None:
         """Begin a round with these rows."""
         self._began, budget = self.clock(), self._budgets(len(rows))
-        self.joined = not self._rows.issuperset(rows)
-        self._rows = frozenset(rows)
+        self.joined = not all(row.has_state(self) for row in rows)
+        if self.joined:
+            for row in rows:
+                row.state(self, bool)
         awake = self.joined or budget is not self.budget
         self.resting = self._rest.goes_on(self.budget, awake=awake)
         if self.resting:

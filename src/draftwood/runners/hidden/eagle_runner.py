@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache
+from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_prefill import EaglePrefill
 from draftwood.runners.hidden.eagle_text import EagleText
@@ -63,6 +64,10 @@ class Eagle3Runner:
     @property
     def vocab_size(self) -> int:
         return int(self.model.config.vocab_size)
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     def clear(self, *, keep: bool = False) -> None:
         self._kept = self._rows if keep and self._single and not self._nodes.tokens else []

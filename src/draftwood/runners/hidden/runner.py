@@ -12,6 +12,7 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
+from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.hidden.memory import HiddenMemory
 from draftwood.runners.hidden.network import (
@@ -69,6 +70,10 @@ class HiddenBlockRunner:
     @property
     def vocab_size(self) -> int:
         return int(self.model.config.vocab_size)
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes(self.model.config, self._memory.parts.element_size())
 
     def clear(self, *, keep: bool = False) -> None:
         if not self._texts.clear(keep=keep):

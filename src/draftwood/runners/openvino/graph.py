@@ -148,11 +148,6 @@ class GraphMemory(Cache):  # type: ignore[misc]
         return False
 
 
-def can_keep(model: Any) -> bool:
-    """Whether the model can score some tokens only."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
 def has_two_masks(model: Any) -> bool:
     """Whether some layers have sliding attention, and others full attention."""
     window = sliding_window(model.config)
@@ -169,7 +164,7 @@ class _Traceable(nn.Module):
         self._hidden_layers = hidden_layers
         self._scores_all = scores_all
         self.train(model.training)
-        self._can_keep = can_keep(model)
+        self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._masks = 1 + has_two_masks(model)
 
     def forward(
