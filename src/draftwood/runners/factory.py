@@ -34,11 +34,7 @@ class Runners(NamedTuple):
 
 
 class TranslationRunners(NamedTuple):
-    """An encoder-decoder target and its drafter, run by the same library.
-
-    Attributes:
-        fallback: as for :class:`Runners`.
-    """
+    """As :class:`Runners`, of an encoder-decoder target."""
 
     target: SourceRunner
     draft: Runner | None
