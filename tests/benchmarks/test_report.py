@@ -43,8 +43,9 @@ def test_the_table_of_all_settings_matches_the_raw_numbers(measured: SimpleNames
         assert line["÷ ar"] == f"{median(over):.2f} ({min(over):.2f} to {max(over):.2f})"
         whole = sum(sum(r["seconds"]) for r in repeats)
         inside = sum(sum(r["target_seconds"]) + sum(r["draft_seconds"]) for r in repeats)
-        assert line["outside %"] == f"{100 * (whole - inside) / whole:.1f}"
-        assert line["outside ms/round"] == f"{1000 * (whole - inside) / forwards:.3f}"
+        # The report adds other parts of the same seconds, so the last digit may be rounded another way.
+        assert abs(float(line["outside %"]) - 100 * (whole - inside) / whole) < 0.051
+        assert abs(float(line["outside ms/round"]) - 1000 * (whole - inside) / forwards) < 0.00051
         assert abs(sum(float(line[f"{s} %"]) for s in ("draft", "target", "verify", "other")) - 100) < 0.3
 
 
