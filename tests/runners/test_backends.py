@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,3 +72,18 @@ def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_library_has_no_runner_for_is_refused() -> None:
     with pytest.raises(ModelError, match="this backend runs no models of this kind: use --backend torch"):
         make_translation_runners(tiny_causal("gpt2"), None, backend="openvino")
+
+
+def test_a_draft_that_cannot_run_is_refused_before_the_target_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def causal(model: Any, **settings: Any) -> ToyRunner:
+        made.append("draft" if settings.get("drafts") else "target")
+        if settings.get("drafts"):
+            raise ModelError("it is of an odd make")
+        return toy(model, **settings)
+
+    monkeypatch.setattr(factory, "BACKENDS", {**BACKENDS, "openvino": replace(TOY, causal=causal)})
+    with pytest.raises(ModelError, match="the draft: it is of an odd make"):
+        make_runners(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 2), backend="openvino")
+    assert made == ["draft"]
