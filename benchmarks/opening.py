@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from draftwood.core.settings import LoadOptions, Weights
 
@@ -73,3 +73,17 @@ def block_of(pair: Pair) -> int | None:
     from draftwood.runners.protocols import BlockRunner
 
     return pair.draft.block if isinstance(pair.draft, BlockRunner) else None
+
+
+def with_draft(pair: Pair, draft_model: Any) -> Pair:
+    """The same target with another draft model, or None, run in the same way."""
+    from draftwood.api import Pair
+    from draftwood.runners.factory import make_runners
+    from draftwood.runners.openvino.runner import OpenVinoRunner
+
+    model, target = pair.model, pair.target
+    if isinstance(target, OpenVinoRunner):
+        runners = make_runners(model, draft_model, backend="openvino", weights=target.weights, place=target.place)
+    else:
+        runners = make_runners(model, draft_model, backend="torch")
+    return Pair(model, draft_model, pair.tokenizer, runners=runners)

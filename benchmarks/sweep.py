@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.config import BenchConfig
 from benchmarks.document import Writer
+from benchmarks.opening import with_draft
 from benchmarks.prompts import Prompt
 from benchmarks.record import save
 from benchmarks.report import Result, speed_of
@@ -27,7 +28,6 @@ from benchmarks.sweep_report import markdown
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.hardware.machine import load_average
-from draftwood.runners.factory import runners_like
 from draftwood.runners.protocols import BlockRunner
 
 AUTO: Final = Setting(method="auto")
@@ -75,8 +75,7 @@ def untrained(pair: Pair, seed: int) -> Pair:
         torch.default_generator.manual_seed(seed)
         fresh = type(model)(deepcopy(model.config))
     fresh = fresh.to(model.device, model.dtype).eval()
-    runners = runners_like(pair.target, pair.model, fresh)
-    return Pair(pair.model, fresh, pair.tokenizer, runners=runners)
+    return with_draft(pair, fresh)
 
 
 @final

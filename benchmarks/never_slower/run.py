@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from benchmarks.never_slower.config import NeverSlowerConfig
-from benchmarks.opening import on_backend, open_pair
+from benchmarks.opening import on_backend, open_pair, with_draft
 from benchmarks.record import facts_of, machine_lines, plain, surroundings
 from draftwood.api import Pair
 from draftwood.core.limits import Limits
@@ -29,7 +29,6 @@ from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.requests import Request
 from draftwood.hardware.machine import load_average
-from draftwood.runners.factory import runners_like
 from draftwood.sampling.settings import Sampling
 from draftwood.tune.compare import PAUSE
 
@@ -88,8 +87,7 @@ def measure(config: NeverSlowerConfig, pair: Pair, backend: str, advance: Callab
 
 def without_draft(pair: Pair) -> Pair:
     """The same target alone."""
-    runners = runners_like(pair.target, pair.model, None)
-    return Pair(pair.model, None, pair.tokenizer, runners=runners)
+    return with_draft(pair, None)
 
 
 def useless(pair: Pair, seed: int) -> Pair:
@@ -103,7 +101,7 @@ def useless(pair: Pair, seed: int) -> Pair:
         torch.default_generator.manual_seed(seed)
         fresh = type(model)(config)
     fresh = fresh.to(model.device, model.dtype).eval()
-    return Pair(model, fresh, pair.tokenizer, runners=runners_like(pair.target, model, fresh))
+    return with_draft(pair, fresh)
 
 
 class _Bench:

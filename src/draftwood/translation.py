@@ -153,7 +153,7 @@ class Translator(Session):
         runners: TranslationRunners | None = None,
     ) -> None:
         check_parts(model, draft_model, tokenizer)
-        self.model, self.draft_model = model, draft_model
+        self.model = model
         self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
         super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, memory=memory)
         own = defaults_of(model, self.eos, self.target.max_length)

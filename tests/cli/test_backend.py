@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import draftwood
 from benchmarks.__main__ import main as benchmarks
+from benchmarks.opening import with_draft
 from draftwood import Limits, LoadOptions, Method, Request, Sampling
 from draftwood.core.errors import ConfigError
 from draftwood.loading import profile
-from draftwood.runners import factory
 from draftwood.runners.auto import VARIABLE
 from tests.cli.conftest import Run
 
@@ -51,7 +51,7 @@ def test_a_device_of_openvinos_is_taken_or_refused(models):
 @pytest.mark.parametrize("name", ["torch", "openvino"])
 def test_other_models_are_run_in_the_same_way(models, name):
     pair = load(models, backend=name)
-    made = factory.runners_like(pair.target, pair.target.model, pair.draft.model)
+    made = with_draft(pair, pair.draft_model)
     assert {made.target.engine, made.draft.engine} == {name}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from draftwood import Method, Pair
 from draftwood.core.errors import ModelError
-from draftwood.runners import backends, factory
+from draftwood.runners import factory
 from draftwood.runners.backends import BACKENDS, Library
 from draftwood.runners.factory import make_runners, make_translation_runners
 from tests.helpers import tiny_gpt
@@ -61,9 +61,9 @@ def test_the_last_resort_is_the_last() -> None:
 
 
 def test_auto_says_why_it_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, **BACKENDS})
+    openvino = replace(BACKENDS["openvino"], why_not=lambda device: "nor is this one")
+    monkeypatch.setattr(factory, "BACKENDS", {"toy": TOY, **BACKENDS, "openvino": openvino})
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
-    monkeypatch.setattr(backends, "why_not_openvino", lambda device: "nor is this one")
     found = make_runners(tiny_gpt(VOCAB, 1), None)
     assert (found.target.engine, found.fallback) == ("torch", "it is for tests; nor is this one")
 

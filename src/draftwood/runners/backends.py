@@ -66,8 +66,8 @@ BACKENDS: Final[Mapping[str, Library]] = {
         seq2seq=partial(Seq2SeqRunner, engine="openvino"),
         masked_block=partial(MaskedBlockRunner, engine="openvino"),
         hidden_block=partial(HiddenBlockRunner, engine="openvino"),
-        why_not=lambda device: why_not_openvino(device),
-        no_room=lambda models: why_no_room(models),
+        why_not=why_not_openvino,
+        no_room=why_no_room,
     ),
     "torch": Library(
         name="PyTorch",

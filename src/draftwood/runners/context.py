@@ -73,7 +73,7 @@ def unknown_sizes(config: Any) -> dict[str, int]:
 
 
 def token_bytes(config: Any, number: int) -> int:
-    """Bytes of a token's keys and values: layers, keys and values, heads, and numbers of so many bytes; 0 if unknown."""
+    """Bytes of a token's keys and values: layers, keys and values, heads, ``number`` bytes each; 0 if unknown."""
     layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
     if not layers or not heads:
         return 0

@@ -15,7 +15,6 @@ from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
-from draftwood.runners.openvino.runner import OpenVinoRunner
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
 _LOG = logging.getLogger(__name__)
@@ -87,13 +86,6 @@ def make_translation_runners(model: Any, draft_model: Any, *, backend: BackendNa
     if isinstance(draft_model, MaskedBlockDrafter):
         draft_model.check_target(model)
     return TranslationRunners(*_run_by(backend, model, draft_model, source=True, weights="same", place=None))
-
-
-def runners_like(runner: TargetRunner, model: Any, draft_model: Any) -> Runners:
-    """Runners of two models with the backend and settings of ``runner``; errors as for :func:`make_runners`."""
-    if isinstance(runner, OpenVinoRunner):
-        return make_runners(model, draft_model, backend="openvino", weights=runner.weights, place=runner.place)
-    return make_runners(model, draft_model, backend="torch")
 
 
 def _run_by(

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from draftwood.core.checks import short_repr as quoted
+from draftwood.core.checks import short_repr
 from draftwood.serve.answers import while_present
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.page import page
@@ -77,7 +77,7 @@ def _width(request: Request, layouts: Mapping[int, int]) -> int:
 
 def _whole(name: str, given: str) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) < 10 and int(given) <= _WIDEST):
-        raise bad(f"{name} is {quoted(given)}: give a whole number from 0 to {_WIDEST}", param=name)
+        raise bad(f"{name} is {short_repr(given)}: give a whole number from 0 to {_WIDEST}", param=name)
     return int(given)
 
 
