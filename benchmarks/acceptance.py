@@ -116,7 +116,7 @@ def _accepted(
     rng = noise.at([at - 1 for at, _ in rows])
     for runner in filter(None, (pair.target, drafter.runner)):
         runner.clear()
-        runner.add([row.tokens[:-1] for row in made])
+        runner.set_rows(made)
     root = torch.tensor([row.tokens[-1] for row in made], device=pair.target.device)
     with torch.inference_mode():
         tree = drafter.draft(root, sampler, rng, [max(BUDGETS)] * len(rows))

@@ -23,6 +23,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.hardware.machine import load_average
 from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.rows import Row
 
 _BYTES: Final = 1 << 28  # read at once to measure the memory: more than caches hold
 _READS: Final = 7
@@ -80,19 +81,26 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
 def _forwards(runner: Runner, context: int, sizes: Sequence[int], repeats: int) -> Iterator[tuple[int, float]]:
     """Seconds of forwards of a chain of so many tokens, each behind one of its own size, as another size may take longer;
     after each one token stays, as in a round with nothing accepted."""
-    runner.clear()
-    runner.add([[i % runner.vocab_size for i in range(context)]])
-    forward(runner, 1)  # reads the context
+    row = only_row(runner, [i % runner.vocab_size for i in range(context)])
+    forward(runner, row, 1)  # reads the context
     for size in sizes:
-        forward(runner, size)  # warming up
+        forward(runner, row, size)  # warming up
     for _ in range(repeats):
         for size in sizes:
-            forward(runner, size)
-            yield size, forward(runner, size)
+            forward(runner, row, size)
+            yield size, forward(runner, row, size)
     runner.clear()
 
 
-def forward(runner: Runner, size: int) -> float:
+def only_row(runner: Runner, text: Sequence[int]) -> Row:
+    """A row with this text, as the only one of a runner, for :func:`forward`."""
+    row = Row(tokens=[*text, 0])
+    runner.clear()
+    runner.set_rows([row])
+    return row
+
+
+def forward(runner: Runner, row: Row, size: int) -> float:
     """Seconds of a forward of a chain of so many tokens, of which the first one stays."""
     tokens = torch.arange(size, device=runner.device).unsqueeze(0) % runner.vocab_size
     depths = torch.arange(size, device=runner.device).unsqueeze(0)
@@ -102,7 +110,8 @@ def forward(runner: Runner, size: int) -> float:
     runner.extend(tokens, depths, seen)
     settle(runner.device)
     seconds = perf_counter() - start
-    runner.commit([[0]], [[]])
+    row.tokens.append(0)
+    runner.commit([[0]])
     return seconds
 
 

@@ -18,6 +18,7 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.rows import Row
 
 CHAIN: Final = 4
 """Forwards of the draft, of one token each."""
@@ -73,12 +74,14 @@ def _timed(
 ) -> Iterator[tuple[int, str, float]]:
     text = [i % min(target.vocab_size, draft.vocab_size) for i in range(context)]
 
+    rows: dict[Runner, Row] = {}
+
     def scored(size: int) -> None:
-        forward(target, size)
+        forward(target, rows[target], size)
 
     def drafted(_size: int) -> None:
         for _ in range(CHAIN):
-            forward(draft, 1)
+            forward(draft, rows[draft], 1)
 
     def in_turn(size: int) -> None:
         drafted(size)
@@ -93,9 +96,7 @@ def _timed(
     with ThreadPoolExecutor(1) as worker:
         for repeat in range(repeats):
             for size in sizes:
-                for runner in (target, draft):
-                    runner.clear()
-                    runner.add([text])
+                rows.update((runner, only_row(runner, text)) for runner in (target, draft))
                 in_turn(size)  # reads the context
                 together(size)  # of the sizes that are timed, as other sizes take longer
                 first = repeat % len(ways)

@@ -59,7 +59,7 @@ class MadeUpDraft(ReadsAtOnce):
     def clear(self, *, keep: bool = False) -> None:
         self._said = []
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def set_rows(self, rows: Sequence[Row]) -> None:
         """There is one row only."""
 
     def extend(
@@ -81,15 +81,9 @@ class MadeUpDraft(ReadsAtOnce):
         return said + _NOISE * torch.randn(said.shape, generator=self._random)
 
     def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
+        self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None
     ) -> None:
         self._said = []
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """There is one row only."""
 
 
 def measure(config: VerifyConfig, on_step: Callable[[], object]) -> dict[str, Any]:

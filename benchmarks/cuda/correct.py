@@ -15,6 +15,7 @@ from benchmarks.prompts import Prompt
 from benchmarks.run import Bench, Log
 from benchmarks.settings import TOKEN_BY_TOKEN, plan
 from draftwood.api import Pair
+from draftwood.sampling.rows import Row
 from draftwood.tune.prompts import built_in
 
 PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -64,7 +65,7 @@ def tree_logits(pair: Pair) -> float:
     largest = 0.0
     with torch.inference_mode():
         runner.clear()
-        runner.add(prompts)
+        runner.set_rows([Row(tokens=[*prompt, int(tokens[row, 0])]) for row, prompt in enumerate(prompts)])
         scores = runner.extend(tokens, depths, sees.expand(2, size, size)).logits
         for row, prompt in enumerate(prompts):
             for node, path in enumerate(paths):

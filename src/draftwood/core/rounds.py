@@ -45,6 +45,7 @@ class Round:
         target_log_probs: the target's distributions at its nodes.
         verdict: what the verifier decided.
         seconds: wall time by stage; complete once the round's pieces are out.
+        taken: per row, how many of :attr:`tokens` its text took, which may end before the others; empty if all.
     """
 
     tree: DraftTree
@@ -52,6 +53,13 @@ class Round:
     target_log_probs: LogProbs
     verdict: Verdict
     seconds: dict[str, float] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)
+
+    @property
+    def joined(self) -> list[list[int]]:
+        """Per row, the nodes whose tokens the text has for good: the root and the accepted ones, as far as the text goes."""
+        nodes = [[0, *path] for path in self.paths]
+        return [row[:count] for row, count in zip(nodes, self.taken, strict=True)] if self.taken else nodes
 
     @property
     def paths(self) -> Sequence[list[int]]:
@@ -66,13 +74,13 @@ class Round:
 
     @cached_property
     def hidden(self) -> list[Float[Tensor, "_token width"]] | None:
-        """Per row, the target's hidden states of the tokens that joined its text for good: what was pending, the root and
-        the accepted nodes. Over all rounds they are those of the text without its last token. None without hidden layers.
+        """Per row, the target's hidden states of what was pending and of the nodes that joined the text. Over all rounds
+        they are those of the text without its last token. None without hidden layers.
         """
         nodes, read = self.scores.hidden, self.scores.read
         if nodes is None or read is None:
             return None
-        kept = [states[[0, *path]] if path else states[:1] for states, path in zip(nodes, self.paths, strict=True)]
+        kept = [states[own] if len(own) > 1 else states[: len(own)] for states, own in zip(nodes, self.joined, strict=True)]
         return [torch.cat([before, own]) if len(before) else own for before, own in zip(read, kept, strict=True)]
 
 

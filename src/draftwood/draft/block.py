@@ -72,10 +72,8 @@ class BlockChain:
         if self._by_level:
             self._level.commit(this_round)
             return
-        tokens = this_round.tree.lists[0]
-        chains = [[row[node] for node in [0, *path]] for row, path in zip(tokens, this_round.paths, strict=True)]
         read = int(self._scored)  # the runner's memory holds the root of each chain
-        self.runner.commit([[0] * read for _ in chains], [chain[read:] for chain in chains], this_round.hidden)
+        self.runner.commit([chain[:read] for chain in this_round.joined], this_round.hidden)
 
 
 def _mask_limits(logp: Float[Tensor, "row depth vocab"], limits: Sequence[int]) -> Float[Tensor, "row depth vocab"]:

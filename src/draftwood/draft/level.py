@@ -186,11 +186,8 @@ class LevelDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        tokens = this_round.tree.lists[0]
-        chains = [[0, *path] for path in this_round.paths]
-        seen = [[n for n in chain if n < self._evaluated] for chain in chains]
-        rest = [[row[n] for n in chain if n >= self._evaluated] for row, chain in zip(tokens, chains, strict=True)]
-        self.runner.commit(seen, rest, this_round.hidden)
+        seen = [[node for node in chain if node < self._evaluated] for chain in this_round.joined]
+        self.runner.commit(seen, this_round.hidden)
 
 
 def _possible(

@@ -134,9 +134,10 @@ class Batch:
             self._join(clock)
             if not (entries := self._entries):
                 return []
-            this_round = self._round(clock)
+            this_round, before = self._round(clock), [len(entry.row.tokens) for entry in entries]
             pieces = [piece for i in range(len(entries)) if (piece := self._take(i, this_round)) is not None]
-            self.pipeline.target.commit([[0, *path] for path in this_round.paths], [[] for _ in entries])
+            this_round.taken.extend(len(entry.row.tokens) - old for entry, old in zip(entries, before, strict=True))
+            self.pipeline.target.commit(this_round.joined)
             self._drafting.commit(this_round)
         ended = self.failed.keys() | {piece.row for piece in pieces if piece.finish_reason is not None}
         self._keep([i for i, entry in enumerate(entries) if entry.row.number not in ended])
@@ -159,13 +160,11 @@ class Batch:
         entries = self._entries
         if len(stay) == len(entries):
             return
-        if stay:  # the memory of the last rows is cleared when others come
-            gone = [i for i in range(len(entries)) if i not in stay]
-            self.pipeline.target.drop(gone)
-            if (draft := self._drafting.runner) is not None:
-                with self._drafting.errors_cost_drafts():
-                    draft.drop(gone)
         self._entries = [entries[i] for i in stay]
+        if stay:  # the memory of the last rows is cleared when others come
+            rows = [entry.row for entry in self._entries]
+            self.pipeline.target.set_rows(rows)
+            self._drafting.set_rows(rows)
         self._bound = None
 
     def _settings_and_noise(self) -> tuple[Sampler, Rng]:

@@ -18,6 +18,7 @@ from draftwood.core.tree import DraftTree
 from draftwood.draft import Drafter
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.verify import Verifier
 
@@ -78,6 +79,12 @@ class Drafting:
         if self.runner is not None:
             with self.errors_cost_drafts():
                 self.runner.clear(keep=keep)
+
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
+        if self.runner is not None:
+            with self.errors_cost_drafts():
+                self.runner.set_rows(rows)
 
     def draft(self, root: Int[Tensor, "row"], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         """The drafter's trees, with what was drawn before an error.

@@ -15,6 +15,7 @@ from draftwood.core.rounds import Round
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.hardware.threads import chosen_threads
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.rows import Row
 from draftwood.trace.arrays import best_of
 
 _CHUNK: Final = 256  # most tokens of a prompt that are scored at a time
@@ -97,8 +98,9 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
         raise ConfigError(f"the prompt holds token {bad[0]}, but the target knows 0 to {runner.vocab_size - 1}")
     if runner.max_length is not None and len(prompt) > runner.max_length:
         raise CacheError(f"the prompt has {len(prompt)} tokens, but the model's context is {runner.max_length}: shorten it")
+    row = Row(tokens=list(prompt[:1]))
     runner.clear()
-    runner.add([[]])
+    runner.set_rows([row])
     most = max(1, min(_CHUNK, _SCORES // runner.vocab_size))
     for start in range(0, len(prompt) - 1, most):
         following = list(prompt[start + 1 : start + 1 + most])
@@ -110,6 +112,7 @@ def of_prompt(runner: Runner, prompt: Sequence[int], top: int) -> Iterator[list[
             for error in RoundChecks().check(scores).values():
                 raise error
             found = scored(scores[0], following, top)
-            runner.commit([list(range(size))], [[]])
+            row.tokens += following
+            runner.commit([list(range(size))])
         yield found
     runner.clear()

@@ -13,6 +13,7 @@ from draftwood.engine.drafting import Drafting
 from draftwood.engine.pipeline import Entry
 from draftwood.runners.protocols import Prefix, Runner
 from draftwood.runners.rows import common_length
+from draftwood.sampling.rows import Row
 
 CHUNK: Final = 256
 """Prompt tokens of a step alongside rows that write; so many are read about as fast, token by token, as in larger chunks."""
@@ -54,22 +55,20 @@ class Prompts:
             self._target.clear(keep=keep)
             self._drafting.clear(keep=keep)
         self._left = self._chunk if rows else None
-        now, whole, width = list(rows), list[Entry](), 0
+        now, width = list(rows), 0
         for i, row in enumerate(coming):
             wider, padded = self._widened(width, len(row.context), len(now))
             if self._joins_unread(row, [*now, *coming[i + 1 :]], padded):
                 self._spend(padded)
                 width = wider
-                whole.append(row)
             else:
-                self._add(whole, clock)
-                whole = []
+                self._set_rows(now, clock)
                 if not self._read(row, now, clock):
                     break
-                self._add([row], clock)
+                self._set_rows([*now, row], clock)
                 self._spend(width)
             now.append(row)
-        self._add(whole, clock)
+        self._set_rows(now, clock)
         return now[len(rows) :]
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
@@ -97,44 +96,40 @@ class Prompts:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left is not None and self._left <= 0:
             return False
-        text, prefix = row.context, None
+        length, prefix = len(row.context), None
         if row is not self._current:
-            prefix = _shared(text, rows)
+            prefix = _shared(row.context, rows)
             self._current, self._done = row, 0 if prefix is None else prefix.length
-        end = len(text) if self._left is None else min(len(text), self._done + self._left)
-        self._prefill(text[:end], prefix, row.drafts or any(other.drafts for other in rows), clock)
+        end = length if self._left is None else min(length, self._done + self._left)
+        self._prefill(row.row, end, prefix, row.drafts or any(other.drafts for other in rows), clock)
         self._spend(end - self._done)
         self._done = end
-        if end == len(text):
+        if end == length:
             self._current = None
-        return end == len(text)
+        return end == length
 
-    def _prefill(self, text: list[int], prefix: Prefix | None, drafts: bool, clock: Clock) -> None:
+    def _prefill(self, row: Row, end: int, prefix: Prefix | None, drafts: bool, clock: Clock) -> None:
         # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
         copied = None if prefix is None else prefix._replace(length=prefix.length - 1)
         with torch.inference_mode():
             began = perf_counter()
-            hidden = self._target.prefill(text, prefix=copied)
+            hidden = self._target.prefill(row, end, prefix=copied)
             read = perf_counter()
             clock.claim("target", read - began)
             if drafts and (draft := self._drafting.runner) is not None:
                 with self._drafting.errors_cost_drafts():
-                    draft.prefill(text, prefix=prefix, hidden=hidden)
+                    draft.prefill(row, end, prefix=prefix, hidden=hidden)
                 clock.claim("draft", perf_counter() - read)
 
-    def _add(self, rows: Sequence[Entry], clock: Clock) -> None:
-        """Append rows to both models; the clock takes the encoder's seconds."""
-        if not rows:
-            return
-        texts, sources = [row.context for row in rows], [row.row.source for row in rows]
+    def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
+        """Give both models their rows; the clock takes the encoder's seconds."""
+        rows = [entry.row for entry in entries]
         before = self._target.forward_seconds
-        self._target.add(texts, sources)
+        self._target.set_rows(rows)
         clock.claim("target", self._target.forward_seconds - before)
-        if (draft := self._drafting.runner) is not None:
-            before = draft.forward_seconds
-            with self._drafting.errors_cost_drafts():
-                draft.add(texts, sources)
-            clock.claim("draft", draft.forward_seconds - before)
+        before = self._drafting.forward_seconds
+        self._drafting.set_rows(rows)
+        clock.claim("draft", self._drafting.forward_seconds - before)
 
 
 def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
@@ -144,6 +139,5 @@ def _alike(text: Sequence[int], other: Sequence[int]) -> bool:
 
 def _shared(text: list[int], rows: Sequence[Entry]) -> Prefix | None:
     """The longest beginning that a text shares with a row's; None if no row has one that is worth a copy."""
-    contexts = [row.context for row in rows]
-    found = [Prefix(i, common_length(text, one)) for i, one in enumerate(contexts) if _alike(text, one)]
+    found = [Prefix(one.row, common_length(text, one.context)) for one in rows if _alike(text, one.context)]
     return max(found, key=lambda prefix: prefix.length, default=None)

@@ -72,16 +72,17 @@ class RoundSlots:
         device: device of ``end``.
 
     Attributes:
+        pending: as given.
         ends: positions of the roots.
         end: the same, as one number if all are equal, else [row, 1].
         even: every row owns all slots in use and none is padded, as always with a single row.
         nodes: number of nodes of this round so far.
         loaded: number of pending columns that are in the cache.
         positions: positions of the tokens, for each forward of this round.
-        tokens: tokens of the nodes, for each forward with nodes.
     """
 
-    def __init__(self, cached: Sequence[int], pending: Sequence[Sequence[int]], device: torch.device) -> None:
+    def __init__(self, cached: Sequence[int], pending: Sequence[list[int]], device: torch.device) -> None:
+        self.pending = pending
         self.base = max(cached, default=0)
         self.pad = max(map(len, pending), default=0)
         self.ends = [c + len(p) for c, p in zip(cached, pending, strict=True)]
@@ -92,7 +93,6 @@ class RoundSlots:
         self.nodes = 0
         self.loaded = 0
         self.positions: list[Int[Tensor, "row new"]] = []
-        self.tokens: list[Int[Tensor, "row node"]] = []
 
     @property
     def waiting(self) -> int:

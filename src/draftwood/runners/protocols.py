@@ -10,12 +10,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.scores import Scores
+from draftwood.sampling.rows import Row
 
 
 class Prefix(NamedTuple):
     """The beginning that a new text shares with a present row: its first ``length`` tokens."""
 
-    row: int
+    row: Row
     length: int
 
 
@@ -23,11 +24,12 @@ class Prefix(NamedTuple):
 class Runner(Protocol):
     """A network and its cache, for target and draft models alike.
 
-    Rows are numbered from 0. Rows are added and dropped between rounds only. A new batch begins with :meth:`clear`.
+    A new batch begins with :meth:`clear`. Between two rounds :meth:`set_rows` says which rows the next one has.
 
-    The committed text of a row is ``cached + pending``. Its last token is the root of the next tree and is never pending.
-    Within a round ``extend`` appends nodes, numbered 0, 1, ... in order; the root is node 0. ``commit`` ends the round: it
-    keeps some nodes and discards the rest. A runner may compact its cache at any time.
+    A row owns its text. Its last token is the root of the next tree. Of the tokens before it, the pending ones are not in
+    the cache yet: the next round reads them. Within a round ``extend`` appends nodes, numbered 0, 1, ... in order; the root
+    is node 0. ``commit`` ends the round: it keeps some nodes and discards the rest. A runner may compact its cache at any
+    time.
 
     Attributes:
         vocab_size: number of scores per node.
@@ -55,39 +57,39 @@ class Runner(Protocol):
         """Remove all rows, also in the middle of a round: a stream that is closed early leaves one unfinished.
 
         Args:
-            keep: the memory of a single row may stay. If :meth:`add` then appends a single text with the same beginning,
-                the runner need not read that beginning again. A runner may ignore it.
+            keep: the memory of a single row may stay. If a single row with the same beginning comes next, the runner need
+                not read that beginning again. A runner may ignore it.
         """
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """Append rows.
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """The rows from the next round on. Rows are themselves, whatever their tokens; a row that is missing is gone.
 
-        Args:
-            texts: the prompts without their last token, which is the root. All of these tokens are pending, except a
-                beginning that :meth:`clear` kept.
-            sources: the encoder's input, row by row; models without an encoder ignore it.
+        Rows that stay keep their order, and new ones come last. Of a new row all tokens before the root are pending, except
+        what :meth:`prefill` has read and a beginning that :meth:`clear` kept. Models without an encoder ignore sources.
 
         Raises:
             ConfigError: a source is missing or empty, or holds tokens that the encoder does not know.
-            CacheError: a source does not fit the encoder. No row is added then.
+            CacheError: a source does not fit the encoder. Nothing changes then.
         """
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> Float[Tensor, "_token width"] | None:
-        """Read the beginning of a text that is added later, alongside the rows; also in several calls, each with more of it.
+        """Read the first tokens of a row that comes later, alongside the rows; also in several calls, each with more of it.
 
-        An :meth:`add` of this text alone then reads the rest. Another text replaces it, and :meth:`clear` without ``keep``
+        :meth:`set_rows` then takes it as the only new row. Another row replaces it, and :meth:`clear` without ``keep``
         forgets it. A runner may ignore this, and read the whole text as any other.
 
         Args:
-            text: all of the text up to where it is read.
-            prefix: a row with the same beginning, whose memory is copied; the first call of a text uses it.
-            hidden: the target's hidden states of the last tokens of ``text``, for drafters that read them.
+            row: the row.
+            end: number of tokens up to where it is read.
+            prefix: a present row with the same beginning, whose memory is copied; the first call of a row uses it.
+            hidden: the target's hidden states of the last of these tokens, for drafters that read them.
 
         Returns:
             The hidden states of the tokens that were read and not copied; None without hidden layers.
@@ -107,23 +109,14 @@ class Runner(Protocol):
             CacheError: the text and the tree do not fit the model's context.
         """
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        """End the round.
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        """End the round; the rows hold its tokens already.
 
         Args:
-            nodes: per row, the nodes that are appended to the text, in this order.
-            pending: per row, the tokens that are appended after them and are read later.
+            nodes: per row, the nodes whose tokens come next in the row's text, in this order.
             hidden: :attr:`draftwood.core.rounds.Round.hidden`, for drafters that read the target's hidden states; other
                 runners ignore it.
         """
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows. The others keep their order and are renumbered."""
 
 
 class ReadsAtOnce:
@@ -131,12 +124,13 @@ class ReadsAtOnce:
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> None:
-        """Nothing is read before its row is added."""
+        """Nothing is read before the row joins."""
 
 
 @runtime_checkable

@@ -1,15 +1,61 @@
-"""Helpers to add, pad and remove rows."""
+"""Rows that come and go, and tensors of rows that are padded and joined."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from draftwood.sampling.rows import Row
+
 T = TypeVar("T")
+
+
+@final
+class RowList:
+    """The rows of a memory; and, after they have left, a single one whose memory is kept for the next.
+
+    Attributes:
+        rows: the present rows, in order.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._kept: Row | None = None
+
+    def clear(self, *, keep: bool) -> bool:
+        """Remove all rows; returns whether the memory of a single one stays."""
+        if self.rows:
+            self._kept = self.rows[0] if len(self.rows) == 1 else None
+        if not keep:
+            self._kept = None
+        self.rows = []
+        return self._kept is not None
+
+    def set(self, rows: Sequence[Row]) -> tuple[list[int], int, int | None]:
+        """Replace the rows.
+
+        Returns:
+            The indices of those that have gone, the number of new ones, and how many tokens before its root a new one
+            shares with the row that was kept; None if none was, or no row is new.
+        """
+        gone, new = changes(self.rows, rows)
+        shared = None
+        if self._kept is not None and new:
+            shared = common_length(self._kept.tokens[:-1], new[0].tokens[:-1]) if len(new) == 1 else 0
+            self._kept = None
+        self.rows = list(rows)
+        return gone, len(new), shared
+
+
+def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
+    """The indices of old rows that have gone, and the new rows, which come last."""
+    present = set(rows)
+    gone = [index for index, row in enumerate(old) if row not in present]
+    return gone, list(rows[len(old) - len(gone) :])
 
 
 def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:

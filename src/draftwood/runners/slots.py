@@ -13,16 +13,17 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, RoundSlots
-from draftwood.runners.history import History
-from draftwood.runners.rows import remaining_rows
+from draftwood.runners.protocols import Prefix
+from draftwood.runners.rows import RowList, remaining
 from draftwood.runners.windows import Window
+from draftwood.sampling.rows import Row
 
 _CHUNK = 1024  # most pending tokens of one forward; bounds the size of a long prompt's mask
 
 
 @final
 class SlotTable:
-    """The rows of a runner. Per row the committed text is ``cached + pending``, and the root follows it.
+    """The rows of a runner. Of a row's text, the cache holds the first tokens, and all others before the root are pending.
 
     Args:
         cache: keys and values of the rows.
@@ -54,80 +55,88 @@ class SlotTable:
         self._masked = masked
         self._window = window
         self._seen_bias, self._hidden_bias = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        self._list = RowList()
         self._cached: list[int] = []  # slots [0, cached) of a row hold committed tokens
-        self._pending: list[list[int]] = []
-        self._history = History()  # the tokens in the cache of a single row
-        self._begin_round()
+        self._now: RoundSlots | None = None
 
-    def _begin_round(self) -> None:
-        self._round = RoundSlots(self._cached, self._pending, self.device)
+    @property
+    def rows(self) -> list[Row]:
+        """The present rows, in order."""
+        return self._list.rows
 
-    def __len__(self) -> int:
-        return len(self._cached)
+    @property
+    def _round(self) -> RoundSlots:
+        """The present round, which begins with its first use; it reads all tokens before the roots."""
+        if self._now is None:
+            self._begin_round(-1)
+            assert self._now is not None
+        return self._now
+
+    def _begin_round(self, end: int) -> None:
+        pending = [row.tokens[cached:end] for row, cached in zip(self.rows, self._cached, strict=True)]
+        self._now = RoundSlots(self._cached, pending, self.device)
 
     @property
     def longest_text(self) -> int:
         """Length of the longest text, its root included."""
-        return max(self._round.ends, default=0) + 1
+        return max((len(row.tokens) for row in self.rows), default=1)
 
     def clear(self, *, keep: bool = False) -> None:
-        """Remove all rows. ``keep`` leaves the cache of a single row for :meth:`add`, unless a round is unfinished."""
-        if not keep or len(self) > 1 or self._round.positions:
-            self._history.clear()
-        if not self._history:
+        """Remove all rows. ``keep`` leaves the cache of a single row for the next one, unless a round is unfinished."""
+        if not self._list.clear(keep=keep and (self._now is None or not self._now.positions)):
             self.cache.clear()
-        self._cached, self._pending = [], []
-        self._begin_round()
+            self._cached = []
+        self._now = None
 
-    def add(self, texts: Sequence[Sequence[int]]) -> None:
-        """Append rows; all tokens of their texts are pending, except a beginning that the cache has kept."""
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
+        gone, new, shared = self._list.set(rows)
+        if gone:
+            self.cache.drop(gone)
+            self._cached = remaining(self._cached, gone)
         kept = 0
-        if self._history and not len(self):
-            kept = self._history.cut(texts)
+        if shared is not None:
+            kept = min(shared, *self._cached)
             self.cache.cut(kept)
-        if not kept:
-            self.cache.add(len(texts))
-        self._cached += [kept] * len(texts)
-        self._pending += [list(text[kept:]) for text in texts]
-        self._begin_round()
+            self._cached = []
+        if new and not kept:
+            self.cache.add(new)
+        self._cached += [kept] * new
+        self._now = None
 
     def another(self, cache: KVCache) -> SlotTable:
         """A table without rows, with the same settings and another cache."""
         found = copy.copy(self)
-        found.cache, found._cached, found._pending, found._history = cache, [], [], History()
-        found._begin_round()
+        found.cache = cache
+        found._forget_rows()
         return found
 
-    def begin(self, other: SlotTable, row: int, length: int) -> int:
-        """Replace all rows by one, with up to ``length`` cached tokens of a row of another table; returns their number."""
-        length = min(length, other._cached[row])
-        self._history.clear()
-        self.cache.begin(other.cache, row, length)
-        self._cached, self._pending = [length], [[]]
-        self._begin_round()
-        return length
+    def begin(self, row: Row, other: SlotTable, prefix: Prefix | None) -> None:
+        """Replace all rows by one, and copy what the cache of another table holds of its beginning."""
+        self.clear()
+        length = 0
+        if prefix is not None and prefix.row in other.rows:
+            index = other.rows.index(prefix.row)
+            length = min(prefix.length, other._cached[index])
+        if length:
+            self.cache.begin(other.cache, index, length)
+        else:
+            self.cache.add(1)
+        self._list.set([row])
+        self._cached = [length]
 
-    def join(self, other: SlotTable, pending: Sequence[int]) -> None:
-        """Append the only row of another table, which is then empty, and tokens that are read later."""
-        self._history.clear()
-        if not len(self):
-            self.cache.clear()
-        self.cache.join(other.cache, len(self))
+    def join(self, other: SlotTable) -> None:
+        """Append the only row of another table, which is then empty."""
+        if not self.rows:
+            self.clear()
+        self.cache.join(other.cache, len(self.rows))
+        self._list.set([*self.rows, *other.rows])
         self._cached += other._cached
-        self._pending += [list(pending)]
-        other._cached, other._pending = [], []
-        for table in (self, other):
-            table._begin_round()
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Remove these rows; the others keep their order."""
-        self.cache.drop(rows)
-        if rows:
-            self._history.clear()
-        stay = remaining_rows(len(self), rows)
-        self._cached = [self._cached[r] for r in stay]
-        self._pending = [self._pending[r] for r in stay]
-        self._begin_round()
+        self._now = None
+        other._forget_rows()
 
     def batches(
         self,
@@ -140,8 +149,9 @@ class SlotTable:
             yield self.pending_batch(_CHUNK)
         yield self._node_batch(tokens, depths, ancestors)
 
-    def pending_batches(self) -> Iterator[ForwardBatch]:
-        """The forwards of the pending tokens alone."""
+    def batches_to(self, end: int) -> Iterator[ForwardBatch]:
+        """The forwards of a round without nodes, which reads the first ``end`` tokens of each row."""
+        self._begin_round(end)
         while self._round.waiting:
             yield self.pending_batch(min(_CHUNK, self._round.waiting))
 
@@ -160,7 +170,6 @@ class SlotTable:
         """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end
-        now.tokens.append(tokens)
         if left:
             before, positions_before = self._pending_columns(slice(now.loaded, now.pad))
             tokens = torch.cat([before, tokens], dim=1)
@@ -182,7 +191,7 @@ class SlotTable:
 
     def _padding(self, pending: int) -> tuple[int, ...]:
         """How many of the next ``pending`` columns are padding, row by row; empty if none are."""
-        missing = [self._round.pad - self._round.loaded - len(waiting) for waiting in self._pending]
+        missing = [self._round.pad - self._round.loaded - len(waiting) for waiting in self._round.pending]
         return tuple(max(0, min(pending, columns)) for columns in missing) if pending and max(missing) > 0 else ()
 
     def _slid(self, mask: Tensor, positions: Tensor, size: int) -> Float[Tensor, "row 1 new slot"]:
@@ -199,37 +208,31 @@ class SlotTable:
             return Scores(logits)
         hidden = torch.cat(parts, dim=1)
         columns = hidden.shape[1] - nodes
-        read = [row[max(0, columns - len(pending)) : columns] for row, pending in zip(hidden, self._pending, strict=True)]
+        counts = map(len, self._round.pending)
+        read = [row[max(0, columns - count) : columns] for row, count in zip(hidden, counts, strict=True)]
         return Scores(logits, hidden[:, columns:], read)
 
     def slot_positions(self) -> Int[Tensor, "row slot"]:
         """Text positions of all slots in use; arbitrary for slots that a row does not own."""
-        base = torch.arange(self._round.base, device=self.device).expand(len(self), -1)
+        base = torch.arange(self._round.base, device=self.device).expand(len(self.rows), -1)
         return torch.cat([base, *self._round.positions], dim=1)
 
-    def commit(self, nodes: Sequence[Sequence[int]], pending: Sequence[Sequence[int]]) -> None:
-        """End the round: per row, append ``nodes`` to the text in this order, then the tokens ``pending``."""
-        if not self._round.positions:  # nothing was read in this round
-            for waiting, tokens in zip(self._pending, pending, strict=True):
-                waiting.extend(tokens)
-            self._begin_round()
-            return
-        first = self._round.base + self._round.pad
-        source = [
-            [*range(first - len(waiting), first), *(first + n for n in kept)]
-            for waiting, kept in zip(self._pending, nodes, strict=True)
-        ]
-        self.cache.compact(source, self._cached)
-        if len(self) == 1 and len(self._history) == self._cached[0]:
-            self._history.append(self._pending[0], self._round.tokens, nodes[0])
-        self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
-        self._pending = [list(tokens) for tokens in pending]
-        self._begin_round()
+    def commit(self, nodes: Sequence[Sequence[int]]) -> None:
+        """End the round: per row, the text has the tokens of these nodes next, in this order."""
+        if self._now is not None and self._now.positions:  # else nothing was read in this round
+            first = self._now.base + self._now.pad
+            source = [
+                [*range(first - len(waiting), first), *(first + n for n in kept)]
+                for waiting, kept in zip(self._now.pending, nodes, strict=True)
+            ]
+            self.cache.compact(source, self._cached)
+            self._cached = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
+        self._now = None
 
     def _pending_columns(self, columns: slice) -> tuple[Int[Tensor, "row column"], Int[Tensor, "row column"]]:
         """Pending tokens and their positions, in one transfer to the device; shorter rows are padded on the left."""
         tokens, positions = [], []
-        for cached, pending in zip(self._cached, self._pending, strict=True):
+        for cached, pending in zip(self._cached, self._round.pending, strict=True):
             missing = self._round.pad - len(pending)
             tokens.append(([0] * missing + pending)[columns])
             first = cached - missing
@@ -249,7 +252,7 @@ class SlotTable:
             among = torch.where(ancestors, self._seen_bias, self._hidden_bias)
             return (torch.nn.functional.pad(among, (old, 0)) if old else among).unsqueeze(1)
         n, seen = (0, 0) if ancestors is None else ancestors.shape[1:]
-        shape = len(self), pending + n, old + pending + seen
+        shape = len(self.rows), pending + n, old + pending + seen
         visible = torch.from_numpy(self._visible(shape, base, pending)).to(self.device)
         if ancestors is not None:
             visible[:, pending:, old + pending :] = ancestors
@@ -261,8 +264,8 @@ class SlotTable:
         ready = base + now.loaded + pending
         if min(self._cached, default=0) < base:
             visible[:, :, :base] = (np.arange(base) < np.array(self._cached)[:, None])[:, None]
-        if any(len(p) < now.pad for p in self._pending):
-            padding = np.array([now.pad - len(p) for p in self._pending])
+        if any(len(p) < now.pad for p in now.pending):
+            padding = np.array([now.pad - len(p) for p in now.pending])
             visible[:, :, base:ready] = (np.arange(now.loaded + pending) >= padding[:, None])[:, None]
         if pending:
             visible[:, :pending, ready:] = False

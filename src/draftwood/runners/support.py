@@ -20,6 +20,7 @@ from draftwood.runners.context import MAX_CHECKED, Context, context, layer_count
 from draftwood.runners.limits import TextLimits
 from draftwood.runners.protocols import ModelRunner, SourceRunner
 from draftwood.runners.windows import FULL, SLIDING
+from draftwood.sampling.rows import Row
 
 _ALIBI = "its ALiBi bias is computed from a 2-D mask"
 _REFUSED = {
@@ -240,5 +241,5 @@ def score_tree(
         ancestors[0, i, path] = True
     depths = torch.tensor([[len(p) - 1 for p in paths]], device=runner.device)
     runner.clear()
-    runner.add([list(prefix)])
+    runner.set_rows([Row(tokens=[*prefix, tokens[0]])])
     return runner.extend(torch.tensor([tokens], device=runner.device), depths, ancestors).logits[0].double()

@@ -22,6 +22,7 @@ from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import mask_argument
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -75,27 +76,24 @@ class TorchRunner:
         return model
 
     def clear(self, *, keep: bool = False) -> None:
-        self._rows.clear(keep=keep)
         self._prefill.clear(keep=keep)
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._prefill.add(texts)
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self._prefill.set_rows(rows)
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> Float[Tensor, "_token width"] | None:
-        return self._prefill.read(text, prefix)
+        return self._prefill.read(row, end, prefix)
 
     def _reader(self) -> tuple[SlotTable, Forward]:
         cache = TreeCache(self._cache.layer_count)
         return self._rows.another(cache), partial(self._forward, cache=cache)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._rows.drop(rows)
 
     def extend(
         self,
@@ -107,13 +105,8 @@ class TorchRunner:
         outputs = [self._forward(batch, self._cache) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        self._rows.commit(nodes, pending)
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch, cache: TreeCache) -> ForwardOutput:
         cache.place(batch)

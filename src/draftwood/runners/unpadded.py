@@ -12,10 +12,11 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
 from draftwood.runners.protocols import BlockRunner, ReadsAtOnce, Runner
+from draftwood.sampling.rows import Row
 
 
 def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
-    """A runner that skips the first ``padding`` tokens of each text, row by row in the order of ``add``.
+    """A runner that skips the first ``padding[number]`` tokens of the row of this number.
 
     Its ``max_length`` includes the smallest padding of a row.
     """
@@ -35,7 +36,7 @@ class Unpadded(ReadsAtOnce):
         """Use this runner, from the next :meth:`clear` on."""
         self._runner = runner
         self._padding = list(padding)
-        self._coming = self._padding  # of the rows that are not added yet
+        self._rows: list[tuple[Row, Row]] = []  # each as given, and as the runner knows it
         self.vocab_size = runner.vocab_size
         # No row has less padding, so a text within this length fits the runner.
         self.max_length: int | None = None if runner.max_length is None else runner.max_length + min(padding, default=0)
@@ -48,11 +49,17 @@ class Unpadded(ReadsAtOnce):
 
     def clear(self, *, keep: bool = False) -> None:
         self._runner.clear(keep=keep)
-        self._coming = self._padding
+        self._rows = []
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        padding, self._coming = self._coming[: len(texts)], self._coming[len(texts) :]
-        self._runner.add([text[n:] for text, n in zip(texts, padding, strict=True)])
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        known = dict(self._rows)
+        self._rows = [(row, known.get(row) or Row(tokens=[])) for row in rows]
+        self._read_texts()
+        self._runner.set_rows([own for _, own in self._rows])
+
+    def _read_texts(self) -> None:
+        for row, own in self._rows:
+            own.tokens = row.tokens[self._padding[row.number] :]
 
     def extend(
         self,
@@ -60,20 +67,14 @@ class Unpadded(ReadsAtOnce):
         depths: Int[Tensor, "row node"],
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
+        self._read_texts()
         scores = self._runner.extend(tokens, depths, ancestors)
         self.forward_seconds = self._runner.forward_seconds
         return scores
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        self._runner.commit(nodes, pending, hidden)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._runner.drop(rows)
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._read_texts()
+        self._runner.commit(nodes, hidden)
 
 
 @final
@@ -83,6 +84,7 @@ class _UnpaddedBlocks(Unpadded):
         return cast(BlockRunner, self._runner).block
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
+        self._read_texts()
         scores = cast(BlockRunner, self._runner).score_block(root, count)
         self.forward_seconds = self._runner.forward_seconds
         return scores

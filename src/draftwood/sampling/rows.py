@@ -29,7 +29,7 @@ class Row:
     """
 
     tokens: list[int]
-    sampling: Sampling
+    sampling: Sampling = field(default_factory=Sampling)
     number: int = 0
     source: Sequence[int] = ()
     stops: frozenset[int] = frozenset()

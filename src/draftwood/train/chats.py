@@ -33,6 +33,7 @@ from draftwood.loading.names import locate
 from draftwood.runners.context import context
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
+from draftwood.sampling.rows import Row
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chat_template import Template
@@ -54,12 +55,16 @@ class _Row:
     """A chat in progress: its tokens so far, which of them are answers, the template's next tokens, and whose turn it is."""
 
     def __init__(self, given: Sequence[int], temperature: float, *, answering: bool) -> None:
-        self.tokens = list(given)
+        self.text = Row(tokens=list(given))
         self.answered = [False] * len(given)
         self.given: list[int] = []
         self.temperature = temperature  # of answers
         self.answering = answering
         self.turn = 0  # tokens sampled in this turn
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.text.tokens
 
     def begin_turn(self, given: Sequence[int], *, answering: bool) -> None:
         """Begin the next turn, with these tokens of the template."""
@@ -104,24 +109,21 @@ class Writer:
             self._fill()
             following = self._next(self._scores())
             over = [at for at, token in enumerate(following) if self._append(self._rows[at], token)]
-            self._runner.commit([[0]] * len(self._rows), [[]] * len(self._rows))
-            if over:
-                self._runner.drop(over)
-            for at in reversed(over):
-                row = self._rows.pop(at)
+            self._runner.commit([[0]] * len(self._rows))
+            gone = [self._rows[at] for at in over]
+            self._rows = [row for row in self._rows if row not in gone]
+            for row in reversed(gone):
                 yield Chat(row.tokens[: self._config.longest], row.answered[: self._config.longest])
 
     def _fill(self) -> None:
         """Begin chats until there are enough rows."""
         new = [self._new_chat() for _ in range(self._config.rows - len(self._rows))]
-        self._rows += new
-        texts = [row.tokens[:-1] for row in new]
-        if texts and not self._runner.pads:
-            self._runner.add(texts)
-            return
-        for text in texts:
-            self._runner.prefill(text)
-            self._runner.add([text])
+        for row in new:
+            self._rows.append(row)
+            if self._runner.pads:
+                self._runner.prefill(row.text, len(row.tokens) - 1)
+                self._runner.set_rows([one.text for one in self._rows])
+        self._runner.set_rows([one.text for one in self._rows])
 
     def _append(self, row: _Row, token: int) -> bool:
         """Append the template's next token, or else this sampled one; whether the chat is finished."""

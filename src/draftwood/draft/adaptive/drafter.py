@@ -150,23 +150,21 @@ class BestFirstDrafter:
         schedule = self._schedule
         began = schedule.clock()
         if schedule.resting:
-            roots = [tokens[:1] for tokens in this_round.tree.lists[0]]
-            self.runner.commit([[]] * len(roots), roots, this_round.hidden)
+            self.runner.commit([[]] * this_round.tree.rows, this_round.hidden)
             self._behind = True
             schedule.end_rest(this_round)
             return
         if (draft := self._round) is None:
             raise RuntimeError("commit was called before draft: a round begins with a draft")
-        seen, rest = [], []
-        for path, new, tree, kept in zip(this_round.paths, this_round.tokens, draft.trees, self._kept, strict=True):
-            chain = [kept[node] for node in (0, *path)]
-            numbers = [tree.numbers.get(candidate, -1) for candidate in chain]
-            seen.append([number for number in numbers if number >= 0])
-            rest.append([tree.tokens[i] for i, number in zip(chain, numbers, strict=True) if number < 0])
+        seen = []
+        joined = this_round.joined
+        for row, (new, tree, kept) in enumerate(zip(this_round.tokens, draft.trees, self._kept, strict=True)):
+            chain = [kept[node] for node in (0, *this_round.paths[row])]
+            seen.append([tree.numbers[one] for one in chain[: len(joined[row])] if one in tree.numbers])
             for candidate, choice in zip(chain, new, strict=True):
                 if (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
-        self.runner.commit(seen, rest, this_round.hidden)
+        self.runner.commit(seen, this_round.hidden)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
         if schedule.learns:

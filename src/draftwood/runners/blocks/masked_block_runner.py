@@ -15,11 +15,12 @@ from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
-from draftwood.runners.blocks.block_round import BlockRound, special_tokens
+from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
 from draftwood.runners.protocols import ReadsAtOnce
-from draftwood.runners.rows import remaining
+from draftwood.runners.rows import changes
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -51,7 +52,7 @@ class MaskedBlockRunner(ReadsAtOnce):
         self.device = model.device
         self.forward_seconds = 0.0
         self._forbidden = torch.tensor(special_tokens(config, config.mask_token_id), device=self.device)
-        self._texts: list[list[int]] = []
+        self._rows: list[Row] = []
         self._network: BlockNetwork = OpenVinoBlocks(model) if engine == "openvino" else BartBlocks(model)
         self._round = BlockRound()
 
@@ -72,31 +73,34 @@ class MaskedBlockRunner(ReadsAtOnce):
 
     def clear(self, *, keep: bool = False) -> None:
         self._network.clear()
-        self._texts = []
+        self._rows = []
         self._round.clear()
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        """As :meth:`draftwood.runners.protocols.Runner.add`; the sources are encoded in the next round."""
-        if len(sources) != len(texts) or not all(sources):
-            raise ConfigError(f"{sum(map(bool, sources))} sources came for {len(texts)} texts: give every text its source")
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """As :meth:`draftwood.runners.protocols.Runner.set_rows`; the sources are encoded in the next round."""
+        gone, new = changes(self._rows, rows)
+        sources = [list(row.source) for row in new]
+        if not all(sources):
+            raise ConfigError(f"{sum(map(bool, sources))} sources came for {len(new)} texts: give every text its source")
         longest = max(map(len, sources), default=0)
         if self.max_source is not None and longest > self.max_source:
             raise CacheError(f"a source has {longest} tokens, but the drafter reads {self.max_source}: shorten it")
-        self._network.add([list(source) for source in sources])
-        self._texts += [list(text) for text in texts]
+        self._network.drop(gone)
+        self._network.add(sources)
+        self._rows = list(rows)
 
     def longer(self, block: int) -> MaskedBlockRunner:
         """As :meth:`draftwood.runners.protocols.LongBlockRunner.longer`, also beyond the block of training."""
         found = copy.copy(self)
         found._limit(block)
-        found._network, found._texts, found._round = self._network.fresh(), [], BlockRound()
+        found._network, found._rows, found._round = self._network.fresh(), [], BlockRound()
         return found
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        self._round.begin(root, count, self.block)
+        check_count(count, self.block)
         start = perf_counter()
         # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.
-        texts = [[*text, last][: self.max_length] for text, last in zip(self._texts, root.tolist(), strict=True)]
+        texts = [row.tokens[: self.max_length] for row in self._rows]
         with torch.inference_mode():
             scores = self._network.scores(texts, count)
             scores[..., self._forbidden] = -torch.inf
@@ -111,15 +115,5 @@ class MaskedBlockRunner(ReadsAtOnce):
     ) -> Scores:
         return self._round.scores_of(self, tokens, depths)
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        for text, new in zip(self._texts, self._round.end(nodes, pending), strict=True):
-            text.extend(new)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._texts = remaining(self._texts, rows)
-        self._network.drop(rows)
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._round.clear()

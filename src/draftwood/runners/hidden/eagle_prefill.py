@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -14,6 +13,7 @@ from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.protocols import Prefix
 from draftwood.runners.slots import SlotTable
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -27,7 +27,7 @@ class EaglePrefill:
     """
 
     def __init__(self, drafter: Eagle3Drafter, network: EaglePass, slots: SlotTable) -> None:
-        self._drafter, self._network, self._rows = drafter, network, slots
+        self._drafter, self._network, self._table = drafter, network, slots
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = slots.another(self._cache)
         self._text: EagleText | None = None
@@ -39,39 +39,41 @@ class EaglePrefill:
 
     def read(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         hidden: Float[Tensor, "_token width"] | None,
-        texts: Sequence[EagleText],
-        prefix: Prefix | None,
+        source: EagleText | None,
+        length: int,
     ) -> None:
-        """Read the hidden states of the last tokens of ``text``; ``texts`` are the rows, one of which may be copied."""
-        row = self._text
-        if row is None or list(text[: len(row.text)]) != row.text:
-            row = self._begin(EagleText([]) if prefix is None else texts[prefix.row].copied(text[: prefix.length]), prefix)
-        row.text = list(text)
+        """Read the hidden states of the last of a row's first ``end`` tokens.
+
+        At first, what is known of the ``length`` tokens that it shares with a present row, ``source``, is copied.
+        """
+        if self._text is None or self._text.row is not row:
+            self._text = self._begun(row, source, length)
+        text = self._text
         if hidden is not None and len(hidden):
-            if row.misses(len(hidden)):
-                row.begin(len(text) - len(hidden))
-                self._begin(row, None)
-            self._slots.commit([[]], [row.read(hidden, root_kept=False)])
-        self._read_waiting(row)
+            if (first := end - len(hidden)) > text.known:
+                text.begin(first)
+                self._slots.begin(text.entries, self._table, None)
+            text.read(hidden, end, root_kept=False)
+        self._read_waiting(text)
 
-    def _begin(self, row: EagleText, prefix: Prefix | None) -> EagleText:
-        self._text = row
-        self._slots.clear()
-        if prefix is None:
-            self._slots.add([[]])
-            return row
-        waiting = sum(map(len, row.waiting))
-        self._slots.begin(self._rows, prefix.row, max(0, len(row.entries) - waiting))
-        self._slots.commit([[]], [row.entries[len(row.entries) - waiting :]])
-        return row
+    def _begun(self, row: Row, source: EagleText | None, length: int) -> EagleText:
+        if source is None:
+            text, prefix = EagleText(row), None
+        else:
+            text = source.for_row(row, length)
+            cached = text.known - text.first - sum(map(len, text.waiting))
+            prefix = Prefix(source.entries, max(0, cached))
+        self._slots.begin(text.entries, self._table, prefix)
+        return text
 
-    def _read_waiting(self, row: EagleText) -> None:
-        if not row.waiting:
+    def _read_waiting(self, text: EagleText) -> None:
+        if not text.waiting:
             return
-        features, done = self._drafter.features(torch.cat(row.waiting).to(self._drafter.dtype).unsqueeze(0)), 0
-        for batch in self._slots.pending_batches():
+        features, done = self._drafter.features(torch.cat(text.waiting).to(self._drafter.dtype).unsqueeze(0)), 0
+        for batch in self._slots.batches_to(text.known - text.first):
             self._cache.place(batch)
             end = done + batch.tokens.shape[1]
             self._network(
@@ -82,14 +84,17 @@ class EaglePrefill:
                 mask=batch.mask,
             )
             done = end
-        row.waiting = []
-        self._slots.commit([[]], [[]])
+        text.waiting = []
+        self._slots.commit([[]])
 
-    def join(self, texts: Sequence[Sequence[int]]) -> EagleText | None:
-        """Append the text's entries to the table's rows if it is the beginning of this single one; None otherwise."""
-        row = self._text
-        if row is None or len(texts) != 1 or list(texts[0][: len(row.text)]) != row.text:
-            return None
-        row.text, row.fresh, self._text = list(texts[0]), True, None
-        self._rows.join(self._slots, [])
-        return row
+    def reads(self, row: Row) -> bool:
+        """Whether this row is the one that is read."""
+        return self._text is not None and self._text.row is row
+
+    def join(self) -> EagleText:
+        """Append the text's entries to the table's rows."""
+        text, self._text = self._text, None
+        assert text is not None
+        text.fresh = True
+        self._table.join(self._slots)
+        return text

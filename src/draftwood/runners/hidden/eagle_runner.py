@@ -19,8 +19,9 @@ from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Prefix
-from draftwood.runners.rows import remaining
+from draftwood.runners.rows import changes, remaining
 from draftwood.runners.slots import SlotTable
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -51,9 +52,8 @@ class Eagle3Runner:
         self._cache = TreeCache(drafter.config.num_hidden_layers)
         self._slots = SlotTable(self._cache, drafter.dtype, self.device, None)
         self._prefill = EaglePrefill(drafter, self.network, self._slots)
-        self._rows: list[EagleText] = []
-        self._single = False  # the row was added alone, so its entries can be kept
-        self._kept: list[EagleText] = []
+        self._texts: list[EagleText] = []
+        self._kept: EagleText | None = None  # of a single row that has left
         self._nodes = _Nodes()
 
     @property
@@ -70,44 +70,43 @@ class Eagle3Runner:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     def clear(self, *, keep: bool = False) -> None:
-        self._kept = self._rows if keep and self._single and not self._nodes.tokens else []
-        self._slots.clear(keep=bool(self._kept))
-        self._rows, self._nodes = [], _Nodes()
+        single = keep and len(self._texts) == 1 and not self._nodes.depths
+        self._kept = self._texts[0] if single else None
+        self._slots.clear(keep=single)
+        self._texts, self._nodes = [], _Nodes()
         if not keep:
             self._prefill.clear()
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        if not self._rows and not self._kept:
-            self._slots.clear()
-        if (read := self._prefill.join(texts)) is not None:
-            self._rows, self._kept, self._single = [*self._rows, read], [], False
-            return
-        if self._kept and len(texts) == 1:
-            self._rows, self._kept = self._kept, []
-            self._rows[0].go_on(texts[0])
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        gone, new = changes([text.row for text in self._texts], rows)
+        joins = bool(new) and self._prefill.reads(new[-1])
+        if joins:
+            new = new[:-1]
+        self._texts = remaining(self._texts, gone)
+        if self._kept is not None and len(new) == 1:
+            self._texts.append(self._kept.for_row(new[0], len(new[0].tokens) - 1))
         else:
-            if not self._rows:
-                self._slots.clear()
-            self._rows += map(EagleText, texts)
-        self._single = len(self._rows) == 1
-        self._slots.add([row.entries for row in self._rows[len(self._rows) - len(texts) :]])
+            self._texts += map(EagleText, new)
+        if new:
+            self._kept = None
+        self._slots.set_rows([text.entries for text in self._texts])
+        if joins:
+            self._texts.append(self._prefill.join())
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> None:
         start = perf_counter()
         with torch.inference_mode():
-            self._prefill.read(text, hidden, self._rows, prefix)
+            present, length = (None, 0) if prefix is None else prefix
+            source = next((text for text in self._texts if text.row is present), None)
+            self._prefill.read(row, end, hidden, source, length)
         self.forward_seconds += perf_counter() - start
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._slots.drop(rows)
-        self._rows = remaining(self._rows, rows)
-        self._single = self._single and not rows
 
     def extend(
         self,
@@ -116,9 +115,9 @@ class Eagle3Runner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
         start = perf_counter()
-        ready = [row.ready for row in self._rows]
+        ready = self._nodes.ready = [text.ready for text in self._texts]
         with torch.inference_mode():
-            parents = self._nodes.add(tokens, depths, ancestors)
+            parents = self._nodes.add(depths, ancestors)
             if any(ready):
                 states = self._states(tokens, depths, ancestors, parents)
                 logits = torch.nn.functional.linear(self.model.normed(states), self._head)
@@ -140,7 +139,7 @@ class Eagle3Runner:
         nodes, old = self._nodes, ancestors.shape[2] - tokens.shape[1]
         for first, last in _levels(parents, old):
             if not nodes.states:
-                features = self.model.features(self._stacked([row.last for row in self._rows], 1))
+                features = self.model.features(self._stacked([text.last for text in self._texts], 1))
             else:
                 index = parents[:, first:last, None].expand(-1, -1, self.model.config.hidden_size)
                 features = torch.cat(nodes.states, dim=1).gather(1, index)
@@ -153,11 +152,11 @@ class Eagle3Runner:
         self, tokens: Tensor, depths: Tensor, ancestors: Tensor, features: Float[Tensor, "row node width"]
     ) -> Float[Tensor, "row node width"]:
         """Outputs at the nodes of a level; the first pass of a round also reads the entries that wait."""
-        pad = max(sum(map(len, row.waiting)) for row in self._rows)
-        rows = [torch.cat(row.waiting) if row.waiting else None for row in self._rows]
+        pad = max(sum(map(len, text.waiting)) for text in self._texts)
+        rows = [torch.cat(text.waiting) if text.waiting else None for text in self._texts]
         waiting = self.model.features(self._stacked(rows, pad)) if pad else features[:, :0]
-        for row in self._rows:
-            row.waiting = []
+        for text in self._texts:
+            text.waiting = []
         features, done, states = torch.cat([waiting, features], dim=1), 0, features
         for batch in self._slots.batches(tokens, depths, ancestors):
             self._cache.place(batch)
@@ -182,26 +181,22 @@ class Eagle3Runner:
                 out[row, longest - len(hidden) :] = hidden
         return out
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
         hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
-        scored = bool(self._nodes.states)
-        kept = [scored and row.ready and len(new) > 0 for row, new in zip(self._rows, hidden, strict=True)]
-        for row, drafted, rest in zip(self._rows, self._nodes.chosen(nodes), pending, strict=True):
-            row.text += [*drafted, *rest]
-        if any(row.misses(len(new)) for row, new in zip(self._rows, hidden, strict=True)):
-            self._slots.clear()
-            self._slots.add([[] for _ in self._rows])
+        ready = self._nodes.ready if self._nodes.states else [False] * len(hidden)
+        kept = [one and len(new) > 0 for one, new in zip(ready, hidden, strict=True)]
+        ends = [len(text.row.tokens) - 1 for text in self._texts]
+        firsts = [end - len(new) for end, new in zip(ends, hidden, strict=True)]
+        if any(first > text.known for first, text in zip(firsts, self._texts, strict=True)):
+            self._slots.clear()  # hidden states are missing: another drafter, or none, was in use
             kept = [False] * len(kept)
-            for row, new in zip(self._rows, hidden, strict=True):
-                row.begin(len(row.text) - len(new))
-        tokens = [row.read(part, root_kept=root) for row, part, root in zip(self._rows, hidden, kept, strict=True)]
-        self._slots.commit([[0] if root else [] for root in kept], tokens)
+            for text, first in zip(self._texts, firsts, strict=True):
+                text.begin(first)
+            self._slots.set_rows([text.entries for text in self._texts])
+        for text, new, end, root in zip(self._texts, hidden, ends, kept, strict=True):
+            text.read(new, end, root_kept=root)
+        self._slots.commit([[0] if root else [] for root in kept])
         self._nodes = _Nodes()
 
 
@@ -210,25 +205,15 @@ class _Nodes:
     """The nodes of a round."""
 
     def __init__(self) -> None:
-        self.tokens: list[Int[Tensor, "row node"]] = []
+        self.ready: list[bool] = []  # per row
+        self.depths: list[Int[Tensor, "row node"]] = []
         self.states: list[Float[Tensor, "row node width"]] = []
-        self._depths: list[Int[Tensor, "row node"]] = []
 
-    def add(
-        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
-    ) -> Int[Tensor, "row node"]:
+    def add(self, depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]) -> Int[Tensor, "row node"]:
         """Note new nodes; returns their parents, 0 for the root."""
-        self.tokens.append(tokens)
-        self._depths.append(depths)
-        above = torch.cat(self._depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
+        self.depths.append(depths)
+        above = torch.cat(self.depths, dim=1).unsqueeze(1) == depths.unsqueeze(2) - 1
         return (ancestors & above).int().argmax(dim=2)
-
-    def chosen(self, nodes: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The tokens of these nodes, row by row."""
-        if not any(map(len, nodes)):
-            return [[] for _ in nodes]
-        tokens = torch.cat(self.tokens, dim=1).tolist()  # host sync
-        return [[row[node] for node in kept] for row, kept in zip(tokens, nodes, strict=True)]
 
 
 def _levels(parents: Int[Tensor, "row node"], old: int) -> Iterator[tuple[int, int]]:

@@ -23,9 +23,10 @@ from draftwood.runners.hidden.network import (
     TorchHiddenNetwork,
 )
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
-from draftwood.runners.hidden.texts import RowTexts
 from draftwood.runners.pairing import known_hidden
 from draftwood.runners.protocols import Prefix
+from draftwood.runners.rows import RowList
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -62,9 +63,9 @@ class HiddenBlockRunner:
         kept = torch.float32 if engine == "openvino" else drafter.dtype
         width = len(config.target_layers) * config.hidden_size
         self._memory, self._ahead = (HiddenMemory(shape, width, kept, self.device) for _ in range(2))
-        self._ahead_text: list[int] = []  # whose hidden states ``_ahead`` holds
+        self._list = RowList()
+        self._ahead_row: Row | None = None  # whose hidden states ``_ahead`` holds
         self._scores: Float[Tensor, "row depth draft_vocab"] | None = None
-        self._texts = RowTexts()
         self._tokens = proposed(drafter.draft_tokens, config.vocab_size)
 
     @property
@@ -76,56 +77,52 @@ class HiddenBlockRunner:
         return token_bytes(self.model.config, self._memory.parts.element_size())
 
     def clear(self, *, keep: bool = False) -> None:
-        if not self._texts.clear(keep=keep):
+        if not self._list.clear(keep=keep):
             self._memory.clear()
         if not keep:
             self._ahead.clear()
-            self._ahead_text = []
+            self._ahead_row = None
         self._scores = None
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        first = not self._texts.ends
-        kept = self._texts.add(texts)
-        read = len(self._ahead_text)
-        if read and len(texts) == 1 and list(texts[0][:read]) == self._ahead_text:
-            if first:
-                self._memory.clear()
-            self._memory.join(self._ahead)
-            self._ahead_text = []
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        gone, new, shared = self._list.set(rows)
+        if gone:
+            self._memory.drop(gone)
+        joins = self._ahead_row is not None and rows and rows[-1] is self._ahead_row
+        if shared and not joins:
+            self._memory.cut(shared)
             return
-        if kept:
-            self._memory.cut(kept)
-            return
-        if first:
+        if shared is not None:
             self._memory.clear()
-        self._memory.add(len(texts))
+        self._memory.add(new - bool(joins))
+        if joins:
+            self._memory.join(self._ahead)
+            self._ahead_row = None
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> None:
         start = perf_counter()
-        if not self._ahead_text or list(text[: len(self._ahead_text)]) != self._ahead_text:
+        if row is not self._ahead_row:
+            self._ahead_row = row
             self._ahead.clear()
-            if prefix is None:
+            if prefix is None or prefix.row not in self._list.rows:
                 self._ahead.add(1)
             else:
-                self._ahead.begin(self._memory, *prefix)
-        self._ahead_text = list(text)
-        new = [] if hidden is None else hidden[max(0, self._ahead.end(0) - len(text) + len(hidden)) :]
+                self._ahead.begin(self._memory, self._list.rows.index(prefix.row), prefix.length)
+        new = [] if hidden is None else hidden[max(0, self._ahead.end(0) - end + len(hidden)) :]
         if len(new):
-            self._ahead.append([new], [len(text)])
+            self._ahead.append([new], [end])
             if max(self._memory.waiting, default=0) <= self.model.slots:  # else the rows are not drafted for now
                 with torch.inference_mode():
-                    self._pass(self._ahead, torch.tensor([text[-1]], device=self.device))  # for the memory alone
+                    last = torch.tensor([row.tokens[end - 1]], device=self.device)
+                    self._pass(self._ahead, last)  # for the memory alone
         self.forward_seconds += perf_counter() - start
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._texts.drop(rows)
-        self._memory.drop(rows)
 
     def extend(
         self,
@@ -134,7 +131,6 @@ class HiddenBlockRunner:
         ancestors: Bool[Tensor, "row node seen"],
     ) -> Scores:
         start = perf_counter()
-        self._texts.extend(tokens)
         known = self._memory.known
         with torch.inference_mode():
             if self._scores is None and any(known):
@@ -171,14 +167,8 @@ class HiddenBlockRunner:
             scores[[not one for one in known]] = -torch.inf
         return scores.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
         hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
-        self._texts.commit(nodes, pending)
-        self._memory.append(hidden, self._texts.ends)
+        self._memory.append(hidden, [len(row.tokens) - 1 for row in self._list.rows])
         self._scores = None

@@ -36,6 +36,7 @@ from draftwood.runners.support import (
 )
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import sliding_window
+from draftwood.sampling.rows import Row
 
 _LOG = logging.getLogger(__name__)
 _Network: TypeAlias = OpenVinoNetwork | PagedNetwork
@@ -164,28 +165,25 @@ class OpenVinoRunner:
         return self.network.vocab_size
 
     def clear(self, *, keep: bool = False) -> None:
-        self._rows.clear(keep=keep)
         self._prefill.clear(keep=keep)
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._prefill.add(texts)
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self._prefill.set_rows(rows)
 
     def prefill(
         self,
-        text: Sequence[int],
+        row: Row,
+        end: int,
         *,
         prefix: Prefix | None = None,
         hidden: Float[Tensor, "_token width"] | None = None,
     ) -> Float[Tensor, "_token width"] | None:
-        return self._prefill.read(text, prefix)
+        return self._prefill.read(row, end, prefix)
 
     def _reader(self) -> tuple[SlotTable, Forward]:
         network = self.network.another()
         memory = self._memory.another(network.storage)
         return self._rows.another(memory), partial(self._forward, memory=memory, network=network)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._rows.drop(rows)
 
     def extend(
         self,
@@ -199,13 +197,8 @@ class OpenVinoRunner:
         ]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        self._rows.commit(nodes, pending)
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch, memory: _Memory, network: _Network) -> ForwardOutput:
         inputs = memory.inputs(batch)

@@ -15,6 +15,7 @@ from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.runners.rows import changes
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder, SourceDecoder
@@ -28,6 +29,7 @@ from draftwood.runners.seq2seq.source import (
 from draftwood.runners.seq2seq.tree_check import check_source_trees
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_evaluates
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -112,15 +114,16 @@ class Seq2SeqRunner(ReadsAtOnce):
         self._decoder.clear()
         self._rows.clear()
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        gone, new = changes(self._rows.rows, rows)
         start = perf_counter()
-        self._decoder.add(self._reader.read(sources, len(texts)))
+        encoded = self._reader.read([row.source for row in new]) if new else None
+        if gone:
+            self._decoder.drop(gone)
+        if encoded is not None:
+            self._decoder.add(encoded)
         self.forward_seconds += perf_counter() - start
-        self._rows.add(texts)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        self._decoder.drop(rows)
-        self._rows.drop(rows)
+        self._rows.set_rows(rows)
 
     def extend(
         self,
@@ -132,13 +135,8 @@ class Seq2SeqRunner(ReadsAtOnce):
         outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        self._rows.commit(nodes, pending)
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
         start = perf_counter()

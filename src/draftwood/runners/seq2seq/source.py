@@ -154,17 +154,17 @@ class SourceReader:
         self._encode = encode
         self._bart = bart_encoder(self._encoder, self._padding) if encode is None else None
 
-    def read(self, sources: Sequence[Sequence[int]], rows: int) -> Encoded:
-        """Encode the sources of ``rows`` new rows, once for all rounds.
+    def read(self, sources: Sequence[Sequence[int]]) -> Encoded:
+        """Encode the sources of new rows, once for all rounds.
 
         Raises:
             CacheError: a source is longer than the encoder's positions.
-            ConfigError: a source is missing or empty, or holds tokens that the encoder does not know.
+            ConfigError: a source is empty, or holds tokens that the encoder does not know.
         """
         kept = [list(source) for source in sources]
         if self._drafts:
             kept = [[min(t, self._known - 1) for t in source[: self.longest]] for source in kept]
-        self._check(kept, rows)
+        self._check(kept)
         tokens, mask = padded_tokens(kept, self._padding, self._model.device)
         with torch.inference_mode():
             if self._encode is not None:
@@ -174,9 +174,7 @@ class SourceReader:
             whole = torch.ones_like(tokens) if mask is None else mask.long()
             return Encoded(tokens, self._encoder(input_ids=tokens, attention_mask=whole)[0], mask)
 
-    def _check(self, sources: list[list[int]], rows: int) -> None:
-        if len(sources) != rows:
-            raise ConfigError(f"{rows} texts came with {len(sources)} sources: an encoder-decoder model needs one for each")
+    def _check(self, sources: list[list[int]]) -> None:
         for index, source in enumerate(sources):
             if not source:
                 raise ConfigError(f"source {index} is empty: give at least one token (a tokenizer adds an end token)")

@@ -12,6 +12,7 @@ from draftwood.core.errors import ModelError
 from draftwood.runners.protocols import SourceRunner
 from draftwood.runners.seq2seq.source import known_tokens
 from draftwood.runners.support import TOLERANCE, check_evaluates, checking, model_kind, score_difference
+from draftwood.sampling.rows import Row
 
 _PATHS = ([0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4])
 _LEAVES = (_PATHS[3], _PATHS[4])
@@ -40,8 +41,10 @@ def check_source_trees(runner: SourceRunner) -> None:
 
 def _differences(runner: SourceRunner) -> list[float]:
     texts, sources, tokens = _inputs(runner)
+    roots = [line[:1] for line in tokens]
+    rows = [Row(tokens=text + root, source=source) for text, root, source in zip(texts, roots, sources, strict=True)]
     runner.clear()
-    runner.add(texts, sources)
+    runner.set_rows(rows)
     ancestors = torch.zeros(2, 5, 5, dtype=torch.bool, device=runner.device)
     for node, path in enumerate(_PATHS):
         ancestors[:, node, path] = True
@@ -55,9 +58,11 @@ def _differences(runner: SourceRunner) -> list[float]:
                 out.append(score_difference(scores[row, path].double(), wanted))
         if runner.max_length is not None and runner.max_length < 8:
             break  # no room for another tree
-        runner.commit(_ACCEPTED, [[], []])
         texts = [text + [tokens[row][node] for node in _ACCEPTED[row]] for row, text in enumerate(texts)]
         tokens = [line[::-1] for line in tokens]
+        for own, text, line in zip(rows, texts, tokens, strict=True):
+            own.tokens = text + line[:1]
+        runner.commit(_ACCEPTED)
     return out
 
 
