@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import BenchConfig, CostConfig, InflateConfig, PlotConfig, VerifyConfig
-from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair, quiet
+from benchmarks.opening import INTERRUPTED, encoder, on_backend, open_pair, quiet
 from benchmarks.start.config import StartConfig
 from benchmarks.tracing.config import TraceConfig
 from draftwood.cli.options import dataclass_options
@@ -34,7 +34,7 @@ def acceptance(**options: Any) -> None:
     chosen, budgets, scale = config.method_names(), config.node_budgets(), config.scale()
     check_methods(chosen)
     pair = open_pair(config, config.only_backend("acceptance"))
-    settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets, block=block_of(pair))
+    settings = plan("acceptance", chosen, has_draft=pair.draft is not None, budgets=budgets)
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     config.output.mkdir(parents=True, exist_ok=True)
     with steps("acceptance", len(settings) * len(scale.temperatures)) as advance:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.config import BenchConfig
-from benchmarks.opening import INTERRUPTED, block_of, encoder, on_backend, open_pair
+from benchmarks.opening import INTERRUPTED, encoder, on_backend, open_pair
 from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import steps
 from draftwood.core.errors import ConfigError
@@ -41,7 +41,7 @@ def _measure(config: BenchConfig, pair: Pair, others: Mapping[str, Pair]) -> Non
 
     scale = config.scale()
     chosen, budgets = config.method_names(), config.node_budgets()
-    planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets, block=block_of(pair))
+    planned = plan(config.preset, chosen, has_draft=pair.draft is not None, budgets=budgets)
     settings = at_batches(planned, config.batch_sizes())
     prompts = read_prompts(config, encoder(config, pair), pair.target.max_length)
     first = [prompts[p].tokens for p in batched(prompts, config.batch_sizes()[-1])[0]]

@@ -68,13 +68,6 @@ def encoder(config: BenchConfig, pair: Pair) -> Callable[[str], list[int]]:
     return encode_message if config.chat else pair.encode
 
 
-def block_of(pair: Pair) -> int | None:
-    """The longest block of a draft that scores whole blocks; None for any other, or none."""
-    from draftwood.runners.protocols import BlockRunner
-
-    return pair.draft.block if isinstance(pair.draft, BlockRunner) else None
-
-
 def with_draft(pair: Pair, draft_model: Any) -> Pair:
     """The same target with another draft model, or None, run in the same way."""
     from draftwood.api import Pair

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from benchmarks.cost import forward
+from benchmarks.cost import forward, only_row
 from benchmarks.report import table
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError

@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 TRAVERSED = ("chain", "rsd-c", "rsd-s")  # methods whose trees are measured under traversal verification too
 OURS = (
     "ar", "chain", "iid", "rsd-c", "rsd-s", *(f"{name}+traversal" for name in TRAVERSED), "dynamic",
-    "shared-noise", "adaptive", "adaptive-drawn", "block", "block+traversal", "ngram", "lookup",
+    "shared-noise", "adaptive", "adaptive-drawn", "ngram", "lookup",
 )  # fmt: skip
 _SPECS = {name: SPECS[name.partition("+")[0]] for name in OURS}
-BLOCKS = tuple(name for name, spec in _SPECS.items() if spec.needs == "block")
 BY_NODES = tuple(name for name, spec in _SPECS.items() if "nodes" in spec.options)
 PEERS = ("generate", "assisted", "prompt-lookup")
 ENGINES = ("genai", "genai-draft", "genai-lookup", "llama.cpp", "llama.cpp-lookup", "llama.cpp-file")  # other programs
 PACKAGES = {name: "llama-cpp-python" if name.startswith("llama") else "openvino-genai" for name in ENGINES}
 METHODS = OURS + PEERS + ENGINES
-TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others; what a draft of whole blocks cannot serve
+TOKEN_BY_TOKEN = ("assisted", "genai-draft")  # of others, with a draft model
 DRAFTING = frozenset(name for name, spec in _SPECS.items() if spec.needs != "nothing") | {*TOKEN_BY_TOKEN}
 
 LENGTHS = (2, 3, 4, 5)
@@ -115,15 +114,6 @@ def node_count(shape: str) -> int:
     return sum(accumulate(map(int, shape.split("-")), mul)) if "-" in shape else int(shape)
 
 
-def depth(setting: Setting) -> int:
-    """Levels of a setting's tree; 0 where its shape does not say."""
-    if setting.shape is None or setting.is_peer or setting.method == "ngram":
-        return 0
-    if "x" in setting.shape:
-        return int(setting.shape.split("x")[1])
-    return len(setting.shape.split("-")) if "-" in setting.shape else int(setting.shape)
-
-
 def _shaped(method: str, shape: str, *comparisons: Comparison) -> Setting:
     return Setting(method=method, shape=shape, nodes=node_count(shape), comparisons=comparisons)
 
@@ -132,7 +122,7 @@ def fixed_length() -> Iterator[Setting]:
     """Trees of equal depth, whatever they cost the target."""
     for length in LENGTHS:
         comparison = ("length", length)
-        yield from (_shaped(method, str(length), comparison) for method in ("chain", "chain+traversal", *BLOCKS))
+        yield from (_shaped(method, str(length), comparison) for method in ("chain", "chain+traversal"))
         for method in ("iid", "rsd-s", "rsd-s+traversal", "shared-noise"):
             yield from (_shaped(method, f"{width}x{length}", comparison) for width in WIDTHS)
         for twos in range(1, min(length, MOST_TWOS) + 1):
@@ -144,7 +134,7 @@ def fixed_budget() -> Iterator[Setting]:
     """Trees of exactly as many nodes, whatever their form."""
     for budget, (branchings, beams) in BUDGETS.items():
         comparison = ("budget", budget)
-        for method in ("chain", "chain+traversal", *BLOCKS):
+        for method in ("chain", "chain+traversal"):
             yield _shaped(method, str(budget), comparison)
         for method in ("iid", "rsd-s", "rsd-s+traversal"):
             yield from (_shaped(method, beam, comparison) for beam in beams)
@@ -179,8 +169,6 @@ PEER_SHAPES = {
     "chain+traversal": ("3", "4", "5", "6"),
     "rsd-c+traversal": ("2-1", "2-1-1", "2-1-1-1", "2-2-1"),
     "rsd-s+traversal": ("2x3", "2x4", "2x5", "3x3"),
-    "block": ("2", "3", "5", "8"),
-    "block+traversal": ("3", "4", "6", "8"),
     "ngram": ("2", "3", "5", "8"),
     "assisted": ("2", "3", "4", "5"),
     "prompt-lookup": ("2", "3", "5", "8"),
@@ -228,7 +216,6 @@ def plan(
     *,
     has_draft: bool,
     budgets: Sequence[int] | None = None,
-    block: int | None = None,
 ) -> list[Setting]:
     """The settings of a preset, each once, with all its comparisons; with ``budgets``, only those of these budgets.
 
@@ -237,18 +224,10 @@ def plan(
         methods: keep only these.
         has_draft: there is a draft model.
         budgets: of trees, keep only those of so many nodes.
-        block: the longest block where the draft scores blocks in one forward: no tree is deeper. Without it no blocks are
-            measured, and with it nothing of others that drafts token by token.
 
     Raises:
         ConfigError: nothing is left, or another draft model is needed.
     """
-    unfit = ({*TOKEN_BY_TOKEN} if block else set(BLOCKS)) if has_draft else set[str]()
-    if wrong := [name for name in methods or () if name in unfit]:
-        kind = "scores whole blocks" if block else "does not score whole blocks"
-        raise ConfigError(
-            f"the draft {kind}, which does not go with {', '.join(wrong)}: leave it out, or give another draft"
-        )
     planned = list(PLANS[preset]())
     known = {setting.method for setting in planned}
     if missing := [name for name in methods or () if name not in known]:
@@ -257,8 +236,6 @@ def plan(
     found: dict[str, Setting] = {}
     for setting in planned:
         elsewhere = budgets is not None and not any(("budget", nodes) in setting.comparisons for nodes in budgets)
-        if setting.method in unfit or (block is not None and depth(setting) > block):
-            continue
         if (methods is None or setting.method in methods) and not (setting.nodes and elsewhere):
             comparisons = found[setting.name].comparisons if setting.name in found else ()
             found[setting.name] = replace(setting, comparisons=comparisons + setting.comparisons)

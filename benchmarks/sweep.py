@@ -22,20 +22,18 @@ from benchmarks.prompts import Prompt
 from benchmarks.record import save
 from benchmarks.report import Result, speed_of
 from benchmarks.run import Bench, Case, Log
-from benchmarks.settings import BLOCKS, Setting, depth, node_count
+from benchmarks.settings import Setting, node_count
 from benchmarks.summary import columns, ratio, speed
 from benchmarks.sweep_report import markdown
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.hardware.machine import load_average
-from draftwood.runners.protocols import BlockRunner
 
 AUTO: Final = Setting(method="auto")
 PLAIN: Final = Setting(method="ar")
 FREE: Final = (Setting(method="adaptive"), Setting(method="shared-noise"))  # the first is ``auto`` without a profile
 SHAPES: Final = {
     "chain": ("2", "3", "4", "6"),
-    "block": ("2", "3", "5", "8"),
     "rsd-s": ("2x2", "2x3", "2x4", "3x3", "3x4", "4x4"),
     "ngram": ("3", "5", "8"),
 }
@@ -46,20 +44,12 @@ _OTHER_SEEDS: Final = 1_000  # of the final, far from those of the first run
 BLIND: Final = (PLAIN, AUTO, Setting(method="chain", shape="4", nodes=4))  # measured with the untrained draft
 
 
-def fixed(pair: Pair) -> Iterator[Setting]:
-    """The settings of which the best is looked for, plain decoding among them; none that the draft cannot grow."""
+def fixed() -> Iterator[Setting]:
+    """The settings of which the best is looked for, plain decoding among them."""
     yield PLAIN
     for method, shapes in SHAPES.items():
-        found = (Setting(method=method, shape=shape, nodes=node_count(shape)) for shape in shapes)
-        yield from (setting for setting in found if _grows(pair, setting))
+        yield from (Setting(method=method, shape=shape, nodes=node_count(shape)) for shape in shapes)
     yield from (Setting(method="shared-noise", nodes=nodes) for nodes in NODES)
-
-
-def _grows(pair: Pair, setting: Setting) -> bool:
-    """Whether the draft can: one that fills blocks grows nothing deeper than they are, and only such a one fills any."""
-    if isinstance(pair.draft, BlockRunner):
-        return depth(setting) <= pair.draft.block
-    return setting.method not in BLOCKS
 
 
 def untrained(pair: Pair, seed: int) -> Pair:
@@ -98,7 +88,7 @@ class Sweep:
     @property
     def steps(self) -> int:
         """Texts to be written."""
-        as_many = list(fixed(self.pair))[1 : 1 + FINALISTS]  # as those that will be the best
+        as_many = list(fixed())[1 : 1 + FINALISTS]  # as those that will be the best
         runs = self.all(), self.final(dict.fromkeys(self._temperatures, as_many)), self.untrained()
         return sum(bench.steps for bench in runs)
 
@@ -108,7 +98,7 @@ class Sweep:
 
     def all(self) -> Bench:
         """Everything, to find out what is fastest."""
-        settings = [AUTO, *FREE, *fixed(self.pair)]
+        settings = [AUTO, *FREE, *fixed()]
         return self._bench(self.pair, [(s, t) for t in self._temperatures for s in settings], 1, self.config.seed)
 
     def final(self, best: Mapping[float, Sequence[Setting]]) -> Bench:
@@ -118,8 +108,7 @@ class Sweep:
 
     def untrained(self) -> Bench:
         """A few settings with the untrained draft."""
-        settings = [setting for setting in BLIND if _grows(self.blind, setting)]
-        return self._bench(self.blind, [(s, t) for t in self._temperatures for s in settings], MORE, self.config.seed)
+        return self._bench(self.blind, [(s, t) for t in self._temperatures for s in BLIND], MORE, self.config.seed)
 
     def _bench(self, pair: Pair, cases: list[Case], more: int, seed: int) -> Bench:
         scale = self.config.scale()
@@ -163,7 +152,7 @@ class Record:
 
     def best(self) -> dict[float, list[Setting]]:
         """The fastest fixed settings of every temperature in the first run, the fastest first."""
-        log, rivals = self.logs[0], set(fixed(self.sweep.pair))
+        log, rivals = self.logs[0], set(fixed())
         found: dict[float, dict[Setting, float]] = {}
         for (setting, temperature), repeats in zip(log.cases, log.samples, strict=True):
             if setting in rivals and repeats:

@@ -90,15 +90,6 @@ def test_the_same_without_a_draft_and_with_the_methods_taking_turns(folder: Path
         assert fresh(pair, messages[: 2 * i + 1], method=method, temperature=0).text == answers[i]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_same_with_a_drafter_of_blocks(folder: Path, tmp_path: Path, temperature: float) -> None:
-    draft = save_chat(tmp_path, layers=1, mask_token_id=3, draft_block=4)
-    pair = draftwood.load(folder / "target", draft, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
-    settings: dict[str, Any] = {"method": "block", "temperature": temperature, "seed": 3}
-    chat = list(turns(pair, **settings))
-    assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
-
-
 class Reading:
     """Counts the tokens that a module reads."""
 

@@ -102,13 +102,11 @@ def test_the_texts_are_worth_comparing():
         assert sum(len(set(row)) for row in rows) / 8 > 3
 
 
-@pytest.mark.parametrize("method", [Method(), Method(method="rsd-s", shape="2x3")])
-def test_a_draft_of_blocks_is_known_by_its_configuration(method):
+def test_drafts_that_fill_blocks_are_refused():
     draft = tiny("llama", 1, dtype=torch.float32, num_hidden_layers=1, vocab_size=VOCAB + 1)
     draft.config.mask_token_id, draft.config.draft_block = VOCAB, 4
-    made = recipe(draft, method=method)
-    assert torch.equal(ours(target(), made), plain_text("llama"))
-    assert max(stats.drafted / stats.rounds for stats in made.stats) > 2
+    with pytest.raises(ModelError, match=r"this is a parallel drafter .*'draftwood train drafter'"):
+        recipe(draft)
     wrong = recipe(other(), method=Method(method="block"))
     with pytest.raises(PairingError, match="needs a draft that scores a whole block at once"):
         ours(target(), wrong)

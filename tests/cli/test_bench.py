@@ -7,14 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from draftwood.api import Pair, load
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.tune import compare
-from draftwood.tune.compare import LOOKUPS, SHARED, TREES, System, Written, fastest, figures, fixed, ours, repeats
+from draftwood.tune.compare import LOOKUPS, TREES, System, Written, fastest, figures, fixed, ours, repeats
 from tests.cli.conftest import Run
-from tests.helpers import tiny_gpt
 
 SMALL = ["--backend", "torch", "--repeats", "2", "--prompts", "2", "--max-new-tokens", "6"]
 NAMES = ["plain decoding", "auto", "best fixed tree", "transformers"]
@@ -134,11 +132,3 @@ def test_fixed_trees_are_those_that_the_draft_can_grow(models: Path) -> None:
     pair = load(models / "target", models / "draft", options=LoadOptions(backend="torch", profile="none"))
     assert fixed(pair) == TREES
     assert fixed(Pair(pair.target.model, None, pair.tokenizer)) == LOOKUPS
-    draft = tiny_gpt(24, 2, layers=1)
-    draft.config.mask_token_id, draft.config.draft_block = 23, 6
-    blocks = Pair(tiny_gpt(23, 1), draft, SimpleNamespace(eos_token_id=None))
-    assert fixed(blocks) == (Method(method="block", shape="3"), Method(method="block", shape="6"), *SHARED)
-    for method in fixed(blocks):
-        with torch.inference_mode():
-            tokens, passes = ours(blocks, "x", method, 1.0, 6).write([1, 2, 3], 0)
-        assert 0 < passes <= tokens == 6

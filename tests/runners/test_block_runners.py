@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
 from draftwood.runners.bart.encoder import BartEncoder
 from draftwood.runners.blocks import bart_network
-from draftwood.runners.blocks.causal_block import CausalBlockRunner, causal_draft
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner
-from draftwood.runners.torch_runner import TorchRunner
 from tests.helpers import begin, tiny_gpt
 from tests.runners.test_masked_block import MASK, marian
 from tests.tables import BlockTableRunner
@@ -42,14 +41,6 @@ def masked_scores(model: Any, source: list[int], text: list[int], count: int) ->
     """One row alone, read from the start."""
     scores = model(model.encode(torch.tensor([source])), torch.tensor([text]), None, count)[0]
     scores[:, [START, MASK]] = -torch.inf
-    return scores
-
-
-@torch.no_grad()
-def causal_scores(model: Any, _source: list[int], text: list[int], count: int) -> Tensor:
-    """One text and ``count - 1`` masks behind it."""
-    scores = model(input_ids=torch.tensor([[*text, *[VOCAB] * (count - 1)]])).logits[0, len(text) - 1 :]
-    scores[:, VOCAB] = -torch.inf
     return scores
 
 
@@ -122,18 +113,8 @@ def masked_rounds(**settings: Any) -> Rounds:
     return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
 
 
-def causal_rounds() -> Rounds:
-    model = tiny_gpt(VOCAB + 1, 3, context=96)
-    runner = CausalBlockRunner(TorchRunner(model, drafts=True), VOCAB, BLOCK)
-    return Rounds(runner, lambda *row: causal_scores(model, *row))
-
-
-NEVER = {masked_rounds: [START, MASK], causal_rounds: [VOCAB]}
-
-
-@pytest.mark.parametrize("make", NEVER)
-def test_scores_are_those_of_each_row_alone_in_every_round(make):
-    rounds = make()
+def test_scores_are_those_of_each_row_alone_in_every_round():
+    rounds = masked_rounds()
     for count in (BLOCK, 1, None, 3):
         assert rounds.round(count) < EXACT
     rounds.round(scored=False)
@@ -147,17 +128,15 @@ def test_scores_are_those_of_each_row_alone_in_every_round(make):
     assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
 
 
-@pytest.mark.parametrize("make", NEVER)
-def test_they_fit_the_protocol_and_never_propose_what_no_text_holds(make):
-    rounds = make()
+def test_it_fits_the_protocol_and_never_proposes_what_no_text_holds():
+    rounds = masked_rounds()
     runner = rounds.runner
     assert isinstance(runner, BlockRunner)
-    causal = make is causal_rounds
-    assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB + causal, not causal)
+    assert (runner.block, runner.vocab_size, runner.reads_source) == (BLOCK, VOCAB, True)
     rounds.round(BLOCK)
     scores = runner.score_block(torch.tensor([t[-1] for t in rounds.texts]), BLOCK)
     never = scores.isinf().all(dim=0).all(dim=0)
-    assert never.nonzero().flatten().tolist() == NEVER[make]
+    assert never.nonzero().flatten().tolist() == [START, MASK]
     assert runner.forward_seconds > 0
     for wrong in (0, BLOCK + 1):
         with pytest.raises(ConfigError, match=f"does not fit the draft: give 1 to {BLOCK}"):
@@ -203,7 +182,7 @@ def test_method_block_takes_a_longer_block_where_the_drafter_can():
     with pytest.raises(ConfigError, match="the block has 64 masked positions, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
-        build(method, causal_rounds().runner, greedy=True)
+        build(method, BlockTableRunner(torch.zeros(3, BLOCK, 3)), greedy=True)
 
 
 def test_sources_that_are_missing_or_too_long_are_refused():
@@ -241,12 +220,11 @@ def test_beyond_the_block_nothing_is_possible():
     assert (deeper[0, 1:] == -torch.inf).all()
 
 
-def test_a_causal_model_drafts_blocks_where_its_configuration_says_so():
-    runner = TorchRunner(tiny_gpt(VOCAB + 1, 3), drafts=True)
-    assert causal_draft(runner) is runner
-    runner.model.config.mask_token_id, runner.model.config.draft_block = VOCAB, 4
-    made = causal_draft(runner)
-    assert (type(made), made.block, made.mask_token, made.engine) == (CausalBlockRunner, 4, VOCAB, "torch")
+def test_a_causal_draft_that_fills_masks_is_refused():
+    draft = tiny_gpt(VOCAB + 1, 3)
+    draft.config.mask_token_id, draft.config.draft_block = VOCAB, 4
+    with pytest.raises(ModelError, match=r"the draft: this is a parallel drafter .*'draftwood train drafter'"):
+        make_runners(tiny_gpt(VOCAB, 1), draft)
 
 
 # ---- negative controls ----
@@ -271,17 +249,8 @@ def test_control_answers_of_other_positions(monkeypatch):
     assert rounds.round(BLOCK) > WRONG
 
 
-def test_control_masks_that_stay_in_the_memory():
-    rounds = causal_rounds()
-    assert rounds.round(BLOCK) < EXACT
-    commit = rounds.runner.runner.commit
-    rounds.runner.runner.commit = lambda nodes, pending, hidden=None: commit([[*kept, 1] for kept in nodes], pending)
-    assert max(rounds.round(BLOCK) for _ in range(2)) > WRONG
-
-
-@pytest.mark.parametrize("make", [masked_rounds, causal_rounds])
-def test_control_a_commit_that_forgets_pending_tokens(make):
-    rounds = make()
+def test_control_a_commit_that_forgets_pending_tokens():
+    rounds = masked_rounds()
     rounds.round(BLOCK)
     commit = rounds.runner.commit
     rounds.runner.commit = lambda nodes, pending, hidden=None: commit(nodes, [[] for _ in pending])

@@ -7,8 +7,10 @@ import random
 import pytest
 
 from draftwood.core.settings import Method
-from draftwood.tune.choose import ADAPTIVE, LOOKUP, PLAIN, faster_half, fastest
+from draftwood.engine.methods import build
+from draftwood.tune.choose import ADAPTIVE, LOOKUP, PLAIN, candidates, faster_half, fastest
 from draftwood.tune.measure import Speed, Timed
+from tests.helpers import tiny_runner
 
 CHAIN, BEAM = Method(method="chain", shape="2"), Method(method="rsd-s", shape="4x8")
 
@@ -96,3 +98,22 @@ def test_speed_is_not_led_astray_by_a_machine_that_did_something_else(slow):
 def test_larger_rounds_count_as_what_they_are():
     mixed = Speed(rounds=[Timed(0.015, 3)] * 6 + [Timed(0.025, 6)] * 3)
     assert mixed.tokens_per_second == pytest.approx((6 * 3 + 3 * 6) / (6 * 0.015 + 3 * 0.025))
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_what_is_tried_depends_on_the_draft_and_can_be_built(greedy):
+    assert candidates(None, greedy=greedy) == [PLAIN, LOOKUP, Method(method="lookup")]
+    draft = tiny_runner(23, 2)
+    found = candidates(draft, greedy=greedy)
+    assert len(found) == len(set(found))
+    assert {PLAIN, LOOKUP} < set(found)
+    for method in found:
+        build(method, draft, greedy=greedy)
+
+
+def test_at_temperature_0_all_verifiers_are_one():
+    greedy, drawn = (candidates(tiny_runner(23, 2), greedy=greedy) for greedy in (True, False))
+    assert {method.verifier for method in greedy} == {"auto"}
+    both = [{m.shape for m in drawn if m.verifier == verifier} for verifier in ("recursive", "traversal")]
+    assert both[0] | both[1] == {m.shape for m in greedy if m.method in ("chain", "rsd-c", "rsd-s")}
+    assert both[0] & both[1] == {"4", "2-2-1", "4x3"}  # the larger half by traversal, the smaller by recursive rejection

@@ -224,7 +224,7 @@ _SPECS: Final = (
     MethodSpec(
         name="block",
         summary="a chain from one forward of a draft model that scores a whole block",
-        source="SpecDec: Xia et al. 2023, arXiv 2203.16487; PARD, arXiv 2504.18583",
+        source="SpecDec: Xia et al. 2023, arXiv 2203.16487",
         draw=Draw.WITHOUT_REPLACEMENT,
         needs="block",
         shapes={Length: "10"},

@@ -19,7 +19,7 @@ from draftwood.engine.memory import Memory
 from draftwood.engine.methods import build
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import BlockRunner, Runner
-from draftwood.runners.unpadded import Unpadded, unpadded
+from draftwood.runners.unpadded import Unpadded
 from draftwood.verify import Verifier
 
 
@@ -136,7 +136,7 @@ class DrafterCache:
         kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
         key = method, greedy, isinstance(runner, BlockRunner)
         if (found := kept.pop(key, None)) is None:
-            hidden = unpadded(runner, padding)
+            hidden = Unpadded(runner, padding)
             found = hidden, *build(method, hidden, greedy=greedy)
         found[0].hold(runner, padding)
         yield found[1:]

@@ -42,12 +42,12 @@ from draftwood.engine.decoders import DrafterCache
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
-from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.context import context, own_context
+from draftwood.runners.pairing import refuse_parallel
 from draftwood.runners.protocols import Runner
 from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.runners.unpadded import UnpaddedRng, unpadded
+from draftwood.runners.unpadded import Unpadded, UnpaddedRng
 from draftwood.sampling.processors import ByRow
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
@@ -81,6 +81,7 @@ def recipe(
 
     Raises:
         ConfigError: the draft is not a model, or the method is unknown.
+        ModelError: the draft is of a kind that is no longer run.
     """
     return Recipe(draft, method_of(method), tokenizer, streamer, seed)
 
@@ -92,6 +93,7 @@ class Recipe:
     def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
         if draft is not None and not isinstance(draft, nn.Module):
             raise ConfigError(f"the draft of a recipe is {short_repr(draft)}: give a model of transformers, or leave it out")
+        refuse_parallel(getattr(draft, "config", None))
         if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
             raise ConfigError(
                 f"the streamer is {short_repr(streamer)}: give an object with put and end, as TextStreamer, or leave it out"
@@ -133,14 +135,14 @@ class Recipe:
         padding = padding_of(input_ids, model_kwargs.pop("attention_mask", None))
         refuse_inputs(model_kwargs, input_ids.shape[1], padding)
         ends = _Ends(self._criteria(stopping_criteria or (), stop_strings), input_ids)
-        draft = None if self.draft is None else causal_draft(self._runner(self.draft, drafts=True))
+        draft = None if self.draft is None else self._runner(self.draft, drafts=True)
         longest = ends.longest - min(padding)
         check_fits(model, longest, context(model.config))
         if self.draft is not None:  # the draft is not run where it is not exact
             check_fits(self.draft, longest, own_context(self.draft.config))
         sampling = _sampling(bool(config.do_sample), logits_processor or (), len(padding))
         with self._built(model, draft, padding, greedy=sampling.greedy) as built:
-            texts = self._decode(Decoder(unpadded(target, padding), *built), input_ids, ends, sampling, padding)
+            texts = self._decode(Decoder(Unpadded(target, padding), *built), input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 

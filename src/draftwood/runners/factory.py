@@ -9,12 +9,12 @@ from draftwood.core.errors import DraftwoodError
 from draftwood.core.settings import BackendName, Weights
 from draftwood.runners.auto import requested_backend
 from draftwood.runners.backends import BACKENDS, Library
-from draftwood.runners.blocks.causal_block import causal_draft
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.hidden.published import PublishedDrafter
+from draftwood.runners.pairing import refuse_parallel
 from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
 _LOG = logging.getLogger(__name__)
@@ -138,6 +138,7 @@ def _draft(library: Library, draft_model: Any, settings: dict[str, Any]) -> Runn
             return library.masked_block(draft_model)
         if draft_model.config.is_encoder_decoder:
             return library.seq2seq(draft_model, drafts=True)
-        return causal_draft(library.causal(draft_model, drafts=True, **settings))
+        refuse_parallel(draft_model.config)
+        return library.causal(draft_model, drafts=True, **settings)
     except DraftwoodError as error:
         raise type(error)(f"the draft: {error}") from error

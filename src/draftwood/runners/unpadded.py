@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast, final
+from typing import final
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,20 +11,17 @@ from torch import Tensor
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
-from draftwood.runners.protocols import BlockRunner, ReadsAtOnce, Runner
+from draftwood.runners.protocols import ReadsAtOnce, Runner
 from draftwood.sampling.rows import Row
 
 
-def unpadded(runner: Runner, padding: Sequence[int]) -> Unpadded:
+@final
+class Unpadded(ReadsAtOnce):
     """A runner that skips the first ``padding[number]`` tokens of the row of this number.
 
-    Its ``max_length`` includes the smallest padding of a row.
+    Its ``max_length`` includes the smallest padding of a row. Its inner runner can be replaced by another one of the same
+    kind.
     """
-    return _UnpaddedBlocks(runner, padding) if isinstance(runner, BlockRunner) else Unpadded(runner, padding)
-
-
-class Unpadded(ReadsAtOnce):
-    """The result of :func:`unpadded`. Its inner runner can be replaced by another one of the same kind."""
 
     reads_source = False
     pads = True
@@ -75,19 +72,6 @@ class Unpadded(ReadsAtOnce):
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         self._read_texts()
         self._runner.commit(nodes, hidden)
-
-
-@final
-class _UnpaddedBlocks(Unpadded):
-    @property
-    def block(self) -> int:
-        return cast(BlockRunner, self._runner).block
-
-    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        self._read_texts()
-        scores = cast(BlockRunner, self._runner).score_block(root, count)
-        self.forward_seconds = self._runner.forward_seconds
-        return scores
 
 
 @final

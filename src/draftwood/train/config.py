@@ -106,12 +106,6 @@ class DraftConfig(TextConfig):
     )
     sample_rows: int = field(default=64, metadata={"help": "blocks that the target writes at the same time"})
     prefix: int = field(default=16, metadata={"help": "most tokens of a document at the start of a written block"})
-    parallel: int | None = field(
-        default=None, metadata={"help": "train to draft this many tokens in one forward; one by default"}
-    )
-    cuts: int | None = field(
-        default=None, metadata={"help": "blocks cut from a text in a step (--parallel); context / parallel by default"}
-    )
 
     def __post_init__(self) -> None:
         of_samples = (one for one in fields(self) if one.name in ("sampled", "sample_rows", "prefix"))

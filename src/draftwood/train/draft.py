@@ -19,14 +19,12 @@ from transformers import Trainer
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.names import resolve
-from draftwood.runners.windows import sliding_window
 from draftwood.train import data, loop
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
 from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
 from draftwood.train.number_format import number_format
-from draftwood.train.parallel import Cutting, add_mask_token, block_agreement
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
 
@@ -60,25 +58,6 @@ class Distillation(Trainer):  # type: ignore[misc]
         return (loss, outputs) if return_outputs else loss
 
 
-class BlockDistillation(Distillation):
-    """Distillation of whole blocks: it learns the target's distributions at every token and at the masks of cuts."""
-
-    def __init__(self, *, cutting: Cutting, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.cutting = cutting
-
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
-        """Mean distance over tokens and masks; the cuts depend on step and seed only; see Trainer."""
-        tokens = inputs["input_ids"]
-        generator = torch.Generator().manual_seed(self.args.seed * 1_000_003 + self.state.global_step)
-        cut = self.cutting.random(tokens, generator)
-        outputs = model(**cut.inputs(sliding_window(model.config)))
-        with torch.no_grad():
-            target_logits = self.target(input_ids=tokens, use_cache=False).logits
-        loss = self.distance(*cut.aligned(outputs.logits, target_logits), cut.labels())
-        return (loss, outputs) if return_outputs else loss
-
-
 def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[str, Any]:
     """Distil a drafter into ``config.out``; returns the contents of ``metrics.json``.
 
@@ -89,21 +68,17 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
     mix = data.parse_mix(config.mix)
     documents = {name: data.read_part(config.data, name, "train") for name in mix}
     target, tokenizer = load_target(config)
-    cutting = Cutting.of(config, len(tokenizer))
     chats = None if config.chats is None else _chat_blocks(config.chats, config.context, len(tokenizer))
     loop.claim(config)
     text, held_out = _text_blocks(config, documents, mix, tokenizer)
     written, held_out["written_by_target"] = chats or _sampled(config, documents, mix, target, tokenizer)
     dataset = data.Blocks(text, *_times(written, config.sampled_epochs))
     model = new_llama(config, tokenizer)
-    if cutting is not None:
-        add_mask_token(model, cutting.block)
 
     def report(blocks: dict[str, Tensor], model: Any) -> dict[str, dict[str, Any]]:
-        return _report(model, target, blocks, config.batch, cutting)
+        return agreement(model, target, blocks, config.batch)
 
-    trainer = _trainer(
-        cutting,
+    trainer = Distillation(
         target=target,
         loss=config.loss,
         tvd_weight=config.tvd_weight,
@@ -126,21 +101,6 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
         metrics["evaluate"] = loop.measured(model, lambda m: evaluate(m, target, tokenizer))
     loop.write_json(config.out / "metrics.json", metrics)
     return metrics
-
-
-def _trainer(cutting: Cutting | None, **settings: Any) -> Distillation:
-    return Distillation(**settings) if cutting is None else BlockDistillation(cutting=cutting, **settings)
-
-
-def _report(
-    model: Any, target: Any, held_out: dict[str, Tensor], batch: int, cutting: Cutting | None
-) -> dict[str, dict[str, Any]]:
-    """A drafter's agreement with the target, and that of its blocks if it drafts blocks."""
-    figures = agreement(model, target, held_out, batch)
-    if cutting is None:
-        return figures
-    blocks = block_agreement(model, target, held_out, batch, cutting)
-    return {name: {**figures[name], **blocks[name]} for name in figures}
 
 
 def load_target(config: DraftConfig) -> tuple[Any, Any]:
@@ -229,9 +189,7 @@ def agreement(model: Any, target: Any, held_out: dict[str, Tensor], batch: int) 
         accepted, same, loss = [], [], []
         for tokens in loop.batches(blocks, batch, target.device):
             logits = [m(input_ids=tokens, use_cache=False).logits for m in (model, target)]
-            draft_logp, target_logp = (
-                log_distribution(one[..., : logits[1].shape[-1]]) for one in logits
-            )  # without a mask token
+            draft_logp, target_logp = map(log_distribution, logits)
             accepted.append(acceptance(target_logp, draft_logp).cpu())
             same.append((target_logp.argmax(-1) == draft_logp.argmax(-1)).float().cpu())
             loss.append(-draft_logp.gather(-1, tokens[:, 1:, None]).squeeze(-1).cpu())

@@ -8,14 +8,13 @@ from typing import Final
 
 from draftwood.core.methods import METHODS, MethodSpec
 from draftwood.core.settings import Method
-from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.runners.protocols import Runner
 from draftwood.tune.measure import Speed
 
 PLAIN: Final = Method(method="ar")
 ADAPTIVE: Final = Method(method="adaptive")
 LOOKUP: Final = Method(method="ngram", shape=METHODS["ngram"].shape)
 GROWN_LOOKUP: Final = Method(method="lookup")
-SHARED: Final = Method(method="shared-noise")
 ADAPTIVE_DRAWN: Final = Method(method="adaptive-drawn")
 GROWING: Final = (ADAPTIVE, GROWN_LOOKUP, ADAPTIVE_DRAWN)  # the first of those that are nearly as fast is chosen
 GROWING_SHARE: Final = 0.95  # of the best speed: short runs are no more exact, and the best of many runs is too high
@@ -25,9 +24,6 @@ def candidates(draft: Runner | None, *, greedy: bool) -> list[Method]:
     """The methods to measure at temperature 0 (``greedy``, where all verifiers are the same) or above it."""
     if draft is None:
         return [PLAIN, LOOKUP, GROWN_LOOKUP]
-    if isinstance(draft, BlockRunner):
-        lengths = {draft.block, -(-draft.block // 2), -(-draft.block // 4)}
-        return [PLAIN, LOOKUP, SHARED, *(Method(method="block", shape=str(length)) for length in sorted(lengths))]
     return [PLAIN, LOOKUP, *(m for spec in METHODS.values() if spec.needs == "draft" for m in _of_spec(spec, greedy))]
 
 

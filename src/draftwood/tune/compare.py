@@ -19,7 +19,6 @@ from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
-from draftwood.runners.protocols import BlockRunner
 from draftwood.sampling.settings import Sampling
 
 PLAIN: Final = Method(method="ar")
@@ -132,12 +131,7 @@ def configured(model: Any, config: Any) -> Iterator[None]:
 
 def fixed(pair: Pair) -> tuple[Method, ...]:
     """The candidates for the fixed tree; chains of prompt lookup without a draft model."""
-    if pair.draft is None:
-        return LOOKUPS
-    if isinstance(pair.draft, BlockRunner):
-        lengths = sorted({pair.draft.block, -(-pair.draft.block // 2)})
-        return tuple(Method(method="block", shape=str(length)) for length in lengths) + SHARED
-    return TREES
+    return LOOKUPS if pair.draft is None else TREES
 
 
 def fastest(systems: Sequence[System], prompts: Sequence[Sequence[int]], seed: int) -> System:
