@@ -80,9 +80,7 @@ class MadeUpDraft(ReadsAtOnce):
         said = torch.cat(self._said, dim=1)
         return said + _NOISE * torch.randn(said.shape, generator=self._random)
 
-    def commit(
-        self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None
-    ) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
         self._said = []
 
 

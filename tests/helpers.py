@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -161,10 +162,18 @@ class Generous:
         pass
 
 
-def begin(runner, texts, sources=()):
-    """A new batch of texts for a runner."""
+def rows_of(texts, sources=(), roots=()) -> list[Row]:
+    """Rows of texts without their roots, which are 0 unless they are given."""
+    parts = zip_longest(texts, sources, roots)
+    return [Row(tokens=[*text, root or 0], source=source or ()) for text, source, root in parts]
+
+
+def begin(runner, texts, sources=(), roots=()) -> list[Row]:
+    """The rows of a new batch of texts for a runner."""
+    rows = rows_of(texts, sources, roots)
     runner.clear()
-    runner.add(texts, sources)
+    runner.set_rows(rows)
+    return rows
 
 
 def output_of(prompt, limits, *, eos=(), **more) -> RowOutput:

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.block_round import BlockRound
+from draftwood.runners.blocks.block_round import BlockRound, check_count
 from draftwood.runners.protocols import ReadsAtOnce, Runner
-from draftwood.runners.rows import remaining_rows
+from draftwood.sampling.rows import Row
 
 
 @final
@@ -32,15 +32,14 @@ class TableRunner(ReadsAtOnce):
         self.max_length: int | None = None
         self.device = table.device
         self.forward_seconds = 0.0
-        self._texts: list[list[int]] = []
-        self._nodes: list[list[int]] = []
+        self.clear()
 
     def clear(self, *, keep: bool = False) -> None:
-        self._texts, self._nodes = [], []
+        self.set_rows([])
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
-        self._texts += [list(text) for text in texts]
-        self._nodes += [[] for _ in texts]
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self._rows = list(rows)
+        self._nodes: list[list[int]] = [[] for _ in rows]
 
     def scores(self, text: Sequence[int]) -> Float[Tensor, "vocab"]:
         """Scores after ``text``."""
@@ -57,26 +56,14 @@ class TableRunner(ReadsAtOnce):
         for nodes, new in zip(self._nodes, tokens.tolist(), strict=True):
             nodes.extend(new)
         # Ancestors precede descendants, so a mask row lists its path in order.
-        out = [
-            torch.stack([self.scores(text + [t for t, on in zip(nodes, row, strict=True) if on]) for row in rows])
-            for text, nodes, rows in zip(self._texts, self._nodes, ancestors.tolist(), strict=True)
-        ]
+        out = []
+        for row, nodes, masks in zip(self._rows, self._nodes, ancestors.tolist(), strict=True):
+            paths = [[token for token, on in zip(nodes, seen, strict=True) if on] for seen in masks]
+            out.append(torch.stack([self.scores(row.tokens[:-1] + path) for path in paths]))
         return Scores(torch.stack(out))
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        for text, seen, kept, rest in zip(self._texts, self._nodes, nodes, pending, strict=True):
-            text.extend([seen[n] for n in kept] + list(rest))
-            seen.clear()
-
-    def drop(self, rows: Sequence[int]) -> None:
-        stay = remaining_rows(len(self._texts), rows)
-        self._texts = [self._texts[r] for r in stay]
-        self._nodes = [[] for _ in stay]
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._nodes = [[] for _ in self._rows]
 
 
 @final
@@ -102,11 +89,11 @@ class BlockTableRunner(ReadsAtOnce):
     def clear(self, *, keep: bool = False) -> None:
         self._round.clear()
 
-    def add(self, texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] = ()) -> None:
+    def set_rows(self, rows: Sequence[Row]) -> None:
         """The scores depend on the root alone."""
 
     def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        self._round.begin(root, count, self.block)
+        check_count(count, self.block)
         return self.table[root, :count]
 
     def extend(
@@ -117,16 +104,8 @@ class BlockTableRunner(ReadsAtOnce):
     ) -> Scores:
         return self._round.scores_of(self, tokens, depths)
 
-    def commit(
-        self,
-        nodes: Sequence[Sequence[int]],
-        pending: Sequence[Sequence[int]],
-        hidden: Sequence[Float[Tensor, "_token width"]] | None = None,
-    ) -> None:
-        self._round.end(nodes, pending)
-
-    def drop(self, rows: Sequence[int]) -> None:
-        """Nothing to drop."""
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+        self._round.clear()
 
 
 def toy(block: int = 0) -> Runner:

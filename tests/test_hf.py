@@ -27,6 +27,7 @@ import draftwood.runners.torch_runner as torch_runner
 from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
+from draftwood.runners.unpadded import Unpadded
 from draftwood.sampling.processors import Stateless
 from draftwood.sampling.warping import Warper
 from tests.helpers import tiny_gpt
@@ -120,8 +121,9 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    seeing = "draftwood.runners.unpadded.Unpadded.add"
-    monkeypatch.setattr(seeing, lambda self, texts, sources=(): self._runner.add(texts))
+    monkeypatch.setattr(
+        Unpadded, "_read_texts", lambda self: [setattr(own, "tokens", row.tokens) for row, own in self._rows]
+    )
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
 

@@ -63,26 +63,20 @@ class Copying(ReadsAtOnce):
         self.vocab_size, self.max_length, self.device, self.forward_seconds = VOCAB, None, self.inner.device, 0.0
 
     def clear(self, *, keep=False):
-        self.sources, self.texts = [], []
+        self.rows = []
 
-    def add(self, texts, sources=()):
-        self.sources += [list(s) for s in sources]
-        self.texts += [list(t) for t in texts]
+    def set_rows(self, rows):
+        self.rows = rows
 
     def extend(self, tokens, depths, ancestors):
-        self.tokens = tokens.tolist()
         scores = torch.zeros(*tokens.shape, VOCAB)
-        for row, (source, text) in enumerate(zip(self.sources, self.texts, strict=True)):
-            for node, depth in enumerate(depths[row].tolist()):
-                scores[row, node, source[min(len(text) + depth, len(source) - 1)]] = 9.0
+        for number, row in enumerate(self.rows):
+            for node, depth in enumerate(depths[number].tolist()):
+                scores[number, node, row.source[min(len(row.tokens) - 1 + depth, len(row.source) - 1)]] = 9.0
         return Scores(scores)
 
-    def commit(self, nodes, pending, hidden=None):
-        for text, tokens, kept, rest in zip(self.texts, self.tokens, nodes, pending, strict=True):
-            text.extend([tokens[n] for n in kept] + list(rest))
-
-    def drop(self, rows):
-        self.sources, self.texts = ([x for r, x in enumerate(part) if r not in rows] for part in (self.sources, self.texts))
+    def commit(self, nodes, hidden=None):
+        pass
 
 
 def test_a_target_that_copies_its_source_is_foreseen():

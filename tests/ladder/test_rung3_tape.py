@@ -267,17 +267,14 @@ class Misplaced(ReadsAtOnce):
     def clear(self, *, keep=False):
         self.inner.clear(keep=keep)
 
-    def add(self, texts, sources=()):
-        self.inner.add(texts, sources)
+    def set_rows(self, rows):
+        self.inner.set_rows(rows)
 
     def extend(self, tokens, depths, ancestors):
         return self.inner.extend(tokens, depths, ancestors)
 
-    def commit(self, nodes, pending, hidden=None):
-        self.inner.commit([list(range(len(path))) for path in nodes], pending)
-
-    def drop(self, rows):
-        self.inner.drop(rows)
+    def commit(self, nodes, hidden=None):
+        self.inner.commit([list(range(len(path))) for path in nodes])
 
 
 @pytest.mark.parametrize("shape", ["2-1"])

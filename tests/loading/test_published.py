@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.loading.published import load_published
 from draftwood.runners.factory import make_runners
+from tests.helpers import rows_of
 from tests.loading import published_cases as cases
 from tests.loading.published_cases import ANCHORS, CASES, DEPTH, DRAFT_VOCAB, HIDDEN, LAYERS, TOKENS, VOCAB, WIDTH, filled
 
@@ -54,8 +55,8 @@ def our_logits(folder, backend="torch", batch=False):
     found, depths = [], cases.BLOCK if not hasattr(drafter.config, "block") else drafter.config.block
     for anchors in [ANCHORS] if batch else [[anchor] for anchor in ANCHORS]:
         runner.clear()
-        runner.add([TOKENS[:anchor] for anchor in anchors])
-        runner.commit([[] for _ in anchors], [[] for _ in anchors], [HIDDEN[:anchor] for anchor in anchors])
+        runner.set_rows(rows_of([TOKENS[:anchor] for anchor in anchors]))
+        runner.commit([[] for _ in anchors], [HIDDEN[:anchor] for anchor in anchors])
         levels = []
         for depth in range(depths):
             tokens = torch.tensor([[TOKENS[anchor + depth]] for anchor in anchors])

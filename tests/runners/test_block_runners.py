@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, Source
 from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import BlockRunner
-from tests.helpers import begin, tiny_gpt
+from tests.helpers import begin, rows_of, tiny_gpt
 from tests.runners.test_masked_block import MASK, marian
 from tests.tables import BlockTableRunner
 
@@ -58,8 +59,11 @@ class Rounds:
         self.begin(SOURCES)
 
     def begin(self, sources: list[list[int]]) -> None:
-        self.sources, self.texts = list(sources), [[START] for _ in sources]
-        begin(self.runner, [[] for _ in sources], sources)
+        self.rows = begin(self.runner, [[] for _ in sources], sources, [START] * len(sources))
+
+    @property
+    def texts(self) -> list[list[int]]:
+        return [row.tokens for row in self.rows]
 
     def some(self, count: int) -> list[int]:
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
@@ -68,19 +72,17 @@ class Rounds:
         """Score ``count`` places at once or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
-        worst, nodes, rest = 0.0, [[0] for _ in self.texts], new
-        if not scored:
-            nodes, rest = [[] for _ in self.texts], [[t[-1], *n] for t, n in zip(self.texts, new, strict=True)]
-        elif count is not None:
+        worst, nodes = 0.0, [[0] * scored for _ in self.texts]
+        if scored and count is not None:
             worst = self.compare(self.runner.score_block(roots, count), range(count), count)
-        else:
-            worst, nodes, rest = self.by_node(roots, new)
-        self.runner.commit(nodes, rest)
+        elif scored:
+            worst, nodes = self.by_node(roots, new)
         for text, tokens in zip(self.texts, new, strict=True):
             text.extend([*tokens, *self.some(1)])
+        self.runner.commit(nodes)
         return worst
 
-    def by_node(self, roots: Tensor, new: list[list[int]]) -> tuple[float, list[list[int]], list[list[int]]]:
+    def by_node(self, roots: Tensor, new: list[list[int]]) -> tuple[float, list[list[int]]]:
         """Two levels of two nodes below the root, the second of each level in the text; the rest stays pending."""
         rows, eye = len(roots), torch.ones(len(roots), 1, 1, dtype=torch.bool)
         scores = [self.runner.extend(roots[:, None], torch.zeros(rows, 1, dtype=torch.long), eye).logits]
@@ -89,23 +91,21 @@ class Rounds:
             ancestors = torch.ones(rows, 2, 2 * depth + 1, dtype=torch.bool)  # not looked at
             scores.append(self.runner.extend(tokens, torch.full((rows, 2), depth), ancestors).logits)
         worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2], self.runner.block)
-        kept = [[0, *(2, 4)[: len(n)]] for n in new]
-        return worst, kept, [n[2:] for n in new]
+        return worst, [[0, *(2, 4)[: len(n)]] for n in new]
 
     def compare(self, scores: Tensor, places: Any, count: int) -> float:
-        wanted = [self.scores_of(s, t, count)[list(places)] for s, t in zip(self.sources, self.texts, strict=True)]
+        wanted = [self.scores_of(row.source, row.tokens, count)[list(places)] for row in self.rows]
         return max(difference(ours, theirs) for ours, theirs in zip(scores, wanted, strict=True))
 
     def add(self, sources: list[list[int]]) -> None:
         """New rows."""
-        self.runner.add([[] for _ in sources], sources)
-        self.sources += sources
-        self.texts += [[START] for _ in sources]
+        self.rows = [*self.rows, *rows_of([[] for _ in sources], sources, [START] * len(sources))]
+        self.runner.set_rows(self.rows)
 
     def keep(self, rows: list[int]) -> None:
         """All other rows leave."""
-        self.runner.drop([row for row in range(len(self.texts)) if row not in rows])
-        self.sources, self.texts = [self.sources[r] for r in rows], [self.texts[r] for r in rows]
+        self.rows = [self.rows[r] for r in rows]
+        self.runner.set_rows(self.rows)
 
 
 def masked_rounds(**settings: Any) -> Rounds:
@@ -151,7 +151,6 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
-    begin(rounds.runner, [text[:-1] for text in rounds.texts], SOURCES)
     scores = rounds.runner.score_block(torch.tensor([text[-1] for text in rounds.texts]), 12)
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
@@ -165,12 +164,12 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
 def test_a_longer_block_is_asked_of_the_same_drafter():
     rounds, plain = masked_rounds(block=12), MaskedBlockRunner(masked_block())
     rounds.runner = plain.longer(12)
-    begin(rounds.runner, [text[:-1] for text in rounds.texts], SOURCES)
+    rounds.begin(SOURCES)
     assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
     assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
-    begin(plain, [[5]], [[6, 1]])  # a text of the first runner is not one of the second
+    [row] = begin(plain, [[5]], [[6, 1]])  # a row of the first runner is not one of the second
     assert max(rounds.round(12), rounds.round(3)) < EXACT
-    assert plain._texts == [[5]]
+    assert difference(plain.score_block(torch.tensor([0]), 2)[0], masked_scores(plain.model, row.source, [5, 0], 2)) < EXACT
     with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
         plain.score_block(torch.tensor([3]), 12)
 
@@ -249,9 +248,8 @@ def test_control_answers_of_other_positions(monkeypatch):
     assert rounds.round(BLOCK) > WRONG
 
 
-def test_control_a_commit_that_forgets_pending_tokens():
+def test_control_a_text_that_lacks_a_token():
     rounds = masked_rounds()
     rounds.round(BLOCK)
-    commit = rounds.runner.commit
-    rounds.runner.commit = lambda nodes, pending, hidden=None: commit(nodes, [[] for _ in pending])
-    assert max(rounds.round(BLOCK) for _ in range(3)) > WRONG
+    rounds.runner._rows = [replace(row, tokens=row.tokens[1:]) for row in rounds.rows]
+    assert rounds.round(BLOCK) > WRONG

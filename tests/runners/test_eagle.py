@@ -11,6 +11,7 @@ from draftwood.core.errors import PairingError
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.hidden.eagle_runner import Eagle3Runner
+from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
 from tests.runners.test_hidden_states import plain_hidden
@@ -48,8 +49,8 @@ def scored(runner, roots: list[int], path: list[int]) -> torch.Tensor:
 def fresh(runner, text: list[int], hidden: torch.Tensor) -> torch.Tensor:
     """Scores after a text, its last token and a path, by another runner that reads the text at once."""
     other = Eagle3Runner(runner.model, TARGET)
-    other.add([text[:-1]])
-    other.commit([[]], [[]], [hidden[: len(text) - 1]])
+    other.set_rows([Row(tokens=text)])
+    other.commit([[]], [hidden[: len(text) - 1]])
     return scored(other, text[-1:], PATH)[0]
 
 
@@ -61,36 +62,38 @@ HIDDEN = torch.randn(800, 2 * TARGET.config.hidden_size, dtype=torch.float64, ge
 @pytest.mark.parametrize("ends", [[699], [1, 699], [5, 9, 10, 640, 699], [600, 601, 605, 699]])
 def test_scores_are_those_of_a_fresh_reading_after_any_rounds(ends, flags):
     text, runner = some(700), runner_of(TARGET, **flags)
-    runner.add([text[: ends[0]]])
-    runner.commit([[]], [[]], [HIDDEN[: ends[0]]])
+    row, kept = Row(tokens=text[: ends[0] + 1]), []
+    runner.set_rows([row])
+    runner.commit([[]], [HIDDEN[: ends[0]]])
     for i, (known, end) in enumerate(pairwise(ends)):
-        if i % 2:  # nothing is drafted
-            runner.commit([[]], [text[known:end]], [HIDDEN[known:end]])
-            continue
-        path = text[known + 1 : known + 2]
-        scored(runner, [text[known]], path)
-        kept = [0, 2][: min(2, end - known)]
-        runner.commit([kept], [text[known + len(kept) : end]], [HIDDEN[known:end]])
+        if i % 2 == 0:  # otherwise nothing is drafted
+            scored(runner, [text[known]], text[known + 1 : known + 2])
+            kept = [0, 2][: min(2, end - known)]
+        row.tokens = text[: end + 1]
+        runner.commit([kept], [HIDDEN[known:end]])
     assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
 
 
 def test_rows_come_and_go_without_changing_the_others():
     texts, runner = [some(n) for n in (70, 9, 31)], runner_of(TARGET)
-    runner.add([text[:3] for text in texts[:2]])
-    runner.commit([[], []], [[], []], [HIDDEN[:3]] * 2)
+    rows = [Row(tokens=text[:length]) for text, length in zip(texts, (4, 4, 31), strict=True)]
+    runner.set_rows(rows[:2])
+    runner.commit([[], []], [HIDDEN[:3]] * 2)
     scored(runner, [texts[0][3], texts[1][3]], [5])
-    runner.commit([[0], [0]], [texts[0][4:40], texts[1][4:8]], [HIDDEN[3:40], HIDDEN[3:8]])
-    runner.add([texts[2][:30]])
+    rows[0].tokens, rows[1].tokens = texts[0][:41], texts[1][:9]
+    runner.commit([[0], [0]], [HIDDEN[3:40], HIDDEN[3:8]])
+    runner.set_rows(rows)
     roots = [texts[0][40], texts[1][8], texts[2][30]]
     assert torch.isinf(scored(runner, roots, [5])[2]).all()  # the row that came has no hidden states yet
     ends = [40, 8, 30]
-    runner.commit([[0], [], []], [texts[0][41:69], [], []], [HIDDEN[40:69], HIDDEN[8:8], HIDDEN[:30]])
+    rows[0].tokens = texts[0][:70]
+    runner.commit([[0], [], []], [HIDDEN[40:69], HIDDEN[8:8], HIDDEN[:30]])
     ends[0] = 69
     found = scored(runner, [text[end] for text, end in zip(texts, ends, strict=True)], PATH)
     for text, scores in zip(texts, found, strict=True):
         assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
-    runner.commit([[]] * 3, [[]] * 3, [HIDDEN[:0]] * 3)
-    runner.drop([0])
+    runner.commit([[]] * 3, [HIDDEN[:0]] * 3)
+    runner.set_rows(rows[1:])
     found = scored(runner, [texts[1][8], texts[2][30]], PATH)
     for text, scores in zip(texts[1:], found, strict=True):
         assert float((scores - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
@@ -98,8 +101,8 @@ def test_rows_come_and_go_without_changing_the_others():
 
 def test_nodes_of_several_depths_in_one_call_are_those_level_by_level():
     text, runner = some(12), runner_of(TARGET)
-    runner.add([text[:-1]])
-    runner.commit([[]], [[]], [HIDDEN[:11]])
+    runner.set_rows([Row(tokens=text)])
+    runner.commit([[]], [HIDDEN[:11]])
     tokens, depths = torch.tensor([[text[-1], *PATH]]), torch.arange(4)[None]
     together = runner.extend(tokens, depths, torch.ones(4, 4, dtype=torch.bool).tril()[None]).logits[0]
     assert float((together - fresh(runner, text, HIDDEN)).abs().max()) < 1e-9
@@ -109,9 +112,9 @@ def test_nodes_of_several_depths_in_one_call_are_those_level_by_level():
 def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens):
     runner = runner_of(TARGET, proposes=proposes)
     root = torch.tensor([[3]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
-    runner.add([[1, 5]])
+    runner.set_rows([Row(tokens=[1, 5, 3])])
     before = runner.extend(*root)
-    runner.commit([[]], [[]], [HIDDEN[:2]])
+    runner.commit([[]], [HIDDEN[:2]])
     after = runner.extend(*root)
     for scores in (before, after):
         assert scores.logits.shape == (1, 1, proposes or VOCAB)
@@ -122,16 +125,16 @@ def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens):
 
 def test_control_hidden_states_of_another_token_are_seen():
     text, runner = some(12), runner_of(TARGET)
-    runner.add([text[:-1]])
-    runner.commit([[]], [[]], [HIDDEN[1:12]])
+    runner.set_rows([Row(tokens=text)])
+    runner.commit([[]], [HIDDEN[1:12]])
     assert float((scored(runner, text[-1:], PATH)[0] - fresh(runner, text, HIDDEN)).abs().max()) > 1e-2
 
 
 def test_a_target_that_returns_no_hidden_states_is_refused():
     runner = runner_of(TARGET)
-    runner.add([[1]])
+    runner.set_rows([Row(tokens=[1, 2])])
     with pytest.raises(PairingError, match=r"hidden_layers=\(0, 1\)"):
-        runner.commit([[0]], [[]], None)
+        runner.commit([[0]], None)
 
 
 LAYERS = (0, 1)
@@ -161,10 +164,11 @@ def test_a_later_text_with_the_same_beginning_is_read_from_where_it_differs():
     assert more == written(decoder(target, None, "ar", greedy=True), second)
     assert max(passes) < 12
     text = [*second, *more, 3]
-    known = draft._rows[0].known
-    assert text[:known] == draft._rows[0].text
+    known = draft._kept.known
+    assert text[:known] == draft._kept.row.tokens[:-1]
     assert known > len(second)
     exact = fresh(draft, text[: known + 1], plain_hidden(TARGET, text, LAYERS))
+    draft.set_rows([Row(tokens=text[: known + 1])])
     assert float((scored(draft, [text[known]], PATH)[0] - exact).abs().max()) < 1e-9
 
 
@@ -188,4 +192,4 @@ def test_texts_are_exact_where_the_memory_does_not_fit_the_later_text(change):
     passes = passes_of(draft)
     assert written(engine, second, reuse=True) == written(plain, second)
     assert passes
-    assert draft._rows[0].last is not None
+    assert draft._kept.last is not None

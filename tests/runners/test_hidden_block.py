@@ -14,7 +14,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
-from tests.helpers import decoder, hidden_pair, tiny_gpt, tiny_hidden
+from tests.helpers import decoder, hidden_pair, rows_of, tiny_gpt, tiny_hidden
 from tests.runners.test_hidden_states import plain_hidden
 
 VOCAB, BLOCK = 11, 3
@@ -51,8 +51,9 @@ def scores_after(runner: HiddenBlockRunner, root: int, path: list[int]) -> torch
 
 def given(runner: HiddenBlockRunner, hidden: list[torch.Tensor]) -> None:
     """End a round whose tokens have these hidden states, of which the row's prompt is pending at first."""
-    runner._texts.ends = [runner._memory.end(row) for row in range(len(hidden))]
-    runner.commit([[] for _ in hidden], [[0] * len(h) for h in hidden], hidden)
+    for number, (row, new) in enumerate(zip(runner._list.rows, hidden, strict=True)):
+        row.tokens = [0] * (runner._memory.end(number) + len(new) + 1)
+    runner.commit([[] for _ in hidden], hidden)
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
@@ -67,7 +68,7 @@ def test_scores_are_those_of_the_training_after_any_portions_of_text(backend, mo
     expected = as_trained(model, runner.model, text, path)
     for portions in ([149], [1, 148], [3, 1, 1, 100, 44], [60, 89]):
         runner.clear()
-        runner.add([text[:1]])
+        runner.set_rows(rows_of([text[:1]]))
         start = 0
         for i, count in enumerate(portions):
             given(runner, [hidden[start : start + count]])
@@ -85,20 +86,20 @@ def test_rows_come_and_go_without_changing_the_others(monkeypatch):
     layers, path = tuple(runner.model.config.target_layers), [4, 7]
     texts = [torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (70, 9, 31)]
     hidden = [plain_hidden(model, text, layers) for text in texts]
-    runner.add(texts[:2])
+    rows = rows_of(texts)
+    runner.set_rows(rows[:2])
     given(runner, [hidden[0][:20], hidden[1][:8]])
     scores_after(runner, 1, [])
     given(runner, [hidden[0][:0], hidden[1][:0]])
-    runner.add(texts[2:])
+    runner.set_rows(rows)
     given(runner, [hidden[0][20:40], hidden[1][8:8], hidden[2][:30]])
     scores_after(runner, 1, [])
     given(runner, [part[:0] for part in hidden])
-    runner.drop([0])
-    for text in texts[1:]:
+    for number, text in enumerate(texts[1:], 1):
+        runner.set_rows(rows[number:])
         expected = as_trained(model, runner.model, text, path)
         assert float((scores_after(runner, text[-1], path) - expected).abs().max()) < 2e-5
         given(runner, [hidden[1][:0] for _ in runner._memory.lengths])
-        runner.drop([0])
 
 
 def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
@@ -107,7 +108,7 @@ def test_control_a_hidden_state_too_many_is_seen(monkeypatch):
     _, runner = hidden_pair(model, block=BLOCK)
     text = [1, 5, 3, 8, 2]
     hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
-    runner.add([text])
+    runner.set_rows(rows_of([text]))
     given(runner, [hidden])  # the root's own state, which the target has not computed yet
     assert float((scores_after(runner, text[-1], [4]) - as_trained(model, runner.model, text, [4])).abs().max()) > 1e-2
 
@@ -120,7 +121,7 @@ def test_a_pass_is_made_once_a_round_and_only_where_something_is_drafted():
         lambda _, args, given: passes.append(given["positions"].shape[1]), with_kwargs=True
     )
     hidden = plain_hidden(model, [1, 5, 3, 8], tuple(runner.model.config.target_layers))
-    runner.add([[1, 5, 3, 8]])
+    runner.set_rows(rows_of([[1, 5, 3, 8]]))
     assert torch.isinf(scores_after(runner, 2, [])).all() or torch.isnan(scores_after(runner, 2, [])).all()
     given(runner, [hidden[:2]])
     given(runner, [hidden[2:]])
@@ -134,10 +135,11 @@ def test_a_prompt_is_read_ahead_only_while_rows_are_drafted():
     passes = []
     runner.network.register_forward_pre_hook(lambda _, args, given: passes.append(1), with_kwargs=True)
     hidden = plain_hidden(model, text, tuple(runner.model.config.target_layers))
-    runner.add([text])
+    rows = rows_of([text, text, [3, *text]])
+    runner.set_rows(rows[:1])
     given(runner, [hidden])
-    runner.prefill(text, hidden=hidden)  # the row waits for its 20 tokens to be read
-    runner.add([text])
+    runner.prefill(rows[1], len(text), hidden=hidden)  # the first row waits for its 20 tokens to be read
+    runner.set_rows(rows[:2])
     given(runner, [hidden[:0], hidden[:0]])
     assert passes == []
     root = torch.tensor([[2], [2]])
@@ -145,14 +147,15 @@ def test_a_prompt_is_read_ahead_only_while_rows_are_drafted():
     assert torch.allclose(one, other)
     given(runner, [hidden[:0], hidden[:0]])
     assert len(passes) == 1
-    runner.prefill([3, *text], hidden=plain_hidden(model, [3, *text], tuple(runner.model.config.target_layers)))
+    longer = plain_hidden(model, [3, *text], tuple(runner.model.config.target_layers))
+    runner.prefill(rows[2], len(longer), hidden=longer)
     assert len(passes) == 2
 
 
 def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
     model = tiny_gpt(VOCAB, 1)
     _, runner = hidden_pair(model, block=BLOCK, proposes=6)
-    runner.add([[1, 5]])
+    runner.set_rows(rows_of([[1, 5]]))
     given(runner, [plain_hidden(model, [1, 5], tuple(runner.model.config.target_layers))])
     tokens, depths = torch.tensor([[2, 3, 4]]), torch.tensor([[0, BLOCK - 1, BLOCK]])
     logits = runner.extend(tokens, depths, torch.eye(3, dtype=torch.bool)[None]).dense(VOCAB)[0]
@@ -164,9 +167,9 @@ def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
 def test_a_target_that_returns_no_hidden_states_is_refused():
     model = tiny_gpt(VOCAB, 1)
     runner = HiddenBlockRunner(tiny_hidden(model), model)
-    runner.add([[1]])
+    runner.set_rows(rows_of([[1]]))
     with pytest.raises(PairingError, match=r"hidden_layers=\(1, 2\)"):
-        runner.commit([[0]], [[]], None)
+        runner.commit([[0]], None)
 
 
 def test_a_drafter_of_another_target_is_refused():

@@ -30,7 +30,7 @@ class HiddenWalk(Walk):
     def _score(self, trees, nodes, check) -> float:
         tokens = torch.tensor([t[:nodes] for t, _ in trees])
         ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
-        waiting = [len(pending) for pending in self.runner._rows._pending]
+        waiting = [len(text) - cached for text, cached in zip(self.texts, self.runner._rows._cached, strict=True)]
         first = self.rng.randrange(1, nodes + 1)  # in two calls, as a drafter scores level by level
         parts = [self.runner.extend(tokens[:, :first], ancestors[:, :first].sum(-1) - 1, ancestors[:, :first, :first])]
         if first < nodes:

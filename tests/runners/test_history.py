@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood.runners.history import History
+from draftwood.runners import rows
 from draftwood.runners.openvino import memory
 from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny
 
@@ -47,10 +48,11 @@ class Chat(Walk):
 
     def again(self, common: int, new: int, *, keep: bool = True) -> None:
         """Begin with ``common`` tokens of the last text and ``new`` other ones."""
-        differs = [(self.texts[0][common] + 1) % self.runner.vocab_size] if common < len(self.texts[0]) else []
-        self.texts = [self.texts[0][:common] + differs + self._tokens(new - len(differs))]
+        [text], [root] = self.texts, [row.tokens[-1] for row in self.rows]
+        differs = [(text[common] + 1) % self.runner.vocab_size] if common < len(text) else []
+        self.rows = rows_of([text[:common] + differs + self._tokens(new - len(differs))], roots=[root])
         self.runner.clear(keep=keep)
-        self.runner.add(self.texts)
+        self.runner.set_rows(self.rows)
         self.read.clear()
 
 
@@ -125,23 +127,18 @@ def test_an_unfinished_round_is_not_kept(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", BACKENDS)
-def test_a_batch_is_not_kept_but_a_row_after_it_is(make: Any) -> None:
+def test_a_batch_is_not_kept_but_its_last_row_is(make: Any) -> None:
     walk = Chat(make)
     walk.round()
-    other = walk._tokens(4)
-    walk.runner.add([other])
-    walk.texts.append(other)
-    walk.roots += walk._tokens(1)
+    walk.add([4])
     assert walk.round() < CLOSE
-    walk.runner.drop([0])
-    del walk.texts[0], walk.roots[0]
+    walk.runner.clear(keep=True)
+    walk.runner.set_rows(walk.rows)
     assert walk.round() < CLOSE
-    length = len(walk.texts[0])
-    walk.again(length, 5)
+    assert sum(walk.read[-2:]) >= max(map(len, walk.texts)) - 7
+    walk.keep([1])
     assert walk.round() < CLOSE
-    assert sum(walk.read) == length + 5 + 7, "the row had neighbours"
-    length = len(walk.texts[0])
-    walk.again(length, 5)
+    walk.again(len(walk.texts[0]), 5)
     assert walk.round() < CLOSE
     assert sum(walk.read) == 5 + 7
 
@@ -167,9 +164,9 @@ def test_a_long_text_that_is_cut_leaves_few_dead_slots(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("make", BACKENDS)
-def test_control_a_history_that_errs_is_seen(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = History.cut
-    monkeypatch.setattr(History, "cut", lambda self, texts: inner(self, texts) + 1)
+def test_control_a_common_beginning_that_is_too_long_is_seen(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = rows.common_length
+    monkeypatch.setattr(rows, "common_length", lambda one, other: inner(one, other) + 1)
     walk = Chat(make)
     walk.round()
     walk.again(5, 6)

@@ -13,7 +13,7 @@ from draftwood.runners.openvino.kv_precision import typed
 from draftwood.runners.openvino.memory import GrowingMemory
 from draftwood.runners.openvino.network import OpenVinoNetwork
 from draftwood.runners.openvino.runner import OpenVinoRunner
-from tests.helpers import begin
+from tests.helpers import begin, rows_of
 from tests.runners.zoo import SLIDING, SUPPORTED, tiny, windowed
 
 HAS_BF16 = "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -32,9 +32,12 @@ def scored(runner: OpenVinoRunner, steps: int = 3) -> torch.Tensor:
     """Scores of a few rounds without a draft."""
     found = []
     for step in range(steps):
-        tokens = torch.tensor([[5 + step]] * len(runner._rows))
+        rows = runner._rows.rows
+        tokens = torch.tensor([[5 + step]] * len(rows))
         found.append(runner.extend(tokens, torch.zeros_like(tokens), torch.ones(*tokens.shape, 1, dtype=torch.bool)).logits)
-        runner.commit([[0]] * len(tokens), [[]] * len(tokens))
+        for row in rows:
+            row.tokens.append(0)
+        runner.commit([[0]] * len(rows))
     return torch.stack(found)
 
 
@@ -73,9 +76,10 @@ def states(memory: GrowingMemory) -> list[np.ndarray]:
 def test_a_row_joins_with_the_bits_that_were_read_and_dead_slots_are_removed_without_rounding():
     runner = runner_of(tiny("llama").bfloat16())
     scored(runner, 1)
-    runner.prefill([2, 7, 1, 8])
+    [row] = rows_of([[2, 7, 1, 8]])
+    runner.prefill(row, 4)
     before, read = states(runner._memory), states(runner._prefill._made[0].cache)
-    runner.add([[2, 7, 1, 8]])
+    runner.set_rows([*runner._rows.rows, row])
     joined = states(runner._memory)
     for old, new, now in zip(before, read, joined, strict=True):
         assert new.any()

@@ -9,7 +9,7 @@ import torch
 
 from draftwood.runners.protocols import Runner
 from draftwood.runners.torch_runner import TorchRunner
-from tests.helpers import ancestors_of, begin
+from tests.helpers import ancestors_of, begin, rows_of
 from tests.runners.zoo import SLIDING, SUPPORTED, VOCAB, plain_scores, tiny
 from tests.tables import TableRunner
 
@@ -19,9 +19,13 @@ class Walk:
 
     def __init__(self, runner: Runner, scores_of, lengths: list[int], seed: int = 0) -> None:
         self.runner, self.scores_of, self.rng = runner, scores_of, random.Random(seed)
-        self.texts = [self._tokens(n) for n in lengths]  # without the root
-        self.roots = self._tokens(len(lengths))
-        begin(runner, self.texts)
+        texts = [self._tokens(n) for n in lengths]
+        self.rows = begin(runner, texts, roots=self._tokens(len(lengths)))
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """Without their roots."""
+        return [row.tokens[:-1] for row in self.rows]
 
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(self.runner.vocab_size) for _ in range(count)]
@@ -31,17 +35,21 @@ class Walk:
 
         The last ``unscored`` nodes stay unseen by the runner: if accepted they become pending, as in a drafter.
         """
-        trees = [self._tree(root, nodes) for root in self.roots]
+        trees = [self._tree(row.tokens[-1], nodes) for row in self.rows]
         worst = self._score(trees, nodes - unscored, check)
-        kept, waiting = [], []
+        kept = []
         for row, (tokens, parents) in enumerate(trees):
             path = self._path(parents, self.rng.randrange(nodes) if accept else 0)
             kept.append([n for n in path if n < nodes - unscored])
-            waiting.append([tokens[n] for n in path if n >= nodes - unscored])
-            self.texts[row] += [tokens[n] for n in path]
-            self.roots[row] = self._tokens(1)[0]
-        self.runner.commit(kept, waiting)
+            self.rows[row].tokens += [*(tokens[n] for n in path[1:]), *self._tokens(1)]
+        self.runner.commit(kept)
         return worst
+
+    def unasked(self) -> None:
+        """A round without the runner, as of a drafter that is given no room to draft."""
+        for row in self.rows:
+            row.tokens.append(7)
+        self.runner.commit([[] for _ in self.rows])
 
     def _tree(self, root: int, nodes: int) -> tuple[list[int], list[int]]:
         return [root, *self._tokens(nodes - 1)], [0, *(self.rng.randrange(i) for i in range(1, nodes))]
@@ -76,15 +84,14 @@ class Walk:
 
     def keep(self, rows: list[int]) -> None:
         """All other rows leave."""
-        self.runner.drop([row for row in range(len(self.texts)) if row not in rows])
-        self.texts, self.roots = [self.texts[r] for r in rows], [self.roots[r] for r in rows]
+        self.rows = [self.rows[r] for r in rows]
+        self.runner.set_rows(self.rows)
 
     def add(self, lengths: list[int]) -> None:
         """New rows with random texts."""
-        new = [self._tokens(n) for n in lengths]
-        self.runner.add(new)
-        self.texts += new
-        self.roots += self._tokens(len(lengths))
+        texts = [self._tokens(n) for n in lengths]
+        self.rows = [*self.rows, *rows_of(texts, roots=self._tokens(len(lengths)))]
+        self.runner.set_rows(self.rows)
 
 
 def walk(kind: str, lengths: list[int], *, seed: int = 0, **settings) -> Walk:
@@ -192,8 +199,6 @@ def test_control_a_drop_of_the_wrong_row_of_the_memory():
 def test_a_round_in_which_a_runner_is_not_asked():
     rows = walk("llama", [5, 2])
     rows.round()
-    for _ in range(2):  # as a drafter that is given no room to draft
-        rows.runner.commit([[], []], [[root] for root in rows.roots])
-        rows.texts = [[*text, root] for text, root in zip(rows.texts, rows.roots, strict=True)]
-        rows.roots = [7, 8]
+    for _ in range(2):
+        rows.unasked()
     assert rows.round() < 1e-9

@@ -67,9 +67,9 @@ class Both(ReadsAtOnce):
         for runner in (self.one, self.other):
             runner.clear(keep=keep)
 
-    def add(self, texts, sources=()):
+    def set_rows(self, rows):
         for runner in (self.one, self.other):
-            runner.add(texts, sources)
+            runner.set_rows(rows)
 
     def extend(self, *arguments):
         scores, others = self.one.extend(*arguments), self.other.extend(*arguments)
@@ -77,13 +77,9 @@ class Both(ReadsAtOnce):
         self.worst = max(self.worst, float((scores.logits - others.logits).abs().max()))
         return scores
 
-    def commit(self, nodes, pending, hidden=None):
+    def commit(self, nodes, hidden=None):
         for runner in (self.one, self.other):
-            runner.commit(nodes, pending)
-
-    def drop(self, rows):
-        for runner in (self.one, self.other):
-            runner.drop(rows)
+            runner.commit(nodes)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
@@ -143,13 +139,10 @@ def test_a_model_that_cannot_keep_some_scores_only():
 
 def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile():
     rows = walk("llama", [5, 2, 7])
-    unasked = [[root] for root in rows.roots]
-    rows.runner.commit([[], [], []], unasked)  # as a drafter that is given no room to draft
-    rows.texts = [text + root for text, root in zip(rows.texts, unasked, strict=True)]
+    rows.unasked()
     rows.keep([1, 2])  # before anything was read
     assert rows.round() < CLOSE
-    rows.runner.commit([[], []], [[root] for root in rows.roots])
-    rows.texts = [[*text, root] for text, root in zip(rows.texts, rows.roots, strict=True)]
+    rows.unasked()
     rows.keep([1])
     rows.keep([0])
     assert max(rows.round(), rows.round()) < CLOSE

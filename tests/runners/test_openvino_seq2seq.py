@@ -221,7 +221,6 @@ def test_blocks_up_to_the_last_position(drafter):
     long = [rounds.some(room - BLOCK), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
-    begin(drafter, [text[:-1] for text in rounds.texts], SOURCES)
     scores = drafter.score_block(torch.tensor([text[-1] for text in rounds.texts]), BLOCK)
     assert scores[:, :, [START, MASK]].isneginf().all()
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted

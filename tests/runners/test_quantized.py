@@ -32,10 +32,11 @@ def one_by_one(runner: OpenVinoRunner):
     """Scores of the last token of a text that is read in forwards of one token."""
 
     def scores(text: list[int]) -> torch.Tensor:
-        begin(runner, [[]])
+        [row] = begin(runner, [[]])
         for token in text:
             found = runner.extend(torch.tensor([[token]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
-            runner.commit([[0]], [[]])
+            row.tokens.append(0)
+            runner.commit([[0]])
         return found.logits[0, 0]
 
     return scores

@@ -12,6 +12,7 @@ from draftwood.runners.slots import SlotTable
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.runners.window_check import used_window
 from draftwood.runners.windows import Window, mask_argument, sliding_window
+from tests.helpers import rows_of
 from tests.runners.test_logit_identity import Walk
 from tests.runners.window_walks import CLOSE, WRONG, check_beyond_the_window, window_walk
 from tests.runners.zoo import WINDOW, WINDOWED, plain_scores, tiny, windowed
@@ -66,7 +67,7 @@ def test_control_a_window_that_counts_slots(monkeypatch):
 
 def slots_as_positions(table: SlotTable) -> torch.Tensor:
     count = table._round.base + table._round.pad + table._round.nodes
-    return torch.arange(count).expand(len(table), -1)
+    return torch.arange(count).expand(len(table.rows), -1)
 
 
 def test_the_first_window_needs_no_second_mask():
@@ -82,7 +83,7 @@ def test_the_first_window_needs_no_second_mask():
 
 def test_models_without_windows_have_one_mask():
     table = TorchRunner(tiny("llama"))._rows
-    table.add([[1, 2, 3]])
+    table.set_rows(rows_of([[1, 2, 3]]))
     [batch] = table.batches(torch.tensor([[4]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
     assert batch.sliding is None
 

@@ -161,10 +161,12 @@ class Batch:
         if len(stay) == len(entries):
             return
         self._entries = [entries[i] for i in stay]
-        if stay:  # the memory of the last rows is cleared when others come
+        if stay:
             rows = [entry.row for entry in self._entries]
             self.pipeline.target.set_rows(rows)
             self._drafting.set_rows(rows)
+        else:
+            self._prompts.clear()
         self._bound = None
 
     def _settings_and_noise(self) -> tuple[Sampler, Rng]:

@@ -51,9 +51,9 @@ class Prompts:
     def join(self, coming: Sequence[Entry], rows: Sequence[Entry], clock: Clock) -> list[Entry]:
         """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
         if not rows:
-            keep = self._reuse or any(row is self._current for row in coming)
-            self._target.clear(keep=keep)
-            self._drafting.clear(keep=keep)
+            if not any(row is self._current for row in coming):
+                self._current = None
+            self.clear()
         self._left = self._chunk if rows else None
         now, width = list(rows), 0
         for i, row in enumerate(coming):
@@ -70,6 +70,12 @@ class Prompts:
             now.append(row)
         self._set_rows(now, clock)
         return now[len(rows) :]
+
+    def clear(self) -> None:
+        """Remove all rows of both models; what serves later ones stays."""
+        keep = self._reuse or self._current is not None
+        self._target.clear(keep=keep)
+        self._drafting.clear(keep=keep)
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""

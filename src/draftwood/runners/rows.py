@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @final
 class RowList:
-    """The rows of a memory; and, after they have left, a single one whose memory is kept for the next.
+    """The rows of a memory; and, after a single one has left, the text whose memory is kept for the next.
 
     Attributes:
         rows: the present rows, in order.
@@ -24,12 +24,12 @@ class RowList:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self._kept: Row | None = None
+        self._kept: list[int] | None = None
 
     def clear(self, *, keep: bool) -> bool:
         """Remove all rows; returns whether the memory of a single one stays."""
         if self.rows:
-            self._kept = self.rows[0] if len(self.rows) == 1 else None
+            self._kept = self.rows[0].tokens[:-1] if len(self.rows) == 1 else None
         if not keep:
             self._kept = None
         self.rows = []
@@ -40,12 +40,12 @@ class RowList:
 
         Returns:
             The indices of those that have gone, the number of new ones, and how many tokens before its root a new one
-            shares with the row that was kept; None if none was, or no row is new.
+            shares with the text that was kept; None if none was, or no row is new.
         """
         gone, new = changes(self.rows, rows)
         shared = None
         if self._kept is not None and new:
-            shared = common_length(self._kept.tokens[:-1], new[0].tokens[:-1]) if len(new) == 1 else 0
+            shared = common_length(self._kept, new[0].tokens[:-1]) if len(new) == 1 else 0
             self._kept = None
         self.rows = list(rows)
         return gone, len(new), shared

@@ -70,9 +70,11 @@ class Eagle3Runner:
         return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     def clear(self, *, keep: bool = False) -> None:
-        single = keep and len(self._texts) == 1 and not self._nodes.depths
-        self._kept = self._texts[0] if single else None
-        self._slots.clear(keep=single)
+        if self._texts:
+            self._kept = self._texts[0].alone() if len(self._texts) == 1 and not self._nodes.depths else None
+        if not keep:
+            self._kept = None
+        self._slots.clear(keep=self._kept is not None)
         self._texts, self._nodes = [], _Nodes()
         if not keep:
             self._prefill.clear()

@@ -51,6 +51,11 @@ class EagleText:
         """Whether the root's entry can be made."""
         return self.last is not None and self.known == len(self.row.tokens) - 1 and not self.fresh
 
+    def alone(self) -> EagleText:
+        """The same, of a copy of the row's text; the row itself may go."""
+        self.row = Row(tokens=self.row.tokens)
+        return self
+
     def for_row(self, row: Row, length: int) -> EagleText:
         """What is known of the beginning, of at most ``length`` tokens, that another row shares with this one.
 
