@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,6 +11,13 @@ from torch import Tensor, nn
 
 from draftwood.core.scores import Scores
 from draftwood.sampling.rows import Row
+
+PerNode: TypeAlias = Int[Tensor, "row node"]
+"""A number for each new node: its token, or its depth."""
+Seen: TypeAlias = Bool[Tensor, "row node seen"]
+"""Which nodes of the round so far each new node sees."""
+Hidden: TypeAlias = Float[Tensor, "_token width"]
+"""Hidden states of successive tokens of a text."""
 
 
 class Prefix(NamedTuple):
@@ -72,14 +79,7 @@ class Runner(Protocol):
             CacheError: a source does not fit the encoder. Nothing changes then.
         """
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> Float[Tensor, "_token width"] | None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         """Read the first tokens of a row that comes later, alongside the rows; also in several calls, each with more of it.
 
         :meth:`set_rows` then takes it as the only new row. Another row replaces it, and :meth:`clear` without ``keep``
@@ -95,12 +95,7 @@ class Runner(Protocol):
             The hidden states of the tokens that were read and not copied; None without hidden layers.
         """
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         """Scores at each new node. A node sees the text, its ancestors among the ``seen`` nodes so far, and itself.
 
         The first call of a round also reads the pending tokens.
@@ -109,7 +104,7 @@ class Runner(Protocol):
             CacheError: the text and the tree do not fit the model's context.
         """
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round; the rows hold its tokens already.
 
         Args:
@@ -122,14 +117,7 @@ class Runner(Protocol):
 class ReadsAtOnce:
     """For runners that read a text at once when it joins, or need not read it."""
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         """Nothing is read before the row joins."""
 
 

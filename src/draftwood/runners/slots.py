@@ -13,7 +13,7 @@ from torch import Tensor
 
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput, KVCache, RoundSlots
-from draftwood.runners.protocols import Prefix
+from draftwood.runners.protocols import PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList, remaining
 from draftwood.runners.windows import Window
 from draftwood.sampling.rows import Row
@@ -71,13 +71,13 @@ class SlotTable:
     def _round(self) -> RoundSlots:
         """The present round, which begins with its first use; it reads all tokens before the roots."""
         if self._now is None:
-            self._begin_round(-1)
-            assert self._now is not None
+            self._now = self._begun(-1)
         return self._now
 
-    def _begin_round(self, end: int) -> None:
+    def _begun(self, end: int) -> RoundSlots:
+        """A round that reads the tokens before index ``end``."""
         pending = [row.tokens[cached:end] for row, cached in zip(self.rows, self._cached, strict=True)]
-        self._now = RoundSlots(self._cached, pending, self.device)
+        return RoundSlots(self._cached, pending, self.device)
 
     @property
     def longest_text(self) -> int:
@@ -117,16 +117,14 @@ class SlotTable:
     def begin(self, row: Row, other: SlotTable, prefix: Prefix | None) -> None:
         """Replace all rows by one, and copy what the cache of another table holds of its beginning."""
         self.clear()
-        length = 0
-        if prefix is not None and prefix.row in other.rows:
-            index = other.rows.index(prefix.row)
-            length = min(prefix.length, other._cached[index])
-        if length:
-            self.cache.begin(other.cache, index, length)
-        else:
-            self.cache.add(1)
         self._list.set([row])
-        self._cached = [length]
+        index = other.rows.index(prefix.row) if prefix is not None and prefix.row in other.rows else None
+        if prefix is None or index is None:
+            self.cache.add(1)
+            self._cached = [0]
+        else:
+            self._cached = [min(prefix.length, other._cached[index])]
+            self.cache.begin(other.cache, index, *self._cached)
 
     def join(self, other: SlotTable) -> None:
         """Append the only row of another table, which is then empty."""
@@ -138,12 +136,7 @@ class SlotTable:
         self._now = None
         other._forget_rows()
 
-    def batches(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Iterator[ForwardBatch]:
+    def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
         while self._round.waiting > _CHUNK:
             yield self.pending_batch(_CHUNK)
@@ -151,7 +144,7 @@ class SlotTable:
 
     def batches_to(self, end: int) -> Iterator[ForwardBatch]:
         """The forwards of a round without nodes, which reads the first ``end`` tokens of each row."""
-        self._begin_round(end)
+        self._now = self._begun(end)
         while self._round.waiting:
             yield self.pending_batch(min(_CHUNK, self._round.waiting))
 
@@ -161,12 +154,7 @@ class SlotTable:
         mask = None if self._masked == "nodes" else self._mask(count, None)
         return self._batch(*self._pending_columns(columns), mask, count, 0)
 
-    def _node_batch(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> ForwardBatch:
+    def _node_batch(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> ForwardBatch:
         """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end

@@ -9,15 +9,14 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import nn
 
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import context, layer_count, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.prefill import Forward, Prefill
-from draftwood.runners.protocols import Prefix
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import check_architecture, check_hidden_layers, check_tree_forward, text_limits
 from draftwood.runners.window_check import used_window
@@ -81,31 +80,19 @@ class TorchRunner:
     def set_rows(self, rows: Sequence[Row]) -> None:
         self._prefill.set_rows(rows)
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> Float[Tensor, "_token width"] | None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         return self._prefill.read(row, end, prefix)
 
     def _reader(self) -> tuple[SlotTable, Forward]:
         cache = TreeCache(self._cache.layer_count)
         return self._rows.another(cache), partial(self._forward, cache=cache)
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
         outputs = [self._forward(batch, self._cache) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch, cache: TreeCache) -> ForwardOutput:

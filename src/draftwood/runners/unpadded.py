@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.rng import RoundRng
 from draftwood.core.scores import Scores
-from draftwood.runners.protocols import ReadsAtOnce, Runner
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Runner, Seen
 from draftwood.sampling.rows import Row
 
 
@@ -58,18 +55,13 @@ class Unpadded(ReadsAtOnce):
         for row, own in self._rows:
             own.tokens = row.tokens[self._padding[row.number] :]
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._read_texts()
         scores = self._runner.extend(tokens, depths, ancestors)
         self.forward_seconds = self._runner.forward_seconds
         return scores
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._read_texts()
         self._runner.commit(nodes, hidden)
 

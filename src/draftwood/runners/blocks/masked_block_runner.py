@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.errors import CacheError, ConfigError
@@ -18,7 +18,7 @@ from draftwood.runners.blocks.bart_network import BartBlocks, BlockNetwork
 from draftwood.runners.blocks.block_round import BlockRound, check_count, special_tokens
 from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
 from draftwood.runners.blocks.openvino_network import OpenVinoBlocks
-from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import changes
 from draftwood.sampling.rows import Row
 
@@ -107,13 +107,8 @@ class MaskedBlockRunner(ReadsAtOnce):
         self.forward_seconds += perf_counter() - start
         return scores
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         return self._round.scores_of(self, tokens, depths)
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._round.clear()

@@ -18,7 +18,7 @@ from draftwood.runners.hidden.eagle_prefill import EaglePrefill
 from draftwood.runners.hidden.eagle_text import EagleText
 from draftwood.runners.hidden.layers import proposed
 from draftwood.runners.pairing import known_hidden
-from draftwood.runners.protocols import Prefix
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import changes, remaining
 from draftwood.runners.slots import SlotTable
 from draftwood.sampling.rows import Row
@@ -95,14 +95,7 @@ class Eagle3Runner:
         if joins:
             self._texts.append(self._prefill.join())
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
         with torch.inference_mode():
             present, length = (None, 0) if prefix is None else prefix
@@ -110,12 +103,7 @@ class Eagle3Runner:
             self._prefill.read(row, end, hidden, source, length)
         self.forward_seconds += perf_counter() - start
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
         ready = self._nodes.ready = [text.ready for text in self._texts]
         with torch.inference_mode():
@@ -131,11 +119,7 @@ class Eagle3Runner:
         return Scores(logits, tokens=self._tokens)
 
     def _states(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-        parents: Int[Tensor, "row node"],
+        self, tokens: PerNode, depths: PerNode, ancestors: Seen, parents: PerNode
     ) -> Float[Tensor, "row node width"]:
         """Outputs at new nodes, level by level."""
         nodes, old = self._nodes, ancestors.shape[2] - tokens.shape[1]
@@ -183,7 +167,7 @@ class Eagle3Runner:
                 out[row, longest - len(hidden) :] = hidden
         return out
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
         hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         ready = self._nodes.ready if self._nodes.states else [False] * len(hidden)

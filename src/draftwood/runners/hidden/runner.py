@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.scores import Scores
@@ -24,7 +24,7 @@ from draftwood.runners.hidden.network import (
 )
 from draftwood.runners.hidden.openvino import OpenVinoHiddenNetwork
 from draftwood.runners.pairing import known_hidden
-from draftwood.runners.protocols import Prefix
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.rows import RowList
 from draftwood.sampling.rows import Row
 
@@ -99,14 +99,7 @@ class HiddenBlockRunner:
             self._memory.join(self._ahead)
             self._ahead_row = None
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
         if row is not self._ahead_row:
             self._ahead_row = row
@@ -124,12 +117,7 @@ class HiddenBlockRunner:
                     self._pass(self._ahead, last)  # for the memory alone
         self.forward_seconds += perf_counter() - start
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()
         known = self._memory.known
         with torch.inference_mode():
@@ -167,7 +155,7 @@ class HiddenBlockRunner:
             scores[[not one for one in known]] = -torch.inf
         return scores.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         """End the round with the target's hidden states; raises a PairingError without them."""
         hidden = known_hidden(hidden, f"hidden_layers={tuple(self.model.config.target_layers)}")
         self._memory.append(hidden, [len(row.tokens) - 1 for row in self._list.rows])

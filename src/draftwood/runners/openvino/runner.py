@@ -10,8 +10,6 @@ from time import perf_counter
 from typing import Any, TypeAlias, final
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
@@ -24,7 +22,7 @@ from draftwood.runners.openvino.paged_memory import PagedMemory
 from draftwood.runners.openvino.paged_network import PagedNetwork
 from draftwood.runners.openvino.store import is_compared, note_compared, stored_graph
 from draftwood.runners.prefill import Forward, Prefill
-from draftwood.runners.protocols import Prefix
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import (
     check_architecture,
@@ -170,14 +168,7 @@ class OpenVinoRunner:
     def set_rows(self, rows: Sequence[Row]) -> None:
         self._prefill.set_rows(rows)
 
-    def prefill(
-        self,
-        row: Row,
-        end: int,
-        *,
-        prefix: Prefix | None = None,
-        hidden: Float[Tensor, "_token width"] | None = None,
-    ) -> Float[Tensor, "_token width"] | None:
+    def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> Hidden | None:
         return self._prefill.read(row, end, prefix)
 
     def _reader(self) -> tuple[SlotTable, Forward]:
@@ -185,19 +176,14 @@ class OpenVinoRunner:
         memory = self._memory.another(network.storage)
         return self._rows.another(memory), partial(self._forward, memory=memory, network=network)
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
         outputs = [
             self._forward(batch, self._memory, self.network) for batch in self._rows.batches(tokens, depths, ancestors)
         ]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch, memory: _Memory, network: _Network) -> ForwardOutput:

@@ -7,14 +7,12 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import ReadsAtOnce
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import changes
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.openvino_decoder import OpenVinoDecoder
@@ -125,17 +123,12 @@ class Seq2SeqRunner(ReadsAtOnce):
         self.forward_seconds += perf_counter() - start
         self._rows.set_rows(rows)
 
-    def extend(
-        self,
-        tokens: Int[Tensor, "row node"],
-        depths: Int[Tensor, "row node"],
-        ancestors: Bool[Tensor, "row node seen"],
-    ) -> Scores:
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
         outputs = [self._forward(batch) for batch in self._rows.batches(tokens, depths, ancestors)]
         return self._rows.scores(outputs, tokens.shape[1])
 
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._rows.commit(nodes)
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
