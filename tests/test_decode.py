@@ -245,19 +245,6 @@ def test_numpy_seeds_are_whole_numbers():
     assert pair().generate("hello", seed=np.int64(3)).seed == 3
 
 
-def test_a_stateful_processor_with_its_own_vocabulary_is_found():
-    class Counts:
-        def __init__(self):
-            self.calls = 0
-
-        def __call__(self, ids, scores):
-            self.calls += 1
-            return scores + self.calls * torch.eye(VOCAB)[0]
-
-    with pytest.raises(ConfigError, match="Counts keeps state"):
-        decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request()], Sampling(processors=[Stateless(Counts())]))
-
-
 def test_the_targets_generation_config_is_the_default_and_can_be_overruled():
     model = tiny_gpt(VOCAB, 1)
     model.generation_config.update(do_sample=True, temperature=0.3, top_k=4)

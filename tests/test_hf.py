@@ -13,7 +13,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForSeq2SeqLM,
     DynamicCache,
-    LogitsProcessor,
     MaxLengthCriteria,
     PreTrainedTokenizerFast,
     StoppingCriteria,
@@ -27,7 +26,6 @@ import draftwood.runners.torch_runner as torch_runner
 from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
-from draftwood.sampling.processors import Stateless
 from draftwood.sampling.warping import Warper
 from tests.helpers import tiny_gpt
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
@@ -164,28 +162,6 @@ def test_control_processors_that_see_the_root_only(monkeypatch):
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))
-
-
-class Counting(LogitsProcessor):
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, input_ids, scores):
-        self.calls += 1
-        return scores + self.calls * torch.eye(VOCAB)[0]
-
-
-class PerRow(LogitsProcessor):
-    """One bias per row of the batch."""
-
-    def __call__(self, input_ids, scores):
-        return scores + torch.eye(8, VOCAB)
-
-
-@pytest.mark.parametrize("processor", [Counting(), PerRow()], ids=lambda p: type(p).__name__)
-def test_processors_with_a_state_or_a_place_are_refused_by_name(processor):
-    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} (keeps|is bound)"):
-        ours(target(), recipe(), logits_processor=[Stateless(processor)])
 
 
 # Where texts end --------------------------------------------------------------------------------------------------------
