@@ -126,6 +126,12 @@ def test_a_file_that_holds_something_else_is_left_alone(job: Job, content: str, 
     assert job.out.read_bytes() == data
 
 
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(job: Job) -> None:
+    for options in (["--verifier", "greedy"], ["--beta", "3"], ["--verifier", "tolerance"]):
+        assert "temperature 0" in job.fails("--method", "auto", *options)
+        assert not job.out.exists()
+
+
 def test_odd_but_good_input(job: Job) -> None:
     """A byte order mark, Windows line ends, a line separator inside a text, no line break at the end."""
     job.input.write_bytes('\ufeff{"prompt": "the"}\r\n{"prompt": "a\u2028b", "id": null}'.encode())
