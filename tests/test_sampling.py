@@ -295,21 +295,3 @@ def test_a_distribution_without_any_possible_token_is_refused():
     nothing = distribution(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))))
     with pytest.raises(NumericsError, match="no token is left possible"):
         nothing.target(scores_of(), lambda: [PATHS]).require_all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": -0.1}, "temperature is -0.1: give a number 0 or more"),
-        ({"temperature": float("nan")}, "temperature is nan: give a finite number"),
-        ({"top_k": -1}, "top_k is -1"),
-        ({"top_p": 0.0}, "top_p is 0.0: give a number above 0"),
-        ({"top_p": 1.1}, "top_p is 1.1"),
-        ({"min_p": -0.5}, "min_p is -0.5"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
-        ({"presence_penalty": float("inf")}, "presence_penalty is inf: give a finite number"),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Sampling(**options)

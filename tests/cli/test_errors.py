@@ -41,6 +41,8 @@ USAGE, FAILED = 2, 1
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-p", "0"], "top_p is 0.0"),
+        (["--method", "ngram", "--top-p", "1e-50"], "top_p is 1e-50, which 32-bit floating point cannot hold: give "),
+        (["--logit-bias", "5=1e300"], "logit_bias of token 5 is 1e+300, which 32-bit"),
         (["--top-k", "few"], "'few' is not a valid integer"),
         (["--max-new-tokens", "0"], "max_new_tokens is 0"),
         (["--stop", ""], "stop holds an empty text"),
