@@ -9,7 +9,7 @@ import torch
 
 import draftwood
 from draftwood.api import Pair
-from draftwood.core.errors import CacheError, ConfigError, NumericsError
+from draftwood.core.errors import CacheError, ConfigError, NumericsError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
@@ -195,3 +195,18 @@ def test_prompts_and_seeds_that_do_not_fit_are_told_in_a_sentence():
         pair().generate(["a", "b"], seed=[1])
     with pytest.raises(ConfigError, match="empty"):
         pair().generate("")
+
+
+@pytest.mark.usefixtures("always_drafts")
+@pytest.mark.parametrize("shape", [None, "3x4"])
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+def test_a_dynamic_tree_takes_its_verifiers_at_temperature_zero(verifier, shape):
+    engines = [
+        decoder(tiny_runner(VOCAB, 1), draft_runner(), "dynamic", shape, verifier, greedy=True),
+        decoder(tiny_runner(VOCAB, 1), None, "ar", greedy=True),
+    ]
+    requests = [request(prompt=[1, 2, seed], length=12) for seed in range(4)]
+    texts = [[r.token_ids for r in engine.generate(requests, Sampling(temperature=0.0))] for engine in engines]
+    assert texts[0] == texts[1]
+    with pytest.raises(PairingError, match="shared_noise"):  # control
+        decoder(tiny_runner(VOCAB, 1), draft_runner(), "shared-noise", None, verifier, greedy=True)

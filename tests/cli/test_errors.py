@@ -46,6 +46,7 @@ USAGE, FAILED = 2, 1
         (["--top-k", "few"], "'few' is not a valid integer"),
         (["--max-new-tokens", "0"], "max_new_tokens is 0"),
         (["--stop", ""], "stop holds an empty text"),
+        (["--stop-token-ids", "999999"], "stop_token_ids holds 999999"),
         (["--seed", "-1"], "seed is -1"),
         (["--logit-bias", "7"], "'7' is not TOKEN=VALUE"),
         (["--logit-bias", "7=nan"], "give a finite value"),

@@ -13,6 +13,7 @@ from click.testing import Result
 from draftwood.cli import show
 from draftwood.core.detokenizer import Detokenizer
 from tests.cli.conftest import Run
+from tests.tiny_chat import save_adding
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
 
@@ -151,3 +152,14 @@ def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, models: Path, 
     path.write_text(json.dumps({name: config[name] for name in config if name not in ("do_sample", "top_k")}))
     command = ["generate", "--target", target, *SHORT, *options, "the fox"]
     assert succeeded(run(*command)).stdout == succeeded(run(*command, "--temperature", "0")).stdout
+
+
+def test_a_beginning_of_text_that_is_written_out_is_not_added_again(run: Run, tmp_path: Path) -> None:
+    options = ["--target", save_adding(tmp_path / "model"), "--seed", 1, "--max-new-tokens", 8]
+    texts = ("the fox ran", "<begin>the fox ran")
+    alone = [json.loads(run("generate", *options, "--json", text).stdout)["token_ids"] for text in texts]
+    assert alone[0] == alone[1]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text, "seed": 1}) + "\n" for text in texts))
+    lines = run("generate", *options, "--input", prompts).stdout.splitlines()
+    assert [json.loads(line)["token_ids"] for line in lines] == alone

@@ -17,7 +17,7 @@ from tests.serve import shapes
 from tests.serve.client import MESSAGES, answer, chat, choice, parts_of, refused, text_of
 from tests.serve.conftest import make_service, serving
 from tests.test_chat_template import TOOLS
-from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}
 READS = "{{ enable_thinking }}{{ reasoning_effort }}"
@@ -217,8 +217,6 @@ def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pa
 @pytest.mark.parametrize("adds", [True, False])
 def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path: Path, adds: bool) -> None:
     """abetlen/llama-cpp-python#1501, ggml-org/llama.cpp#7898: the template and the tokenizer both write a beginning."""
-    from tests.faults.test_15_beginning_of_text import adding
-
     tokenizer = adding(before=adds)
     tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
