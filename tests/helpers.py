@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import torch
@@ -103,6 +103,19 @@ def published_pair(model, kind: str, backend: str = "torch", **settings) -> tupl
     """Runners of a model and of a random published drafter."""
     target, draft, _ = make_runners(model, tiny_published(model, kind, **settings), backend=backend)
     return target, draft
+
+
+class Numbers:
+    """A tokenizer of texts that are numbers."""
+
+    bos_token = bos_token_id = eos_token_id = None
+    all_special_ids: Sequence[int] = ()
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def decode(self, ids: Sequence[int], **_: object) -> str:
+        return "".join(f"<{i}>" for i in ids)
 
 
 def decoder(

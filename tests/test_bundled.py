@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,21 @@ def pair() -> Pair:
     return draftwood.load()
 
 
-def test_it_is_small_and_has_model_cards():
-    folders = bundled_pairs()["language"]
+@pytest.mark.parametrize(
+    ("name", "most", "commands", "licence"),
+    [
+        ("language", 32, {"target": "train", "draft": "train"}, "CC BY 4.0"),
+        ("translation", 24, {"target": "train translator", "draft": "train spec-drafter"}, "CC BY 2.0 FR"),
+    ],
+)
+def test_a_pair_is_small_and_has_model_cards(name, most, commands, licence):
+    folders = bundled_pairs()[name]
     size = sum(f.stat().st_size for f in Path(folders["target"]).parent.rglob("*") if f.is_file())
-    assert size < 32 * 2**20
-    for folder in folders.values():
-        card = (folder / "README.md").read_text(encoding="utf-8")
-        assert "draftwood train" in card
-        assert "CC BY 4.0" in card
+    assert size < most * 2**20
+    for part, command in commands.items():
+        card = (folders[part] / "README.md").read_text(encoding="utf-8")
+        assert f"draftwood {command}" in card
+        assert licence in card
 
 
 def test_greedy_texts_are_generates_texts(pair):
@@ -82,16 +90,6 @@ def translator() -> draftwood.Translator:
     return draftwood.load_translator()
 
 
-def test_the_translation_pair_is_small_and_has_model_cards():
-    folders = bundled_pairs()["translation"]
-    size = sum(f.stat().st_size for f in Path(folders["target"]).parent.rglob("*") if f.is_file())
-    assert size < 24 * 2**20
-    for part, command in (("target", "train translator"), ("draft", "train spec-drafter")):
-        card = (folders[part] / "README.md").read_text(encoding="utf-8")
-        assert f"draftwood {command}" in card
-        assert "CC BY 2.0 FR" in card
-
-
 def test_translations_are_the_targets_own_greedy_ones(translator):
     for text, result in zip(SENTENCES, translator.translate(SENTENCES), strict=True):
         ids = torch.tensor([translator.encode(text)])
@@ -106,3 +104,14 @@ def test_a_tolerant_translation_says_that_it_is_not_exact(translator):
     result = translator.translate(SENTENCES[1], method=Method(beta=3, tau=1.0))
     assert not result.lossless
     assert result.stats.block_efficiency > 1.5
+
+
+def test_loading_says_nothing_that_a_user_would_have_to_wonder_about(caplog):
+    transformers = logging.getLogger("transformers")
+    transformers.addHandler(caplog.handler)
+    try:
+        for load in (draftwood.load, draftwood.load_translator):
+            load(options={"backend": "torch"})
+    finally:
+        transformers.removeHandler(caplog.handler)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -15,8 +15,7 @@ import draftwood
 from draftwood import ConfigError, LoadOptions, Pair
 from draftwood.core.limits import Limits
 from tests.faults.folders import save_tiny
-from tests.faults.test_15_beginning_of_text import adding
-from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
 BACKENDS = ["torch", "openvino"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]

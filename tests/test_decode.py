@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import draftwood
 from draftwood.api import Pair
-from draftwood.core.errors import CacheError, ConfigError, ModelError, NumericsError, PairingError
+from draftwood.core.errors import CacheError, ConfigError, NumericsError, PairingError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.processors import Stateless
@@ -194,83 +190,23 @@ def test_prompts_that_cannot_be(prompt, message):
         decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request(prompt=prompt)], Sampling())
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Limits(stop="sh"), "stop is 'sh': give a list or tuple of texts"),
-        (lambda: Limits(stop=("",)), "empty text"),
-        (lambda: Limits(stop_token_ids=5), "stop_token_ids is 5"),
-        (lambda: Limits(max_new_tokens=20.5), "max_new_tokens is 20.5: give a whole number"),
-        (lambda: Sampling(temperature=1e-320), "32-bit floating point cannot hold"),
-        (lambda: Sampling(temperature=1e-10), "0.000001 or more"),
-        (lambda: Sampling(logit_bias={5: float("inf")}), "logit_bias of token 5"),
-        (lambda: pair().generate([1.5, 2.5]), "give a text, its token ids, or a list of several of these"),
-        (lambda: pair().generate("a", seed=1.5), "seed is 1.5"),
-        (lambda: pair().generate(["a", "b"], seed=[1]), "1 seeds came for 2 prompts"),
-        (lambda: pair().generate(""), "empty"),
-        (lambda: pair().decoder(Method(method="chain", shape="2-2")), "shape '2-2' does not fit method 'chain'"),
-        (lambda: pair().decoder(Method(method="ar", shape="2-2")), "drafts nothing"),
-        (lambda: pair().decoder(Method(method="rsd-s", shape="99x99")), "more than 512 nodes"),
-        (lambda: pair().decoder(Method(verifier="greedy")).generate([request()], Sampling()), "temperature 0 only"),
-    ],
-)
-def test_bad_settings_are_told_in_a_sentence(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
+def test_prompts_and_seeds_that_do_not_fit_are_told_in_a_sentence():
+    with pytest.raises(ConfigError, match="1 seeds came for 2 prompts"):
+        pair().generate(["a", "b"], seed=[1])
+    with pytest.raises(ConfigError, match="empty"):
+        pair().generate("")
 
 
-def test_settings_of_the_wrong_type_are_told_in_a_sentence_without_the_tests_type_checker():
-    code = """
-from draftwood import ConfigError, Sampling
-for settings in ({"top_k": 1.5}, {"temperature": "hot"}, {"logit_bias": {"5": 1.0}}, {"processors": print}):
-    try:
-        Sampling(**settings)
-    except ConfigError as error:
-        print(error)
-"""
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=SOURCE).stdout
-    starts = ["top_k is 1.5", "temperature is 'hot'", "a token of logit_bias is '5'", "processors is <built-in"]
-    assert [line.startswith(start) for line, start in zip(output.splitlines(), starts, strict=True)] == [True] * 4
-
-
-def test_methods_that_want_a_draft_model_say_so():
-    alone = Pair(tiny_gpt(VOCAB, 1), None, Words())
-    for method in (Method(method="rsd-s"), Method(nodes=30)):
-        with pytest.raises(PairingError, match="--draft"):
-            alone.decoder(method)
-    assert alone.generate("hello", seed=1, limits=Limits(max_new_tokens=5)).stats.new_tokens == 5
-
-
-def test_numpy_seeds_are_whole_numbers():
-    assert pair().generate("hello", seed=np.int64(3)).seed == 3
-
-
-def test_a_stateful_processor_with_its_own_vocabulary_is_found():
-    class Counts:
-        def __init__(self):
-            self.calls = 0
-
-        def __call__(self, ids, scores):
-            self.calls += 1
-            return scores + self.calls * torch.eye(VOCAB)[0]
-
-    with pytest.raises(ConfigError, match="Counts keeps state"):
-        decoder(tiny_runner(VOCAB, 1), None, "ar").generate([request()], Sampling(processors=[Stateless(Counts())]))
-
-
-def test_the_targets_generation_config_is_the_default_and_can_be_overruled():
-    model = tiny_gpt(VOCAB, 1)
-    model.generation_config.update(do_sample=True, temperature=0.3, top_k=4)
-    asking = Pair(model, None, Words())
-    assert asking.sampling == Sampling(temperature=0.3, top_k=4)
-    plain = asking.generate("hello", seed=1).token_ids
-    assert plain == asking.generate("hello", seed=1, sampling=Sampling(temperature=0.3, top_k=4)).token_ids
-    assert plain != asking.generate("hello", seed=1, sampling=Sampling()).token_ids
-    assert Pair(tiny_gpt(VOCAB, 1), None, Words()).sampling == Sampling(temperature=0.0), "as generate does"
-
-
-def test_a_missing_folder_is_no_hub_name():
-    from draftwood import load
-
-    with pytest.raises(ModelError, match="there is no folder"):
-        load("/no/such/folder")
+@pytest.mark.usefixtures("always_drafts")
+@pytest.mark.parametrize("shape", [None, "3x4"])
+@pytest.mark.parametrize("verifier", ["recursive", "traversal"])
+def test_a_dynamic_tree_takes_its_verifiers_at_temperature_zero(verifier, shape):
+    engines = [
+        decoder(tiny_runner(VOCAB, 1), draft_runner(), "dynamic", shape, verifier, greedy=True),
+        decoder(tiny_runner(VOCAB, 1), None, "ar", greedy=True),
+    ]
+    requests = [request(prompt=[1, 2, seed], length=12) for seed in range(4)]
+    texts = [[r.token_ids for r in engine.generate(requests, Sampling(temperature=0.0))] for engine in engines]
+    assert texts[0] == texts[1]
+    with pytest.raises(PairingError, match="shared_noise"):  # control
+        decoder(tiny_runner(VOCAB, 1), draft_runner(), "shared-noise", None, verifier, greedy=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+import draftwood
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -162,3 +165,29 @@ def test_control_an_output_that_is_not_printed_is_seen(tmp_path, monkeypatch):
 def test_control_there_are_snippets_with_outputs():
     shown = [output for page in PAGES for _, output in snippets(page) if output]
     assert len(shown) > 15
+
+
+README = read(ROOT / "README.md")
+
+
+def test_the_cpu_build_of_pytorch_is_named_before_the_first_pip_command():
+    install = README.split("## Install\n")[1]
+    assert 0 <= install.index("CPU build of PyTorch") < install.index("pip install .")
+
+
+def test_an_sdist_holds_every_folder_and_script_that_the_readme_names():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = {path.strip("/") for path in settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
+    named = set(re.findall(r"\b(scripts|examples|docs|benchmarks|tests|src)/", README))
+    assert {"scripts", "examples", "docs"} <= named <= included
+    for script in re.findall(r"scripts/\w+", README):
+        assert (ROOT / script).is_file()
+
+
+def test_every_translation_in_the_readme_is_that_of_the_bundled_pair():
+    """The bad example among them."""
+    table = README.split("| German | `draftwood translate` |\n|---|---|\n")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", table, re.MULTILINE)
+    assert len(rows) >= 4
+    translator = draftwood.load_translator(options={"backend": "torch"})
+    assert [(german, translator.translate(german).text) for german, _ in rows] == rows

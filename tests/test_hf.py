@@ -11,24 +11,19 @@ import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    AutoModelForSeq2SeqLM,
-    DynamicCache,
-    LogitsProcessor,
     MaxLengthCriteria,
     PreTrainedTokenizerFast,
     StoppingCriteria,
     StopStringCriteria,
-    T5Config,
     TextStreamer,
 )
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import draftwood.runners.torch_runner as torch_runner
-from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
+from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.settings import Method
 from draftwood.hf import Recipe, recipe
 from draftwood.runners.unpadded import Unpadded
-from draftwood.sampling.processors import Stateless
 from draftwood.sampling.warping import Warper
 from tests.helpers import tiny_gpt
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
@@ -164,28 +159,6 @@ def test_control_processors_that_see_the_root_only(monkeypatch):
     settings = PROCESSORS["repetition"]
     made = recipe(target(), method=METHODS["rsd-c"])
     assert not torch.equal(ours(target(), made, **settings), plain(target(), **settings))
-
-
-class Counting(LogitsProcessor):
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, input_ids, scores):
-        self.calls += 1
-        return scores + self.calls * torch.eye(VOCAB)[0]
-
-
-class PerRow(LogitsProcessor):
-    """One bias per row of the batch."""
-
-    def __call__(self, input_ids, scores):
-        return scores + torch.eye(8, VOCAB)
-
-
-@pytest.mark.parametrize("processor", [Counting(), PerRow()], ids=lambda p: type(p).__name__)
-def test_processors_with_a_state_or_a_place_are_refused_by_name(processor):
-    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} (keeps|is bound)"):
-        ours(target(), recipe(), logits_processor=[Stateless(processor)])
 
 
 # Where texts end --------------------------------------------------------------------------------------------------------
@@ -401,88 +374,12 @@ def test_the_recipe_remembers_proofs_not_models(monkeypatch):
     assert gone() is None
 
 
-# Refusals ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_beams": 2}, "num_beams=2 .* use num_beams=1"),
-        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True"),
-        ({"output_logits": True, "return_dict_in_generate": True}, "output_logits=True"),
-        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions=True"),
-        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True"),
-        ({"prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens=4 .*method='ngram'"),
-        ({"penalty_alpha": 0.5, "top_k": 4}, "penalty_alpha=0.5"),
-        ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"),
-        ({"encoder_repetition_penalty": 1.5}, "EncoderRepetitionPenaltyLogitsProcessor is bound to the rows"),
-        ({"encoder_no_repeat_ngram_size": 2}, "EncoderNoRepeatNGramLogitsProcessor is bound to the rows"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
-)
-@pytest.mark.filterwarnings("ignore")
-def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        ours(target(), recipe(other()), **settings)
-
-
-def call(made: Recipe | None = None, **inputs):
-    """As ``generate`` calls, with inputs that it would not make itself."""
-    settings = dict.fromkeys(("logits_processor", "stopping_criteria", "generation_config"))
-    return (made or recipe())(target(), **{**ragged(), **settings, **inputs})
-
-
-def test_inputs_that_cannot_be_honoured_are_refused():
-    ids, mask = ragged()["input_ids"], ragged()["attention_mask"]
-    filled = DynamicCache()
-    filled.update(torch.zeros(8, 2, 3, 8), torch.zeros(8, 2, 3, 8), 0)
-    own = DynamicCache()
-    own._is_user_defined = True  # as generate marks it, from 5.23 on
-    hole = mask.clone()
-    hole[1, -2] = 0
-    hole[1, -4] = 1
-    for inputs, message in [
-        ({"attention_mask": mask.flip(1)}, "padded on the right: set tokenizer.padding_side"),
-        ({"attention_mask": hole}, "hides tokens inside a row"),
-        ({"attention_mask": torch.ones(8, 12)}, r"attention_mask has shape \(8, 12\)"),
-        ({"past_key_values": filled}, "past_key_values was given"),
-        ({"cache": filled}, "cache was given"),
-        ({"past_key_values": own}, "past_key_values was given"),
-        ({"position_ids": torch.arange(9).expand(8, -1)}, "position_ids do not count"),
-        ({"token_type_ids": mask, "pixel_values": mask}, "pixel_values, token_type_ids cannot be handed"),
-        ({"input_ids": ids[:, :0]}, "input_ids is empty"),
-        ({}, "the length of the text has no limit"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            call(**inputs)
-
-
-def test_seeds_must_fit_the_rows():
-    with pytest.raises(ConfigError, match="2 seeds came for 8 rows"):
-        ours(target(), recipe(seed=[1, 2]))
-
-
-def test_models_and_methods_that_cannot_draft_are_refused_by_name():
-    with pytest.raises(PairingError, match="'rsd-c' needs a draft model"):
-        ours(target(), recipe(method=METHODS["rsd-c"]))
-    t5 = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
-                                                    decoder_start_token_id=0))  # fmt: skip
-    with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
-        ours(t5.eval(), recipe(), {"input_ids": torch.tensor([[3, 4]])})
-
-
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "mistral", "qwen2"])
 def test_texts_outgrow_sliding_windows(kind):
     made = recipe(windowed(kind, 1, window=5), method=METHODS["rsd-c"])
     wanted = plain(windowed(kind), max_new_tokens=25)
     assert torch.equal(ours(windowed(kind), made, max_new_tokens=25), wanted)
     assert not torch.equal(plain(windowed(kind, window=9), max_new_tokens=25), wanted)
-
-
-def test_the_drafts_context_counts_too():
-    short = tiny("gpt2", dtype=torch.float32, max_position_embeddings=20)
-    with pytest.raises(CacheError, match="make 21 tokens, but gpt2 takes 20"):
-        ours(target(), recipe(short), max_new_tokens=12)
 
 
 def test_a_draft_with_a_smaller_embedding_than_the_target():

@@ -36,6 +36,7 @@ def test_names_specs_and_builders_are_the_same():
     assert VERIFIER_BUILDERS.keys() == VERIFIERS.keys()
     assert draftwood.METHODS is METHODS
     assert draftwood.VERIFIERS is VERIFIERS
+    assert "hf" in dir(draftwood)
 
 
 @SPECS

@@ -214,14 +214,6 @@ def test_stop_strings_need_a_tokenizer():
         row(stop=("x",))
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"), [({"max_new_tokens": 0}, "max_new_tokens is 0: give 1 or more"), ({"stop": ("",)}, "empty text")]
-)
-def test_limits_out_of_range_are_refused(limits, message):
-    with pytest.raises(ConfigError, match=message):
-        Limits(**limits)
-
-
 # Characters -------------------------------------------------------------------------------------------------------------
 
 

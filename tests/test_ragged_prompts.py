@@ -13,7 +13,7 @@ from draftwood.api import Pair
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.hf import recipe
-from tests.faults.test_08_texts_beyond_a_window import Words
+from tests.helpers import Numbers
 from tests.runners.zoo import EOS, VOCAB, tiny
 
 KINDS = ["gpt2", "llama", "opt"]  # learned positions, rotary ones, learned ones with an offset
@@ -28,7 +28,7 @@ def model(kind: str, seed: int = 0):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_of_a_call_is_the_text_of_its_prompt_alone(kind):
-    pair = Pair(model(kind), model(kind, 1), Words())
+    pair = Pair(model(kind), model(kind, 1), Numbers())
     settings = {"method": DRAFT, "temperature": 1.0, "limits": Limits(max_new_tokens=NEW, ignore_eos=True)}
     alone = [pair.generate(prompt, seed=5 + row, **settings).token_ids for row, prompt in enumerate(PROMPTS)]
     together = pair.generate(PROMPTS, seed=5, **settings)

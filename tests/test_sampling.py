@@ -18,21 +18,15 @@ from transformers import (
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
     WatermarkLogitsProcessor,
 )
-from transformers.generation.logits_process import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
 
 from draftwood.core.errors import ConfigError, NumericsError
-from draftwood.sampling.processors import ByRow, Stateless, try_processors
+from draftwood.sampling.processors import ByRow
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from tests.helpers import sampler_of
@@ -301,142 +295,3 @@ def test_a_distribution_without_any_possible_token_is_refused():
     nothing = distribution(Sampling(logit_bias=dict.fromkeys(range(VOCAB), -float("inf"))))
     with pytest.raises(NumericsError, match="no token is left possible"):
         nothing.target(scores_of(), lambda: [PATHS]).require_all()
-
-
-class Counts:
-    """Answers otherwise with every call."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, ids, scores):
-        self.calls += 1
-        return scores - self.calls * (torch.arange(scores.shape[-1]) == 3)
-
-
-class Remembers:
-    """Forbids the token that it saw last time."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def __call__(self, ids, scores):
-        scores[:, self.last] -= 5
-        self.last = int(ids[0, -1])
-        return scores
-
-
-class Hides:
-    """Keeps its state in an object of its own."""
-
-    def __init__(self) -> None:
-        self.inner = Counts()
-
-    def __call__(self, ids, scores):
-        return self.inner(ids, scores)
-
-
-class Collects:
-    def __init__(self) -> None:
-        self.seen = {"tokens": torch.zeros(3)}
-
-    def __call__(self, ids, scores):
-        self.seen["tokens"][0] += 1
-        return scores - self.seen["tokens"][0] * (torch.arange(scores.shape[-1]) == 3)
-
-
-class Mixes:
-    """DisplayOptions at the rows beside."""
-
-    def __call__(self, ids, scores):
-        return scores - ids.shape[0] * (torch.arange(scores.shape[-1]) == 3)
-
-
-class Whole:
-    """Needs the whole batch."""
-
-    def __call__(self, ids, scores):
-        return scores + torch.zeros(4, 1)
-
-
-def synthid():
-    return SynthIDTextWatermarkLogitsProcessor(
-        ngram_len=3, keys=[1, 2], sampling_table_size=16, sampling_table_seed=0, context_history_size=8,
-        skip_first_ngram_calls=False, device=torch.device("cpu"),
-    )  # fmt: skip
-
-
-def tried(processor) -> None:
-    """As before the first token of a text."""
-    stops, device = frozenset[int](), torch.device("cpu")
-    try_processors([TopKLogitsWarper(9), processor], TEXT, stops, vocab=VOCAB, new=8, device=device)
-
-
-@pytest.mark.parametrize("make", [Counts, Remembers, Hides, Collects])
-def test_stateful_processors_that_say_they_are_not_are_refused_by_name(make):
-    with pytest.raises(ConfigError, match=f"logits processor {make.__name__} keeps state between calls"):
-        tried(Stateless(make()))
-
-
-@pytest.mark.parametrize("make", [Counts, Remembers, Hides, Collects, synthid])
-def test_stateful_processors_are_refused_by_name(make):
-    processor = make()
-    wanted = f"logits processor {type(processor).__name__} (keeps state between calls|is not known to be stateless)"
-    with pytest.raises(ConfigError, match=wanted):
-        Sampling(processors=[TopKLogitsWarper(3), processor])
-    with pytest.raises(ConfigError, match=wanted):
-        Sampling(processors=[ByRow([processor])])
-
-
-def test_guidance_is_refused_by_name():
-    processor = UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, None)
-    with pytest.raises(ConfigError, match="UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"):
-        Sampling(processors=[processor])
-
-
-@pytest.mark.parametrize(
-    "processor",
-    [
-        PrefixConstrainedLogitsProcessor(lambda row, _: [1, 2 + row], 2),
-        EncoderRepetitionPenaltyLogitsProcessor(1.5, torch.tensor([[1, 2]])),
-        EncoderNoRepeatNGramLogitsProcessor(2, torch.tensor([[1, 2, 3]])),
-    ],
-    ids=lambda p: type(p).__name__,
-)
-def test_processors_bound_to_the_rows_of_a_batch_are_refused_by_name(processor):
-    with pytest.raises(ConfigError, match=f"logits processor {type(processor).__name__} is bound to the rows"):
-        Sampling(processors=[processor])
-
-
-@pytest.mark.parametrize(
-    "processor",
-    [Stateless(Mixes()), Stateless(Whole()), PrefixConstrainedLogitsProcessor(lambda row, _: [1, 2 + row], 1)],
-    ids=["mixes", "whole", "constraint"],
-)
-def test_processors_that_look_at_other_rows_are_found_before_the_first_token(processor):
-    with pytest.raises(ConfigError, match=r"logits processor (Mixes|Whole|PrefixC\w*) is bound to the rows"):
-        tried(processor)
-
-
-def test_a_processor_that_is_asked_is_not_changed():
-    processor = SequenceBiasLogitsProcessor({(1,): 2.0})
-    Sampling(processors=[processor])
-    assert not processor.prepared_bias_variables
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": -0.1}, "temperature is -0.1: give a number 0 or more"),
-        ({"temperature": float("nan")}, "temperature is nan: give a finite number"),
-        ({"top_k": -1}, "top_k is -1"),
-        ({"top_p": 0.0}, "top_p is 0.0: give a number above 0"),
-        ({"top_p": 1.1}, "top_p is 1.1"),
-        ({"min_p": -0.5}, "min_p is -0.5"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
-        ({"presence_penalty": float("inf")}, "presence_penalty is inf: give a finite number"),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Sampling(**options)

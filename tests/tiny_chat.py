@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
+
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 
 TEMPLATE = (
@@ -29,3 +32,19 @@ def save_chat(folder: Path, *, tokenizer: Any = None, generation: dict[str, Any]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def adding(before: bool = True, after: bool = False) -> Any:
+    """A tokenizer that adds ``<begin>`` in front of every text, and ``<end>`` behind it if wanted."""
+    tokenizer = tiny_tokenizer(bos_token="<begin>")
+    tokenizer.add_tokens([AddedToken("<begin>", special=True)], special_tokens=True)
+    specials = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<begin>", "<end>")]
+    single = " ".join(["<begin>"] * before + ["$A"] + ["<end>"] * after)
+    tokenizer._tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=specials)
+    tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    return tokenizer
+
+
+def save_adding(folder: Path) -> Path:
+    """A folder with a model of such a tokenizer."""
+    return save_chat(folder, tokenizer=adding(), bos_token_id=280, max_position_embeddings=64)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,47 +14,108 @@ from click.testing import CliRunner
 import draftwood
 from benchmarks.__main__ import main as benchmarks
 from benchmarks.opening import with_draft
-from draftwood import Limits, LoadOptions, Method, Request, Sampling
-from draftwood.core.errors import ConfigError
+from draftwood import Limits, LoadOptions, Method, Pair, Request, Sampling
+from draftwood.core.errors import ConfigError, ModelError
+from draftwood.hardware import machine
+from draftwood.hardware.machine import available_memory
 from draftwood.loading import profile
-from draftwood.runners.auto import VARIABLE
+from draftwood.loading.models import choose_dtype
+from draftwood.runners import auto, backends
+from draftwood.runners.auto import VARIABLE, why_no_room, why_not_openvino
+from draftwood.runners.openvino import store
 from tests.cli.conftest import Run
 
 pytest.importorskip("openvino")
-from draftwood.runners.openvino.runner import OpenVinoRunner
+GREEDY = Sampling(temperature=0.0)
 
 
-def load(models: Path, **options) -> draftwood.Pair:
+@pytest.fixture(scope="module", autouse=True)
+def _auto():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "auto")
+        yield
+
+
+def load(models: Path, **options) -> Pair:
     return draftwood.load(models / "target", models / "draft", options=LoadOptions(**options))
 
 
-def test_a_backend_that_is_named_is_taken_or_refused(models):
-    pair = load(models, backend="openvino")
-    assert isinstance(pair.target, OpenVinoRunner)
-    assert isinstance(pair.draft, OpenVinoRunner)
+def engines(pair: Pair) -> list[str]:
+    return [pair.target.engine, pair.draft.engine]
+
+
+@pytest.fixture(scope="module")
+def both(models) -> dict[str, Pair]:
+    """The pair by each library; OpenVINO is what ``auto`` takes."""
+    return {"torch": load(models, backend="torch"), "openvino": load(models)}
+
+
+def broken(monkeypatch, who: str = "draft") -> None:
+    """OpenVINO runs everything except this model."""
+    inner = backends.OpenVinoRunner
+
+    def runner(model, *, drafts: bool = False, **options):
+        if drafts == (who == "draft"):
+            raise ModelError("it is of an odd make")
+        return inner(model, drafts=drafts, **options)
+
+    monkeypatch.setattr(backends, "OpenVinoRunner", runner)
+
+
+def test_auto_is_openvino_on_a_cpu_and_the_number_format_is_the_same(both):
+    for name, pair in both.items():
+        assert (engines(pair), pair.fallback) == ([name] * 2, None)
+        assert repr(pair).count(f"float32 on cpu by {name}>") == 2
+        assert pair.target.model.dtype == choose_dtype("auto", torch.device("cpu")) == torch.float32
+        made = with_draft(pair, pair.draft_model)
+        assert engines(made) == [name] * 2
+
+
+def test_a_backend_that_is_named_is_taken(models, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "torch")
+    pair = load(models)
+    assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
+    assert engines(load(models, backend="openvino")) == ["openvino"] * 2
+    monkeypatch.setenv(VARIABLE, "openvino")
     with pytest.raises(ConfigError, match="dtype float64 is impossible with OpenVINO"):
-        load(models, backend="openvino", dtype="float64")
+        load(models, dtype="float64")
+    monkeypatch.setenv(VARIABLE, "jax")
+    with pytest.raises(ConfigError, match="DRAFTWOOD_BACKEND is 'jax': set it to auto, torch or openvino, or unset it"):
+        load(models)
+    assert engines(load(models, backend="torch")) == ["torch"] * 2
     with pytest.raises(ConfigError, match="weights 'int8' are for OpenVINO: add --backend openvino"):
-        load(models, weights="int8")
+        load(models, backend="torch", weights="int8")
+    with pytest.raises(ConfigError, match="weights 'int8'"):
+        draftwood.load_translator(options=LoadOptions(backend="openvino", weights="int8"))
 
 
 def test_a_device_of_openvinos_is_taken_or_refused(models):
-    pair = load(models, backend="openvino", device="openvino:CPU")
-    assert pair.target.engine == "openvino"
-    assert pair.target.network._compiled.compiled.get_property("EXECUTION_DEVICES") == ["CPU"]
+    pair = load(models, device="openvino:CPU")
+    assert engines(pair) == ["openvino"] * 2
+    compiled = pair.target.network._compiled.compiled
+    assert compiled.get_property("EXECUTION_DEVICES") == ["CPU"]
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
+    assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"
     with pytest.raises(ConfigError, match=r"no device 'FPGA' here, only CPU.*: use --device openvino:CPU"):
-        load(models, backend="openvino", device="openvino:FPGA")
+        load(models, device="openvino:FPGA")
     with pytest.raises(ConfigError, match="device 'openvino:CPU' is for OpenVINO: add --backend openvino"):
         load(models, backend="torch", device="openvino:CPU")
     with pytest.raises(ConfigError, match="OpenVINO runs translation models on its CPU only"):
         draftwood.load_translator(options=LoadOptions(backend="openvino", device="openvino:GPU"))
 
 
-@pytest.mark.parametrize("name", ["torch", "openvino"])
-def test_other_models_are_run_in_the_same_way(models, name):
-    pair = load(models, backend=name)
-    made = with_draft(pair, pair.draft_model)
-    assert {made.target.engine, made.draft.engine} == {name}
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "method", [Method(method="ar"), Method(method="shared-noise", nodes=6), Method(method="rsd-s"), Method(method="ngram")]
+)
+def test_texts_are_the_same_with_both(both, method, temperature):
+    sampling, limits = Sampling(temperature=temperature), Limits(max_new_tokens=40)
+    torch_texts, openvino_texts = (
+        [result.token_ids for result in pair.generate(["the fox", "a dog and", "once"], method=method, sampling=sampling,
+                                                      limits=limits, seed=4)]
+        for pair in both.values()
+    )  # fmt: skip
+    assert torch_texts == openvino_texts
 
 
 @pytest.fixture
@@ -65,7 +128,7 @@ def two_threads():
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("openvino", 1)])
-def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(models, name, inside):
+def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(both, name, inside):
     seen: list[int] = []
 
     def criterion(tokens):
@@ -74,7 +137,7 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
             raise RuntimeError("enough")
         return False
 
-    decoder = load(models, backend=name).decoder(Method(method="ar"))
+    decoder = both[name].decoder(Method(method="ar"))
     request = Request(prompt=[5, 6], limits=Limits(max_new_tokens=8), criterion=criterion)
     stream = decoder.stream([request], Sampling())
     next(stream)
@@ -92,74 +155,192 @@ def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_ro
     assert seen == ([2, 2, 3, 3] if inside == 2 else [1] * 4)
 
 
-def test_a_pair_says_what_runs_it(models):
-    assert repr(load(models)).count(" by torch>") == 2
-    assert repr(load(models, backend="openvino")).count("float32 on cpu by openvino>") == 2
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", [Method(method="shared-noise", nodes=6), Method(method="rsd-s"), Method(method="ngram")])
-def test_texts_are_the_same_with_both(models, method, temperature):
-    sampling, limits = Sampling(temperature=temperature), Limits(max_new_tokens=40)
-    texts = []
-    for name in ("torch", "openvino"):
-        found = load(models, backend=name).generate(
-            ["the fox", "a dog and", "once"], method=method, sampling=sampling, limits=limits, seed=4
-        )
-        texts.append([result.token_ids for result in found])
-    assert texts[0] == texts[1]
-
-
-def test_the_bundled_pair_writes_the_same_greedy_text():
-    texts = []
-    for name in ("torch", "openvino"):
-        pair = draftwood.load(options=LoadOptions(backend=name, profile="none"))
-        found = pair.generate("Once upon a time", sampling=Sampling(temperature=0.0), limits=Limits(max_new_tokens=96))
-        texts.append(found.text)
-    assert texts[0] == texts[1]
-
-
-def test_a_profile_of_one_backend_is_not_used_by_the_other(models, monkeypatch, tmp_path):
+def test_the_second_start_takes_what_is_kept(models, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
-    pair = load(models, backend="openvino")
-    assert pair.profile_key is not None
-    path = profile.default_path(pair.profile_key)
+    with caplog.at_level(logging.INFO, logger="draftwood"):
+        load(models)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2  # target and draft
+    assert all(text.endswith(f"is converted for OpenVINO once and stored in {tmp_path / 'openvino'}") for text in messages)
+    monkeypatch.setattr(store, "graph_of", pytest.fail)  # nothing is converted from here on
+    caplog.clear()
+    assert engines(load(models)) == ["openvino"] * 2
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("who", ["target", "draft"])
+def test_where_one_of_them_cannot_be_converted_pytorch_runs_both(models, monkeypatch, caplog, who):
+    broken(monkeypatch, who)
+    with caplog.at_level(logging.INFO, logger="draftwood"):
+        pair = load(models)
+    reason = {"target": "it is of an odd make", "draft": "the draft: it is of an odd make"}[who]
+    assert (engines(pair), pair.fallback) == (["torch"] * 2, reason)
+    assert caplog.records[-1].getMessage() == f"PyTorch runs the models, as OpenVINO does not: {reason}"
+    with pytest.raises(ModelError, match=f"^{reason}$"):
+        load(models, backend="openvino")
+
+
+def test_other_reasons_for_pytorch(models, monkeypatch):
+    pair = load(models, dtype="float64")
+    assert engines(pair) == ["torch"] * 2
+    assert pair.fallback is not None
+    assert "dtype float64 is impossible with OpenVINO" in pair.fallback
+    assert why_not_openvino(torch.device("cpu")) is None
+    assert why_not_openvino(torch.device("cuda:1")) == "the models are on cuda:1"
+    monkeypatch.setattr(auto, "version_of", lambda package: None)
+    pair = load(models)
+    assert (engines(pair), pair.fallback) == (
+        ["torch"] * 2, 'OpenVINO is not installed (pip install "draftwood[openvino]")'
+    )  # fmt: skip
+
+
+def test_an_error_of_the_models_themselves_is_raised(models, monkeypatch):
+    def refuse(model, **options):
+        raise ModelError("nobody can run it")
+
+    monkeypatch.setattr(backends, "OpenVinoRunner", refuse)
+    monkeypatch.setattr(backends, "TorchRunner", refuse)
+    with pytest.raises(ModelError, match="nobody can run it"):
+        load(models)
+
+
+def test_live_models_stay_with_pytorch(models):
+    loaded = draftwood.load(models / "target", models / "draft")
+    pair = Pair(loaded.target.model, loaded.draft.model, loaded.tokenizer)
+    assert (engines(pair), pair.fallback) == (["torch"] * 2, None)
+    before = pair.generate("the fox", sampling=GREEDY, limits=Limits(max_new_tokens=8)).token_ids
+    with torch.no_grad():
+        pair.target.model.get_output_embeddings().weight.neg_()
+    assert pair.generate("the fox", sampling=GREEDY, limits=Limits(max_new_tokens=8)).token_ids != before
+    assert loaded.generate("the fox", sampling=GREEDY, limits=Limits(max_new_tokens=8)).token_ids == before  # a copy
+
+
+# ---- memory ----
+
+
+def model_of(dtype: torch.dtype, device: str = "cpu"):
+    weights = [torch.zeros(1000, dtype=dtype, device=device)]
+    return SimpleNamespace(parameters=lambda: weights, dtype=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "needed"), [(torch.float32, 4800), (torch.bfloat16, 2400)])
+def test_a_copy_in_memory_is_made_where_there_is_room(monkeypatch, dtype, needed):
+    for room, fits in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(auto, "available_memory", lambda room=room: room)
+        assert (why_no_room([model_of(dtype)]) is None) == fits
+    assert (why_no_room([model_of(dtype)] * 2) is None) is False
+
+
+def test_where_nobody_says_how_much_memory_there_is_a_small_model_is_converted(monkeypatch):
+    monkeypatch.setattr(auto, "available_memory", lambda: None)
+    assert why_no_room([model_of(torch.float32)]) is None
+    monkeypatch.setattr(auto, "_UNKNOWN", 100)
+    assert "the available memory is unknown" in str(why_no_room([model_of(torch.float32)]))
+
+
+def test_without_memory_for_a_copy_pytorch_runs_the_models(models, monkeypatch):
+    monkeypatch.setattr(auto, "available_memory", lambda: 100_000)
+    pair = load(models)
+    assert engines(pair) == ["torch"] * 2
+    assert pair.fallback == "its copy of the models would take about 0.0 GB of memory, and 0.0 GB are available"
+    assert engines(load(models, backend="openvino")) == ["openvino"] * 2  # who names it has decided
+
+
+def test_the_memory_of_the_system_or_of_a_container(monkeypatch, tmp_path):
+    here = available_memory()
+    if here is not None:
+        assert 0 < here < 1 << 50
+    monkeypatch.setattr(machine.cores, "CONTROL_GROUP", tmp_path)
+    system = available_memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300000\n")
+    (tmp_path / "memory.stat").write_text("anon 4\ninactive_file 50000\n")
+    assert machine._room_of_group(*machine._LIMITS[0]) is None
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert machine._room_of_group(*machine._LIMITS[0]) == 750_000
+    assert available_memory() == (None if system is None else 750_000)
+
+
+# ---- what is shown ----
+
+
+def test_generate_tells_what_runs_the_models_and_why(run: Run, pair, prompts, tmp_path, monkeypatch):
+    command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
+    for name, options in (("torch", ["--backend", "torch"]), ("openvino", [])):
+        found = json.loads(run(*command, *options, "--json", "the fox").stdout)
+        assert (found["engine"], found["fallback"]) == (name, None)
+        stderr = run(*command, *options, "the fox").stderr
+        assert f" by {name}, " in stderr
+        assert "Note: " not in stderr
+        out = tmp_path / f"{name}.jsonl"
+        run(*command, *options, "--input", prompts, "--output", out)
+        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
+    broken(monkeypatch)
+    found = json.loads(run(*command, "--json", "the fox").stdout)
+    assert (found["engine"], found["fallback"]) == ("torch", "the draft: it is of an odd make")
+    stderr = run(*command, "the fox").stderr
+    assert stderr.startswith("Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n")
+    assert stderr.count("Note: ") == 1
+    assert " by torch, " in stderr
+
+
+def test_check_tells_what_runs_the_models(run: Run, pair, monkeypatch):
+    command = ["check", *pair, "--prompt", "the fox", "--method", "rsd-s", "--top-k", 3, "--enumerate", 2]
+    assert run(*command).stdout.startswith(
+        "rsd-s + recursive by openvino: exact. The joint distribution of the first 2 tokens"
+    )
+    size = ["--samples", 32, "--new-tokens", 20]
+    assert json.loads(run("check", *pair, *size, "--json").stdout)["exact"]
+    rounded = run("check", *pair, "--backend", "openvino", *size, "--weights", "int8")
+    assert (rounded.exit_code, "--weights is int8" in rounded.stderr) == (2, True)
+    broken(monkeypatch)
+    result = run(*command, "--json")
+    found = json.loads(result.stdout)
+    assert (found["exact"], found["engine"], found["fallback"]) == (True, "torch", "the draft: it is of an odd make")
+    assert result.stderr == "Note: PyTorch runs the models, as OpenVINO does not: the draft: it is of an odd make.\n"
+
+
+def test_info_tells_what_auto_is(run: Run, monkeypatch):
+    from draftwood.cli import facts
+
+    found = json.loads(run("info", "--json").stdout)
+    version = found["backends"].pop("openvino")
+    assert found["backends"] == {"auto": ["openvino", "torch"], "reason": None}
+    assert Path(found["converted"]["folder"]).name == "openvino"
+    assert f"auto is openvino, else torch; OpenVINO {version}, converted models: " in run("info").stdout
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert "auto is torch: DRAFTWOOD_BACKEND is set; OpenVINO " in run("info").stdout
+    monkeypatch.delenv(VARIABLE)
+    for module in (facts, auto):
+        monkeypatch.setattr(module, "version_of", lambda package: None)
+    assert 'auto is torch: OpenVINO is not installed (pip install "draftwood[openvino]")\n' in run("info").stdout
+
+
+def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run: Run, models, both, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRAFTWOOD_CACHE", str(tmp_path))
+    key = both["openvino"].profile_key
+    assert key is not None
+    path = profile.default_path(key)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(profile.document(pair.profile_key, {1.0: Method(method="chain", shape="3")}, {})))
-    assert load(models, backend="openvino").method().method == "chain"
-    with pytest.warns(UserWarning, match=r"was measured with engine 'openvino', but here it is 'torch', so the default"):
-        assert load(models).profile is None
+    path.write_text(json.dumps(profile.document(key, {1.0: Method(method="chain", shape="3")}, {})))
+    assert load(models).method().method == "chain"
+    with pytest.warns(
+        UserWarning, match=rf"{path}, was measured with engine 'openvino', but here it is 'torch', so the def"
+    ):
+        assert load(models, backend="torch").profile is None
     assert load(models, profile="none").profile is None
     with pytest.raises(ConfigError, match="there engine is 'openvino', here 'torch'"):
-        load(models, profile=str(path))
+        load(models, backend="torch", profile=str(path))
+    assert "    applies: chain 3 at 1\n" in run("info").stdout
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert "    applies with --backend openvino: chain 3 at 1\n" in run("info").stdout
     assert profile.why_not(profile.read(path)) is None
     monkeypatch.setattr(profile, "version_of", lambda package: None)
     assert profile.why_not(profile.read(path)) == "OpenVINO is not installed here"
 
 
-def test_generate_tells_in_json_and_in_the_closing_line(run: Run, pair, prompts, tmp_path):
-    command = ["generate", *pair, "--max-new-tokens", 8, "--seed", 1]
-    for name in ("torch", "openvino"):
-        found = json.loads(run(*command, "--backend", name, "--json", "the fox").stdout)
-        assert (found["engine"], found["fallback"]) == (name, None)
-        assert f" by {name}, " in run(*command, "--backend", name, "the fox").stderr
-        out = tmp_path / f"{name}.jsonl"
-        run(*command, "--backend", name, "--input", prompts, "--output", out)
-        assert {json.loads(line)["engine"] for line in out.read_text().splitlines()} == {name}
-
-
-def test_check_judges_openvinos_texts_by_the_model_itself(run: Run, pair):
-    command = ["check", *pair, "--backend", "openvino", "--samples", 32, "--new-tokens", 20, "--json"]
-    report = json.loads(run(*command).stdout)
-    assert report["exact"]
-    result = run(*command[:-1], "--weights", "int8")
-    assert result.exit_code == 2
-    assert "--weights is int8" in result.stderr
-
-
 @pytest.mark.parametrize("name", ["torch", "openvino"])
-def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair, tmp_path, name):
-    monkeypatch.setenv(VARIABLE, "auto")  # has no say: what is measured is named
+def test_bench_counts_the_forwards_of_either_backend(pair, tmp_path, name):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "the fox"}\n')
     arguments = ["generate", *pair, "--methods", "ar,generate,chain", "--budgets", 6, "--backend", name]
@@ -176,8 +357,7 @@ def test_bench_counts_the_forwards_of_either_backend(monkeypatch, run: Run, pair
     assert all(0 < sum(r["target_seconds"]) < sum(r["seconds"]) for r in repeats.values())
 
 
-def test_translators_take_either_and_no_rounded_weights(run: Run, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "auto")
+def test_translators_take_either(run: Run):
     results = {}
     for name, backend in (("torch", "torch"), ("openvino", "auto")):
         result = run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?")
@@ -187,12 +367,3 @@ def test_translators_take_either_and_no_rounded_weights(run: Run, monkeypatch):
         assert result.stdout == f"{results[name]['text']}\n"
         assert f" by {name}, " in result.stderr
     assert results["torch"]["token_ids"] == results["openvino"]["token_ids"]
-    with pytest.raises(ConfigError, match="weights 'int8'"):
-        draftwood.load_translator(options=LoadOptions(weights="int8"))
-
-
-def test_threads_are_those_of_pytorch(models):
-    pair = load(models, backend="openvino")
-    compiled = pair.target.network._compiled.compiled
-    assert compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
-    assert compiled.get_property("KV_CACHE_PRECISION").get_type_name() == "f32"

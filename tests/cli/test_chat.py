@@ -21,7 +21,6 @@ from click.testing import Result
 
 import draftwood
 from draftwood import LoadOptions, Pair
-from draftwood.cli.chat_settings import SECTIONS
 from draftwood.core.errors import ConfigError
 from draftwood.loading import gguf_convert
 from draftwood.loading.templates import refuse_without_template
@@ -160,16 +159,6 @@ def test_the_length_is_the_models_own_unless_given(run: Run, tmp_path: Path) -> 
     given = succeeded(run("chat", *options, "--max-new-tokens", 5, stdin="a\n")).stderr
     assert given.startswith("5 tokens, ")
     assert "ended at the length limit" in given
-
-
-def test_help_lists_every_option_under_its_subject(run: Run) -> None:
-    text = succeeded(run("chat", "--help")).output
-    titles = [text.index(f"\n{title}:") for title in SECTIONS]
-    assert titles == sorted(titles)
-    for name in ("--system", "--quiet", "--logit-bias", "--max-new-tokens", "--method", "--seed"):
-        assert text.count(f"\n  {name} ") == 1
-    assert "[default: smollm2]" in text
-    assert "--batch-size" not in text
 
 
 @pytest.mark.parametrize(

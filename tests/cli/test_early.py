@@ -1,4 +1,4 @@
-"""What a command can refuse without a model, it refuses before PyTorch is imported, which takes seconds."""
+"""What a command can say without a model, it says before PyTorch is imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-HEAVY = ("torch", "transformers", "openvino", "numpy")
+from benchmarks.__main__ import main as benchmarks
+from draftwood.cli import main
+from draftwood.cli.chat_settings import SECTIONS as CHAT_SECTIONS
+from draftwood.cli.settings import SECTIONS
+
+ROOT = Path(__file__).parents[2]
 NOWHERE = "/nowhere/model"
 MISSING = f"there is no folder '{NOWHERE}'"
+UNSHAPED = "--method ngram --shape 2-2"
 UNFIT = "shape '2-2' was given, but method 'ar' drafts nothing"
 REFUSED = [
     *((f"{command} --target {NOWHERE}", MISSING) for command in ("generate x", "chat", "chat x", "serve", "check", "tune")),
@@ -22,6 +30,8 @@ REFUSED = [
     ("generate x --draft d", "draft 'd' was given without a target"),
     *((f"{command} --method ar --shape 2-2", UNFIT) for command in ("generate x", "chat", "serve", "check", "trace x")),
     ("generate x --method shared-noise --verifier traversal", "is not exact for drafter 'shared-noise'"),
+    *((f"generate x --target {NOWHERE} {options}", "shape") for options in ("--verifier greedy --shape no", UNSHAPED)),
+    ("generate Once --max-new-token 5", "--max-new-tokens"),
     ("generate x --temperature 1 --verifier greedy", "is for temperature 0 only, but temperature is 1"),
     ("generate x --method rsd-c --target org/name --draft org/draft --shape 3x4", "does not fit method 'rsd-c'"),
     ("generate x --weights int8 --backend torch", "weights 'int8' are for OpenVINO"),
@@ -47,34 +57,83 @@ REFUSED = [
     ("generat x", "Did you mean 'generate'?"),
     ("modls", "Did you mean 'models'?"),
 ]
+OPTIONS = ["--target", "--stop-token-ids", "--logit-bias", "--ignore-eos", "--max-new-tokens", "--method", "--seed"]
+SECTIONS_OF = {
+    "generate": (SECTIONS, [*OPTIONS, "--trust-remote-code", "--batch-size"], ["--processors"]),
+    "chat": (CHAT_SECTIONS, [*OPTIONS, "--system", "--quiet"], ["--processors", "--batch-size"]),
+}
 CODE = """
-import json, sys
-for name in {heavy}:
-    sys.modules[name] = None  # an import of it fails
+import json, os, sys
+sys.path.insert(0, ".")
 from click.testing import CliRunner
+from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
-print(json.dumps([(found.exit_code, found.stderr) for one in json.loads(sys.argv[1])
-                  for found in [CliRunner().invoke(main, one.split())]]))
+os.chdir(sys.argv[2])
+for of_benchmarks, arguments in json.loads(sys.argv[1]):
+    found = CliRunner().invoke(benchmarks if of_benchmarks else main, arguments)
+    heavy = [name for name in ("torch", "transformers", "openvino", "numpy") if name in sys.modules]
+    print(json.dumps([found.exit_code, found.stdout, " ".join(found.stderr.split()), heavy]))
 """
 
 
+def commands(group: click.Group) -> list[list[str]]:
+    """Every command and subcommand, as arguments."""
+    found: list[list[str]] = [[]]
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        found.append([name])
+        if isinstance(command, click.Group):
+            found += [[name, below] for below in command.list_commands(context)]
+    return found
+
+
+CALLS = [(program is benchmarks, [*names, "--help"]) for program in (main, benchmarks) for names in commands(program)]
+HELP = len(CALLS)
+CALLS += [(False, ["models"]), (False, ["models", "--json"]), *((False, command.split()) for command, _ in REFUSED)]
+
+
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    folder: Path = tmp_path_factory.mktemp("early")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Exit code, standard output, standard error and heavy imports after each call, and after one that needs PyTorch."""
+    folder = tmp_path_factory.mktemp("early")
     (folder / "lines.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
-    commands = [command for command, _ in REFUSED] + ["info"]
-    code = CODE.format(heavy=HEAVY)
-    arguments = [sys.executable, "-c", code, json.dumps(commands)]
-    shown = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=folder)
-    return dict(zip(commands, map(tuple, json.loads(shown.stdout.splitlines()[-1])), strict=True))
+    arguments = [sys.executable, "-c", CODE, json.dumps([*CALLS, (False, ["info", "--json"])]), str(folder)]
+    shown = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT)
+    return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("command", "said"), REFUSED, ids=[command for command, _ in REFUSED])
-def test_it_is_refused_without_pytorch(answers: dict[str, tuple[int, str]], command: str, said: str) -> None:
-    code, stderr = answers[command]
-    assert said in " ".join(stderr.split()), stderr
+def test_no_call_imports_anything_heavy_and_control_info_does(answers: list[Any]) -> None:
+    late = [call for call, (*_, heavy) in zip(CALLS, answers, strict=False) if heavy]
+    assert not late[:1]
+    assert "torch" in answers[-1][3]
+
+
+def test_every_command_has_help(answers: list[Any]) -> None:
+    for call, (code, stdout, _, _) in zip(CALLS[:HELP], answers, strict=False):
+        assert (code, "Usage:" in stdout) == (0, True), call
+    assert all(name in answers[0][1] for name in ("generate", "info", "bench", "train"))
+
+
+@pytest.mark.parametrize("name", SECTIONS_OF)
+def test_help_lists_every_option_under_its_subject(answers: list[Any], name: str) -> None:
+    sections, options, others = SECTIONS_OF[name]
+    text = answers[CALLS.index((False, [name, "--help"]))][1]
+    titles = [text.index(f"\n{title}:") for title in sections]
+    assert titles == sorted(titles)
+    for option in options:
+        assert text.count(f"\n  {option} ") == 1, option
+    assert not [option for option in others if option in text]
+    assert ("[default: smollm2]" in text) == (name == "chat")
+
+
+def test_the_names_of_models_are_listed(answers: list[Any]) -> None:
+    for code, stdout, _, _ in answers[HELP : HELP + 2]:
+        assert (code, "smollm2" in stdout) == (0, True)
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[command for command, _ in REFUSED])
+def test_it_is_refused(answers: list[Any], number: int) -> None:
+    code, _, stderr, _ = answers[HELP + 2 + number]
+    assert REFUSED[number][1] in stderr
     assert code in (1, 2)
-
-
-def test_control_a_command_that_needs_pytorch_fails_here(answers: dict[str, tuple[int, str]]) -> None:
-    assert "torch" in answers["info"][1]

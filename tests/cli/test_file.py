@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,132 +15,74 @@ import pytest
 from draftwood.cli.job.answers import Answers
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
+from tests.cli.jobs import Job, objects
 
 SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
 
 
-def objects(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def texts(path: Path) -> dict[int, tuple[str, int]]:
-    return {found["index"]: (found["text"], found["seed"]) for found in objects(path)}
-
-
 @pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make Ctrl-C come after so many finished texts."""
-
-    def stop(count: int) -> None:
-        seen = 0
-
-        def results(*args: Any, **more: Any) -> Iterator[Any]:
-            nonlocal seen
-            for found in real(*args, **more):
-                if seen == count:
-                    raise KeyboardInterrupt
-                seen += 1
-                yield found
-
-        real = Decoder.results
-        monkeypatch.setattr(Decoder, "results", results)
-
-    return stop
+def job(run: Run, pair: list[str], prompts: Path) -> Job:
+    return Job(run, [*pair, *SHORT], prompts.parent)
 
 
-def test_every_line_is_answered_in_order(run: Run, pair: list[str], prompts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5")
-    assert result.exit_code == 0, result.output
+def test_every_line_is_answered_in_order(job: Job) -> None:
+    result = job.succeeds("--seed", "5")
     assert result.stdout == ""
     assert result.stderr.startswith("7 prompts, 70 tokens in ")
     assert result.stderr.endswith("seed 5\n")
-    found = objects(out)
+    found = job.answers
     assert [answer["index"] for answer in found] == [0, 1, 2, 4, 5, 6, 7]
     assert [answer["seed"] for answer in found] == [5, 70, 7, 9, 10, 11, 12]
     assert [answer.get("id") for answer in found] == [None, "one", None, None, [4], None, None]
     assert found[3]["prompt"] == "the fox 3"
     assert {"text", "token_ids", "finish_reason", "lossless", "stats"} <= found[0].keys()
-
-
-def test_without_an_output_file_the_answers_go_to_stdout(run: Run, pair: list[str], prompts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5")
-    read = run("generate", *pair, *SHORT, "--input", "-", "--seed", "5", stdin=prompts.read_bytes())
+    # Without an output file the answers go to stdout.
+    read = job.run("generate", *job.options, "--input", "-", "--seed", "5", stdin=job.input.read_bytes())
     assert read.exit_code == 0, read.output
-    found = [json.loads(line) for line in read.stdout.splitlines()]
-    assert {answer["index"]: (answer["text"], answer["seed"]) for answer in found} == texts(out)
+    assert {answer["index"]: (answer["text"], answer["seed"]) for answer in objects(read.stdout_bytes)} == job.texts
 
 
 @pytest.mark.parametrize("seed", [["--seed", "5"], []])
-def test_a_stopped_run_goes_on_with_the_same_texts(
-    run: Run,
-    pair: list[str],
-    prompts: Path,
-    tmp_path: Path,
-    stop_after: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    seed: list[str],
-) -> None:
-    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
-    command = ["generate", *pair, *SHORT, "--input", prompts, "--output", out, *seed]
-    stop_after(3)
-    stopped = run(*command)
-    assert stopped.exit_code == 130
-    assert f"3 of 7 prompts are answered in {out}; the same command resumes" in stopped.stderr
-    assert len(objects(out)) == 3
-    with out.open("ab") as half:
+def test_a_stopped_run_goes_on_with_the_same_texts(job: Job, seed: list[str]) -> None:
+    assert f"3 of 7 prompts are answered in {job.out}; the same command resumes" in job.stopped(3, *seed)
+    assert len(job.answers) == 3
+    with job.out.open("ab") as half:
         half.write(b'{"index": 5, "prompt": "the fo')
-    monkeypatch.undo()
-    resumed = run(*command)
-    assert resumed.exit_code == 0, resumed.output
-    assert "3 of 7 prompts are answered" in resumed.stderr
-    first = str(objects(out)[0]["seed"])
-    run("generate", *pair, *SHORT, "--input", prompts, "--output", whole, "--seed", first)
-    assert texts(out) == texts(whole)
-    assert len(objects(out)) == 7
+    assert "3 of 7 prompts are answered" in job.succeeds(*seed).stderr
+    texts = job.texts
+    assert len(job.answers) == 7
+    job.out.unlink()
+    job.succeeds("--seed", texts[0][1])
+    assert job.texts == texts
 
 
-def test_a_finished_file_is_left_as_it_is_without_loading_models(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out.jsonl"
-    run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    before = out.read_bytes()
-    with out.open("ab") as half:
+def test_a_finished_file_is_left_as_it_is_without_loading_models(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.succeeds()
+    before = job.out.read_bytes()
+    with job.out.open("ab") as half:
         half.write(b'{"ind')
-
-    def load(*_: object, **__: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("draftwood.api.load", load)
-    again = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    assert again.exit_code == 0, again.output
-    assert "All 7 prompts are answered" in again.stderr
-    assert out.read_bytes() == before
+    monkeypatch.setattr("draftwood.api.load", pytest.fail)
+    assert "All 7 prompts are answered" in job.succeeds().stderr
+    assert job.out.read_bytes() == before
 
 
-def test_an_error_in_the_middle_keeps_what_is_finished(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, real = tmp_path / "out.jsonl", Decoder.results
+def test_an_error_in_the_middle_keeps_what_is_finished(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Decoder.results
 
     def results(*args: Any, **more: Any) -> Iterator[Any]:
         yield next(real(*args, **more))
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Decoder, "results", results)
-    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    assert result.exit_code == 1
-    assert result.stderr == "Error: Input/output error\n"
-    assert len(objects(out)) == 1
+    assert job.fails(code=1) == "Error: Input/output error\n"
+    assert len(job.answers) == 1
 
 
 @pytest.mark.parametrize("size", ["1", "2", "3"])
 def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_order(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+    job: Job, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    out, order, real = tmp_path / "out.jsonl", [], Decoder.results
+    order, real = [], Decoder.results
 
     def results(*args: Any, **more: Any) -> Iterator[Any]:
         held = list(real(*args, **more))
@@ -148,15 +90,14 @@ def test_a_row_that_ends_makes_room_for_the_next_prompt_and_answers_stay_in_orde
         yield from held[::-1]  # as if the first prompts had the longest texts
 
     monkeypatch.setattr(Decoder, "results", results)
-    found = run("generate", *pair, *SHORT, "--input", prompts, "--output", out, "--seed", "5", "--batch-size", size)
-    assert found.exit_code == 0, found.output
+    job.succeeds("--seed", "5", "--batch-size", size)
     assert sorted(order) == list(range(7))
-    indices = [found["index"] for found in objects(out)]
-    assert (len(indices), indices) == (7, sorted(indices))
+    texts = job.texts
+    assert (len(texts), list(texts)) == (7, sorted(texts))
     monkeypatch.undo()
-    whole = tmp_path / "whole.jsonl"
-    run("generate", *pair, *SHORT, "--input", prompts, "--output", whole, "--seed", "5", "--batch-size", "7")
-    assert texts(out) == texts(whole)
+    job.out.unlink()
+    job.succeeds("--seed", "5", "--batch-size", "7")
+    assert job.texts == texts
 
 
 def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
@@ -178,33 +119,27 @@ def answer(index: int = 0, prompt: str = "the fox 0", seed: int = 5) -> str:
         ("\udcff\n", "line 1: this is not an answer"),
     ],
 )
-def test_a_file_that_holds_something_else_is_left_alone(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path, content: str, said: str
-) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_bytes(content.encode("utf-8", errors="surrogateescape"))
-    result = run("generate", *pair, "--input", prompts, "--output", out, "--seed", "5")
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert out.read_bytes() == content.encode("utf-8", errors="surrogateescape")
+def test_a_file_that_holds_something_else_is_left_alone(job: Job, content: str, said: str) -> None:
+    data = content.encode("utf-8", errors="surrogateescape")
+    job.out.write_bytes(data)
+    assert said in job.fails("--seed", "5")
+    assert job.out.read_bytes() == data
 
 
-def test_odd_but_good_input(run: Run, pair: list[str], tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(job: Job) -> None:
+    for options in (["--verifier", "greedy"], ["--beta", "3"], ["--verifier", "tolerance"]):
+        assert "temperature 0" in job.fails("--method", "auto", *options)
+        assert not job.out.exists()
+
+
+def test_odd_but_good_input(job: Job) -> None:
     """A byte order mark, Windows line ends, a line separator inside a text, no line break at the end."""
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    path.write_bytes('\ufeff{"prompt": "the"}\r\n{"prompt": "a\u2028b", "id": null}'.encode())
-    result = run("generate", *pair, *SHORT, "--input", path, "--output", out)
-    assert result.exit_code == 0, result.output
-    answers = [json.loads(line) for line in out.read_bytes().split(b"\n")[:-1]]
-    assert [answer["prompt"] for answer in answers] == ["the", "a\u2028b"]
-    assert answers[1]["id"] is None
-    assert "id" not in answers[0]
-
-
-def test_a_seed_that_leaves_no_room_for_line_numbers(run: Run, pair: list[str], prompts: Path) -> None:
-    result = run("generate", *pair, "--input", prompts, "--seed", 2**63 - 1)
-    assert result.exit_code == 2
-    assert "plus line number 2 is above" in result.stderr
+    job.input.write_bytes('\ufeff{"prompt": "the"}\r\n{"prompt": "a\u2028b", "id": null}'.encode())
+    job.succeeds()
+    found = job.answers
+    assert [answer["prompt"] for answer in found] == ["the", "a\u2028b"]
+    assert found[1]["id"] is None
+    assert "id" not in found[0]
 
 
 @pytest.fixture
@@ -217,13 +152,12 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
-def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str], tmp_path: Path) -> None:
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    path.write_text('{"prompt": "the fox"}\n' * 5000, encoding="utf-8")
+def test_a_real_interrupt_ends_with_130_and_whole_lines(job: Job) -> None:
+    job.write(*['{"prompt": "the fox"}'] * 5000)
     ended = threading.Event()
 
     def press() -> None:
-        while not (out.exists() and out.stat().st_size) and not ended.wait(0.01):
+        while not (job.out.exists() and job.out.stat().st_size) and not ended.wait(0.01):
             pass
         if not ended.is_set():
             os.kill(os.getpid(), signal.SIGINT)
@@ -231,19 +165,18 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str
     finger = threading.Thread(target=press)
     finger.start()
     try:
-        result = run("generate", *pair, "--input", path, "--output", out, "--batch-size", "1")
+        said = job.fails("--batch-size", "1", code=130)
     finally:
         ended.set()
         finger.join()
-    assert result.exit_code == 130
-    count = len(objects(out))
-    assert result.stderr == f"Stopped: {count} of 5000 prompts are answered in {out}; the same command resumes there.\n"
+    count = len(job.answers)
+    assert said == f"Stopped: {count} of 5000 prompts are answered in {job.out}; the same command resumes there.\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, real = Answers(tmp_path / "out.jsonl"), os.fsync
+def test_an_interrupt_waits_until_the_lines_are_on_the_disk(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, real = Answers(job.out), os.fsync
 
     def fsync(number: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -252,5 +185,5 @@ def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         written.write([json.loads(answer())])
-    assert written.count == len(objects(tmp_path / "out.jsonl")) == 1
+    assert written.count == len(job.answers) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from draftwood.cli import show
-from draftwood.cli.settings import SECTIONS
 from draftwood.core.detokenizer import Detokenizer
 from tests.cli.conftest import Run
+from tests.tiny_chat import save_adding
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
 
@@ -143,20 +143,23 @@ def test_stop_and_bias_are_honoured(run: Run, pair: list[str]) -> None:
     assert stopped["token_ids"] == free["token_ids"][: free["token_ids"].index(second) + 1]
 
 
-def test_help_lists_every_option_under_its_subject(run: Run) -> None:
-    text = succeeded(run("generate", "--help")).output
-    places = [text.index(f"\n{title}:") for title in SECTIONS]
-    assert places == sorted(places)
-    for name in ("--target", "--stop-token-ids", "--logit-bias", "--trust-remote-code", "--ignore-eos", "--batch-size"):
-        assert f"  {name}" in text
-    assert "--processors" not in text
+@pytest.mark.parametrize("options", [["--verifier", "greedy"], ["--beta", "3"], ["--verifier", "tolerance"]])
+def test_a_greedy_model_takes_what_is_for_temperature_0(run: Run, models: Path, tmp_path: Path, options: list[str]) -> None:
+    """Where the generation config asks for the most likely text, not an option."""
+    target = Path(shutil.copytree(models / "target", tmp_path / "greedy"))
+    path = target / "generation_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: config[name] for name in config if name not in ("do_sample", "top_k")}))
+    command = ["generate", "--target", target, *SHORT, *options, "the fox"]
+    assert succeeded(run(*command)).stdout == succeeded(run(*command, "--temperature", "0")).stdout
 
 
-def test_help_does_not_import_torch(environment: dict[str, str]) -> None:
-    code = (
-        "import sys\nfrom draftwood.cli import main\n"
-        "try: main(['--help'])\nexcept SystemExit: sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, encoding="utf-8", env=environment)
-    assert shown.returncode == 0
-    assert all(name in shown.stdout for name in ("generate", "info", "bench", "train"))
+def test_a_beginning_of_text_that_is_written_out_is_not_added_again(run: Run, tmp_path: Path) -> None:
+    options = ["--target", save_adding(tmp_path / "model"), "--seed", 1, "--max-new-tokens", 8]
+    texts = ("the fox ran", "<begin>the fox ran")
+    alone = [json.loads(run("generate", *options, "--json", text).stdout)["token_ids"] for text in texts]
+    assert alone[0] == alone[1]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text, "seed": 1}) + "\n" for text in texts))
+    lines = run("generate", *options, "--input", prompts).stdout.splitlines()
+    assert [json.loads(line)["token_ids"] for line in lines] == alone

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,10 +31,6 @@ def schema(tmp_path: Path) -> Path:
     return path
 
 
-def objects(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def test_generate_writes_text_of_the_grammar(run: Run, pair: list[str], schema: Path, tmp_path: Path) -> None:
     lark = tmp_path / "words.lark"
     lark.write_text('start: "the " ("fox" | "hen")', encoding="utf-8")
@@ -48,36 +43,6 @@ def test_generate_writes_text_of_the_grammar(run: Run, pair: list[str], schema: 
         assert result.exit_code == 0, result.output
         assert pattern.fullmatch(result.stdout.removesuffix("\n")), result.stdout
         assert "ended by itself" in result.stderr
-
-
-def test_a_file_of_prompts_shares_a_grammar_and_resumes_with_the_same_one_only(
-    run: Run, pair: list[str], prompts: Path, schema: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.jsonl"
-    command = ["generate", *pair, *TORCH, "--input", prompts, "--output", out, "--seed", "5"]
-    result = run(*command, "--json-schema", schema)
-    assert result.exit_code == 0, result.output
-    whole = objects(out)
-    assert all(JSON.fullmatch(answer["text"]) for answer in whole)
-    assert len(whole) == 7
-    out.write_text("".join(json.dumps(answer) + "\n" for answer in whole[:3]), encoding="utf-8")
-    for other in ([], ["--regex", "a+"]):
-        refused = run(*command, *other)
-        assert (refused.exit_code, "grammar 'json_schema " in refused.stderr) == (2, True), refused.output
-    assert run(*command, "--json-schema", schema).exit_code == 0
-    assert [answer["text"] for answer in objects(out)] == [answer["text"] for answer in whole]
-    out.unlink()
-    assert run(*command).exit_code == 0
-    refused = run(*command, "--json-schema", schema)
-    assert (refused.exit_code, "settings that it does not hold (grammar)" in refused.stderr) == (2, True), refused.output
-
-
-def test_a_line_cannot_have_a_grammar_of_its_own(run: Run, pair: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"prompt": "the", "regex": "a"}\n', encoding="utf-8")
-    result = run("generate", *pair, *TORCH, "--input", path)
-    assert result.exit_code == 1
-    assert "'regex' is set for the whole run, with --regex, not line by line" in result.stderr
 
 
 def test_chat_answers_in_the_grammar(run: Run, tmp_path: Path, schema: Path) -> None:

@@ -28,25 +28,6 @@ def test_json_has_an_entry_for_every_token(run: Run, pair: list[str]) -> None:
     assert without["text"] == found["text"]
 
 
-def test_files_hold_them_and_resume_with_the_same_settings_only(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.jsonl"
-    command = ["generate", *pair, *SHORT, "--input", prompts, "--output", out]
-    assert run(*command, "--logprobs", "1", "--logprobs-of", "sampled").exit_code == 0
-    whole = out.read_text(encoding="utf-8").splitlines()
-    assert all(len(json.loads(line)["logprobs"]) == 6 for line in whole)
-    out.write_text("\n".join(whole[:3]) + "\n", encoding="utf-8")
-    for options in ([], ["--logprobs", "2", "--logprobs-of", "sampled"], ["--logprobs", "1"]):
-        refused = run(*command, *options)
-        assert refused.exit_code == 2
-        assert "logprobs" in refused.stderr
-    assert run(*command, "--logprobs", "1", "--logprobs-of", "sampled").exit_code == 0
-    assert [json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()] == [
-        json.loads(line)["text"] for line in whole
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -63,14 +44,6 @@ def test_what_cannot_be_honoured_is_refused(run: Run, pair: list[str], options: 
     result = run("generate", *pair, *options)
     assert result.exit_code == 2
     assert wanted in result.stderr
-
-
-def test_a_line_may_not_set_them(run: Run, pair: list[str], tmp_path: Path) -> None:
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text(json.dumps({"prompt": "the fox", "logprobs": 3}) + "\n", encoding="utf-8")
-    result = run("generate", *pair, *SHORT, "--input", lines)
-    assert result.exit_code == 1
-    assert "'logprobs' is set for the whole run, with --logprobs" in result.stderr
 
 
 def test_translations_have_them_too(run: Run, translation: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,18 +11,20 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 import draftwood
 from draftwood import LoadOptions, Method, Pair
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.serve.app import make_app
 from draftwood.serve.run import listen, make_server
 from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
+from tests.serve.client import value_of
 from tests.tiny_chat import save_chat
 
 METHOD = Method(method="shared-noise", shape="2-2")
-MESSAGES = [{"role": "user", "content": "the fox ran"}]
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +49,68 @@ def make_service(pair: Pair, *, method: Method = METHOD, **options: Any) -> Serv
     return Service.of(pair, ServeOptions(**options), name="tiny", method=method)
 
 
+@pytest.fixture(scope="module")
+def served(folders: tuple[Path, Path]) -> Pair:
+    """A pair for the servers of a file, one after the other."""
+    return loaded(folders)
+
+
+@pytest.fixture(scope="module")
+def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
+    """A client of a server with a pair of its own."""
+    with serving(make_service(loaded(folders))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def live(served: Pair) -> Iterator[Live]:
+    """A server on a port."""
+    with live_server(make_service(served)) as found:
+        yield found
+
+
+class Fault:
+    """What happens in the forwards of one of the models."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.raises = self.nan = False
+        self.calls = 0
+
+
+@pytest.fixture
+def faults(served: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fault, Fault]]:
+    """Those of the target and of the draft model."""
+    target, draft = Fault(), Fault()
+    extend = TorchRunner.extend
+
+    def forward(self: TorchRunner, *args: Any) -> Any:
+        fault = target if self is served.target else draft if self is served.draft else Fault()
+        fault.calls += 1
+        assert fault.open.wait(60)
+        if fault.raises:
+            raise RuntimeError("a fault of the test")
+        scores = extend(self, *args)
+        if fault.nan:
+            scores.logits.fill_(torch.nan)
+        return scores
+
+    monkeypatch.setattr(TorchRunner, "extend", forward)
+    yield target, draft
+    target.open.set()
+
+
+@pytest.fixture
+def target(faults: tuple[Fault, Fault]) -> Fault:
+    return faults[0]
+
+
+@pytest.fixture
+def draft(faults: tuple[Fault, Fault]) -> Fault:
+    return faults[1]
+
+
 @contextmanager
 def serving(service: Service, keys: tuple[str, ...] = ()) -> Iterator[TestClient]:
     """A client of an application in this process."""
@@ -65,6 +128,10 @@ class Live:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def metric(self, name: str) -> float:
+        """As :func:`metric`, without a request."""
+        return value_of(self.service.metrics.render().decode(), name)
 
 
 @contextmanager
@@ -87,27 +154,3 @@ def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
     while not done():
         assert monotonic() < end, "waited in vain"
         sleep(0.005)
-
-
-def chat(**fields: Any) -> dict[str, Any]:
-    """The body of a chat."""
-    return {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1, **fields}
-
-
-def completion(**fields: Any) -> dict[str, Any]:
-    """The body of a completion."""
-    return {"model": "tiny", "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
-
-
-def chunks(body: str) -> list[dict[str, Any]]:
-    """The chunks of a stream, which ends with the mark of its end; comments are left out."""
-    parts = [part for part in body.split("\n\n") if part and not part.startswith(":")]
-    assert all(part.startswith("data: ") and "\n" not in part for part in parts)
-    assert parts[-1] == "data: [DONE]"
-    return [json.loads(part.removeprefix("data: ")) for part in parts[:-1]]
-
-
-def metric(client: TestClient, name: str) -> float:
-    """The value of a metric, labels included in its name."""
-    lines = client.get("/metrics").text.splitlines()
-    return next((float(line.split()[-1]) for line in lines if line.startswith(f"draftwood:{name} ")), 0.0)

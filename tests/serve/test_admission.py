@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from draftwood import ConfigError, Pair
+from draftwood import Pair
 from draftwood.serve.admission import Admission
-from draftwood.serve.settings import ServeOptions
 from tests.helpers import hidden_pair, published_pair, tiny_gpt
-from tests.serve import shapes
-from tests.serve.conftest import completion, loaded, make_service, metric, serving
-
-COMPLETIONS = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def served(folders: tuple[Path, Path]) -> Pair:
-    return loaded(folders)
+from tests.serve.client import answer, completion, metric, refused
+from tests.serve.conftest import make_service, serving
 
 
 def room(pair: Pair, tokens: int) -> float:
@@ -53,7 +43,7 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
     body = completion(n=4)
     with serving(make_service(served)) as client:
         assert 0 <= metric(client, "kv_cache_usage_perc") < 1
-        free = client.post(COMPLETIONS, json=body).json()["choices"]
+        free = answer(client, body)["choices"]
     length = len(served.encode("the fox ran")) + 16
     service = make_service(served, max_memory=room(served, 2 * length))
     most = 0
@@ -68,7 +58,7 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
 
     rows.step = watched  # type: ignore[method-assign]
     with serving(service) as client:
-        assert client.post(COMPLETIONS, json=body).json()["choices"] == free
+        assert answer(client, body)["choices"] == free
         assert metric(client, "kv_cache_usage_perc") == 0
     assert most == 2
 
@@ -76,11 +66,8 @@ def test_texts_wait_for_memory_and_are_the_same(served: Pair) -> None:
 def test_a_text_that_never_fits_is_refused_with_numbers(served: Pair) -> None:
     length = len(served.encode("the fox ran")) + 16
     with serving(make_service(served, max_memory=room(served, length))) as client:
-        assert client.post(COMPLETIONS, json=completion()).status_code == 200
-        response = client.post(COMPLETIONS, json=completion(max_tokens=17))
-        assert response.status_code == 400
-        shapes.check_error(response.json())
-        assert "up to 17 more" in response.json()["error"]["message"]
+        assert answer(client, completion())
+        assert "up to 17 more" in refused(client, completion(max_tokens=17))["message"]
 
 
 def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
@@ -95,12 +82,6 @@ def test_texts_that_wait_for_memory_end_with_the_server(served: Pair) -> None:
             service.scheduler.cut()
 
         rows.step = cut  # type: ignore[method-assign]
-        found = client.post(COMPLETIONS, json=completion(n=3, max_tokens=400, ignore_eos=True)).json()
+        found = answer(client, completion(n=3, max_tokens=400, ignore_eos=True))
     assert [choice["finish_reason"] for choice in found["choices"]] == ["length"] * 3
     assert sum(bool(choice["text"]) for choice in found["choices"]) <= 1
-
-
-@pytest.mark.parametrize("value", [0, -1.0, float("nan")])
-def test_memory_out_of_range_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="max_memory"):
-        ServeOptions(max_memory=value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import current_thread
@@ -17,43 +16,33 @@ from starlette.testclient import TestClient
 from draftwood.grammar.check import Checker
 from draftwood.grammar.constraint import Grammars
 from tests.grammar.test_value import nested
-from tests.serve import shapes
-from tests.serve.conftest import chat, completion, loaded, make_service, serving
+from tests.serve.client import answer, chat, completion, refused, text_of, written
+from tests.serve.conftest import loaded, make_service, serving
 from tests.tiny_chat import chat_tokenizer, save_chat
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 BY_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
-
-
-@pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
-    with serving(make_service(loaded(folders), max_length=512)) as found:
-        yield found
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("speculative", [True, False])
 def test_an_answer_follows_its_schema(client: TestClient, temperature: float, speculative: bool) -> None:
     fields = {"response_format": BY_SCHEMA, "temperature": temperature, "speculative": speculative, "max_tokens": 200}
-    found = client.post(CHAT, json=chat(**fields, n=3)).json()
-    for choice in found["choices"]:
-        assert choice["finish_reason"] == "stop"
-        assert set(json.loads(choice["message"]["content"])) == {"a"}
+    for one in answer(client, chat(**fields, n=3))["choices"]:
+        assert one["finish_reason"] == "stop"
+        assert set(json.loads(text_of(one))) == {"a"}
 
 
 def test_a_pattern_and_a_lark_grammar_are_followed(client: TestClient) -> None:
     for fields in ({"regex": "(fox|hen){2,3}"}, {"grammar": 'start: ("fox" | "hen") ("fox" | "hen") ("fox" | "hen")?'}):
-        text = client.post(COMPLETIONS, json=completion(**fields, max_tokens=40)).json()["choices"][0]["text"]
-        assert re.fullmatch("(fox|hen){2,3}", text)
-    control = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()["choices"][0]["text"]
-    assert not re.fullmatch("(fox|hen){2,3}", control)
+        assert re.fullmatch("(fox|hen){2,3}", written(client, **fields, max_tokens=40))
+    assert not re.fullmatch("(fox|hen){2,3}", written(client, max_tokens=40))  # control
 
 
 def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(client: TestClient) -> None:
-    alone = client.post(COMPLETIONS, json=completion()).json()["choices"][0]["text"]
-    client.post(COMPLETIONS, json=completion(regex="[a-z ]+"))
-    assert client.post(COMPLETIONS, json=completion(response_format={"type": "text"})).json()["choices"][0]["text"] == alone
+    alone = written(client)
+    written(client, regex="[a-z ]+")
+    assert written(client, response_format={"type": "text"}) == alone
 
 
 @pytest.mark.parametrize(("fields", "param", "says"), [
@@ -67,9 +56,8 @@ def test_a_row_without_a_grammar_writes_the_same_text_beside_one_that_has_one(cl
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 1}}}}, None, "JSON"),
 ])  # fmt: skip
 def test_what_is_no_grammar_is_refused(client: TestClient, fields: dict[str, Any], param: str | None, says: str) -> None:
-    response = client.post(CHAT, json=chat(**fields))
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, param), error
+    error = refused(client, chat(**fields))
+    assert error["param"] == param
     assert says in error["message"]
 
 
@@ -92,12 +80,10 @@ def chained(rules: int) -> str:
 ], ids=["states", "slow", "deep", "multiple", "bound", "values"])  # fmt: skip
 def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields: dict[str, Any]) -> None:
     began = monotonic()
-    response = client.post(COMPLETIONS, json=completion(**fields))
+    error = refused(client, completion(**fields))
     assert monotonic() - began < 10  # loose, since other tests run at the same time
-    assert response.status_code == 400
-    shapes.check_error(response.json())
-    assert "cannot be used" in response.json()["error"]["message"]
-    assert client.post(COMPLETIONS, json=completion(regex="[a-z ]+")).status_code == 200
+    assert "cannot be used" in error["message"]
+    assert written(client, regex="[a-z ]+")
 
 
 @pytest.mark.parametrize("fields", [
@@ -109,9 +95,7 @@ def test_a_hostile_grammar_is_refused_and_texts_go_on(client: TestClient, fields
 def test_a_grammar_with_large_bounds_is_followed(client: TestClient, fields: dict[str, Any]) -> None:
     """ggml-org/llama.cpp#26596, mlc-ai/xgrammar#852."""
     for speculative in (True, False):
-        found = client.post(COMPLETIONS, json=completion(**fields, max_tokens=8, speculative=speculative))
-        assert found.status_code == 200, found.json()
-        assert found.json()["choices"][0]["text"]
+        assert written(client, **fields, max_tokens=8, speculative=speculative)
 
 
 def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
@@ -131,7 +115,7 @@ def test_grammars_are_neither_checked_nor_compiled_in_the_decoding_thread(
     watch(Grammars, "_compile")
     watch(Checker, "error")
     with serving(make_service(loaded(folders))) as other:
-        assert other.post(COMPLETIONS, json=completion(regex="[a-d ]+")).status_code == 200
+        assert written(other, regex="[a-d ]+")
     assert len(threads) == 2
     assert not any("decoding" in thread for thread in threads)
 
@@ -142,11 +126,10 @@ def test_a_model_without_an_end_token_writes_to_the_cap_and_refuses_a_grammar(tm
     folders = save(tmp_path / "target"), save(tmp_path / "draft", layers=1)
     with serving(make_service(loaded(folders))) as client:
         for fields in ({}, {"ignore_eos": True}, {"min_tokens": 4}, {"speculative": False}, {"n": 3}):
-            for path, body in ((COMPLETIONS, completion(**fields)), (CHAT, chat(**fields))):
-                found = client.post(path, json=body).json()
+            for body in (completion(**fields), chat(**fields)):
+                found = answer(client, body)
                 assert {choice["finish_reason"] for choice in found["choices"]} == {"length"}
                 assert found["usage"]["completion_tokens"] == 16 * fields.get("n", 1)
-        response = client.post(COMPLETIONS, json=completion(regex="[a-z]+"))
-    assert response.status_code == 400
-    assert "needs an end-of-text token" in response.json()["error"]["message"]
-    assert "eos_token_id" in response.json()["error"]["message"]
+        message = refused(client, completion(regex="[a-z]+"))["message"]
+    assert "needs an end-of-text token" in message
+    assert "eos_token_id" in message

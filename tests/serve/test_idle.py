@@ -15,25 +15,21 @@ import pytest
 from draftwood import Pair
 from draftwood.hardware.machine import release_free_memory
 from draftwood.serve import scheduler
-from tests.serve.conftest import completion, loaded, make_service, serving, until
+from tests.serve.client import written
+from tests.serve.conftest import make_service, serving, until
 
 ROOT = Path(__file__).parents[2]
 BLOCKS, SIZE = 1000, 1 << 16  # 64 KiB: smaller than what glibc maps on its own
 
 
-@pytest.fixture(scope="module")
-def own(folders: tuple[Path, Path]) -> Pair:
-    return loaded(folders)
-
-
-def test_memory_is_released_once_after_the_last_text(own: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_released_once_after_the_last_text(served: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     releases = list[int]()
-    service = make_service(own)
+    service = make_service(served)
     monkeypatch.setattr(scheduler, "release_free_memory", lambda: releases.append(service.scheduler.texts))
     monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.05)
     with serving(service) as client:
         until(lambda: len(releases) == 1)
-        assert client.post("/v1/completions", json=completion(max_tokens=64)).status_code == 200
+        assert written(client, max_tokens=64)
         until(lambda: len(releases) == 2)
         sleep(0.2)
         assert releases == [0, 0]

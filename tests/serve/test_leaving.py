@@ -1,20 +1,192 @@
-"""A client that goes in the very moment in which a part of its text comes."""
+"""Clients that go, or send no more: those that read on are answered, and the texts of those that have gone end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+import random
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 from typing import Any, cast
 
 import pytest
 
-from draftwood import Limits, Sampling
+from draftwood import Limits, Pair, Sampling
 from draftwood.engine.requests import Request
 from draftwood.serve.answers import Answer, while_present
 from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.jobs import Job, TextDelta
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
+from tests.serve.client import chunks, completion, raw
+from tests.serve.conftest import Fault, Live, live_server, make_service, until
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.fixture
+def live(served: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Live]:
+    """A server of one row, or as many as a test wants."""
+    monkeypatch.setattr("draftwood.serve.connections._FIRST_SECONDS", 0.01)
+    with live_server(make_service(served, max_rows=getattr(request, "param", 1))) as found:
+        yield found
+
+
+def sent(live: Live, seed: int, *, version: str = "1.1", **fields: Any) -> socket.socket:
+    """A connection with a request for a text that waits, or is written."""
+    before, found = live.service.scheduler.texts, connected(live)
+    found.sendall(raw(completion(seed=seed, ignore_eos=True, **fields), version=version))
+    until(lambda: live.service.scheduler.texts > before)
+    return found
+
+
+def connected(live: Live) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", live.port), timeout=60)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection, without interim answers."""
+    received = b"".join(iter(lambda: connection.recv(65536), b""))
+    return received.replace(INTERIM, b"")
+
+
+def text_of(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK"), answer[:200]
+    return str(json.loads(body)["choices"][0]["text"])
+
+
+def wait_for_interim(connection: socket.socket, count: int) -> None:
+    received = b""
+    while received.count(INTERIM) < count:
+        received += connection.recv(len(INTERIM))
+        assert received.startswith(INTERIM)
+
+
+def written(live: Live, seed: int) -> str:
+    """The text of a client that is alone and stays."""
+    with sent(live, seed) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        return text_of(rest(connection))
+
+
+def test_a_client_that_sends_no_more_is_answered_and_those_that_have_gone_are_not(live: Live, target: Fault) -> None:
+    """ikawrakow/ik_llama.cpp#1929, sgl-project/sglang#35255: queued, half-closed, and without a stream."""
+    alone = {seed: written(live, seed) for seed in (1, 4)}
+    target.open.clear()
+    first = sent(live, 1)
+    sent(live, 2, stream=True).close()
+    sent(live, 3).close()
+    half = sent(live, 4)
+    half.shutdown(socket.SHUT_WR)
+    wait_for_interim(half, 4)  # later than two for those that have gone
+    assert live.service.scheduler.texts == 4, "control: the round that is at work ends first"
+    target.open.set()
+    with half:
+        assert text_of(rest(half)) == alone[4]
+    until(lambda: live.service.scheduler.texts == 0)
+    first.shutdown(socket.SHUT_WR)
+    with first:
+        assert text_of(rest(first)) == alone[1]
+    assert live.metric("request_cancelled_total") == 2
+    assert live.metric('request_success_total{finished_reason="length"}') == 4
+    for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert live.metric(gauge) == 0
+
+
+def test_a_stream_goes_on_for_a_client_that_sends_no_more(live: Live) -> None:
+    whole = written(live, 1)
+    with sent(live, 1, stream=True) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        body = rest(connection).partition(b"\r\n\r\n")[2].decode()
+    events = "\n\n".join(re.findall(r"^data: .*$", body, re.MULTILINE)) + "\n\n"
+    assert "".join(part["choices"][0]["text"] for part in chunks(events)) == whole
+
+
+def test_a_client_that_sends_no_more_and_then_goes_is_noticed(live: Live, target: Fault) -> None:
+    target.open.clear()
+    with sent(live, 1), sent(live, 2) as half, sent(live, 3) as stays:
+        half.shutdown(socket.SHUT_WR)
+        wait_for_interim(half, 2)
+        half.close()
+        stays.shutdown(socket.SHUT_WR)
+        wait_for_interim(stays, 5)  # more than the interim answers to the one that has gone need
+        target.open.set()
+        text_of(rest(stays))
+        assert live.metric("request_cancelled_total") >= 1
+    until(lambda: live.service.scheduler.texts == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_while_its_texts_are_written_frees_the_rows(live: Live, stream: bool) -> None:
+    with sent(live, 1, max_tokens=480, stream=stream, n=2) as connection:
+        if stream:
+            assert b"200 OK" in connection.recv(4096)
+    until(lambda: live.service.scheduler.texts == 0)
+    assert live.metric("request_cancelled_total") == 2
+    assert live.metric('request_success_total{finished_reason="length"}') == 0
+
+
+def test_an_old_client_gets_no_interim_answer(live: Live, target: Fault) -> None:
+    target.open.clear()
+    with sent(live, 1, version="1.0") as connection:
+        connection.shutdown(socket.SHUT_WR)
+        assert rest(connection) == b""
+    target.open.set()
+    until(lambda: live.service.scheduler.texts == 0)
+    assert live.metric("request_cancelled_total") == 1
+
+
+def test_a_request_that_is_cut_is_not_answered_and_leaves_the_server_as_it_was(live: Live) -> None:
+    whole = raw(completion(max_tokens=400))
+    for data in (b"", b"\0\0\0", b"GET", whole[:30], whole[:-9], b"POST / HTTP/1.1\r\n\r\n" * 3):
+        with connected(live) as connection:
+            connection.sendall(data)
+    for data in (whole[:30], whole[:-9]):
+        with connected(live) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert rest(connection) == b""
+    with connected(live) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+        connection.shutdown(socket.SHUT_WR)
+        assert rest(connection).count(b'{"status":"ok"}') == 2
+    assert written(live, 1)
+    assert live.service.scheduler.texts == 0
+
+
+@pytest.mark.parametrize("live", [3], indirect=True)
+def test_many_short_requests_with_random_ends_are_all_accounted_for(live: Live) -> None:
+    lost: list[bytes] = []
+
+    def send(number: int) -> bool:
+        rng = random.Random(number)
+        body = completion(max_tokens=rng.randrange(1, 5), seed=number, stream=rng.random() < 0.5, n=rng.choice([1, 2]))
+        with connected(live) as connection:
+            connection.sendall(raw(body, "Connection: close"))
+            if rng.random() < 0.3:
+                sleep(rng.random() * 0.02)
+                return False
+            received = rest(connection)
+        if b" 200 OK" not in received or received.count(b"[DONE]") != body["stream"]:
+            lost.append(received)
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        whole = list(threads.map(send, range(200)))
+    until(lambda: live.service.scheduler.texts == 0)
+    assert not lost
+    assert 100 < sum(whole) < 180
+    ended = [live.metric(f'request_success_total{{finished_reason="{reason}"}}') for reason in ("length", "stop")]
+    assert sum(ended) >= sum(whole)
+    assert live.metric("request_cancelled_total") > 10
+    assert live.metric("request_failure_total") == 0
+
+
+# ---- in the very moment in which a part of the text comes ----
 
 
 class Taken:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.serve.conftest import MESSAGES, Live, live_server, loaded, make_service
+from tests.serve.client import MESSAGES
+from tests.serve.conftest import Live
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network for prices
 litellm = pytest.importorskip("litellm")
-
-
-@pytest.fixture(scope="module")
-def live(folders: tuple[Path, Path]) -> Iterator[Live]:
-    with live_server(make_service(loaded(folders))) as found:
-        yield found
 
 
 def ask(live: Live, call: Any = litellm.completion, model: str = "openai/tiny", **fields: Any) -> Any:

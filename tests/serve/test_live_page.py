@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from draftwood import Method, Trace
+from draftwood import Method, Pair, Trace
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.trace.files import from_json, read_traces
 from draftwood.trace.labels import token_text
@@ -28,8 +28,8 @@ ROUNDS = "document.querySelectorAll('dw-text .round').length"
 
 
 @pytest.fixture(scope="module")
-def live(folders: tuple[Path, Path]) -> Iterator[Live]:
-    with live_server(make_service(loaded(folders)), keys=("secret",)) as found:
+def live(served: Pair) -> Iterator[Live]:
+    with live_server(make_service(served), keys=("secret",)) as found:
         yield found
 
 
@@ -81,11 +81,6 @@ def trace_of(browser: Browser, live: Live, run: int = 0) -> Trace:
     name = browser.js(f"return {PAGE}.source.runs[{run}].id")
     [found] = from_json(json.loads(get(live, f"/v1/traces/{name}")))
     return found
-
-
-def metric(live: Live, name: str) -> float:
-    lines = get(live, "/metrics").splitlines()
-    return next((float(line.split()[-1]) for line in lines if line.startswith(f"draftwood:{name} ")), 0.0)
 
 
 def test_a_key_is_wanted_and_never_kept(browser: Browser, live: Live) -> None:
@@ -262,7 +257,7 @@ def test_nothing_but_the_server_is_reached(opened: Browser, live: Live) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened: Browser, live: Live) -> None:
-    before = metric(live, "request_cancelled_total")
+    before = live.metric("request_cancelled_total")
     write(opened, "the fox ran", tokens=400)
     opened.wait(f"{ROUNDS} >= 2")
     opened.driver.find_element("css selector", "dw-text .round").click()  # a figure while the text goes on
@@ -272,22 +267,19 @@ def test_stopping_a_text_or_closing_the_tab_frees_the_row(opened: Browser, live:
     opened.js(f"return {PAGE}.stop").click()
     opened.wait(ENDED)
     until(lambda: live.service.scheduler.texts == 0)  # after the round that ran
-    assert metric(live, "request_cancelled_total") == before + 1
+    assert live.metric("request_cancelled_total") == before + 1
     assert trace_of(opened, live).remarks
 
     first = opened.driver.current_window_handle
     opened.driver.switch_to.new_window("tab")
-    opened.driver.get(live.url)
-    opened.wait(f"{PAGE}?.dataset.ready")
-    opened.driver.find_element("css selector", "[type=password]").send_keys("secret\n")
-    opened.wait(f"{PAGE}.model")
+    visit(opened, live)
     write(opened, "the fox ran", tokens=400, seed=2)
     opened.wait(f"{ROUNDS} >= 2")
     assert live.service.scheduler.texts == 1
     opened.driver.close()
     opened.driver.switch_to.window(first)
     until(lambda: live.service.scheduler.texts == 0)
-    assert metric(live, "request_cancelled_total") == before + 2
+    assert live.metric("request_cancelled_total") == before + 2
 
 
 def test_errors_are_the_servers_own(opened: Browser) -> None:

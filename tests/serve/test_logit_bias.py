@@ -5,13 +5,12 @@ sgl-project/sglang#3059, ggml-org/llama.cpp#19699.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from starlette.testclient import TestClient
 
-from draftwood import Method
-from tests.serve.conftest import completion, loaded, make_service, serving
+from draftwood import Method, Pair
+from tests.serve.client import answer, completion, refused
+from tests.serve.conftest import make_service, serving
 
 METHODS = [Method(method="ngram"), Method(method="adaptive")]
 LINES = "é\n\né\né\n\né\né\n\né\n"
@@ -24,14 +23,13 @@ def tokens_of(client: TestClient, text: str) -> list[int]:
 
 def written(client: TestClient, temperature: float, bias: dict[str, float], **fields: object) -> list[list[int]]:
     body = completion(prompt=LINES, temperature=temperature, n=2, max_tokens=16, logit_bias=bias, return_token_ids=True)
-    return [choice["token_ids"] for choice in client.post("/v1/completions", json={**body, **fields}).json()["choices"]]
+    return [choice["token_ids"] for choice in answer(client, {**body, **fields})["choices"]]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.method)
-def test_no_banned_token_is_written_also_within_a_character(
-    folders: tuple[Path, Path], always_drafts: None, method: Method
-) -> None:
-    with serving(make_service(loaded(folders), method=method)) as client:
+@pytest.mark.usefixtures("always_drafts")
+def test_no_banned_token_is_written_also_within_a_character(served: Pair, method: Method) -> None:
+    with serving(make_service(served, method=method)) as client:
         first, rest, line = (tokens_of(client, text)[i] for text, i in (("é", 0), ("é", 1), ("\n", 0)))
         likely = {str(token): 9.0 for token in (first, rest, line)}
         free = {token for text in written(client, 1, likely) for token in text}
@@ -46,10 +44,7 @@ def test_no_banned_token_is_written_also_within_a_character(
                 assert texts == plain
 
 
-def test_a_bias_of_no_token_is_none_and_a_token_is_written_in_one_way(folders: tuple[Path, Path]) -> None:
-    with serving(make_service(loaded(folders))) as client:
-        assert written(client, 1, {}) == written(client, 1, {"5": 0}) != written(client, 1, {"270": 40})
-        refused = client.post("/v1/completions", json=completion(logit_bias={"5": -100, "05": 0}))
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "logit_bias"
-    assert "'05'" in refused.json()["error"]["message"]
+def test_a_bias_of_no_token_is_none_and_a_token_is_written_in_one_way(client: TestClient) -> None:
+    assert written(client, 1, {}) == written(client, 1, {"5": 0}) != written(client, 1, {"270": 40})
+    error = refused(client, completion(logit_bias={"5": -100, "05": 0}))
+    assert (error["param"], "'05'" in error["message"]) == ("logit_bias", True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,28 +11,22 @@ from starlette.testclient import TestClient
 
 from draftwood import Pair, TokenTexts
 from draftwood.serve.errors import ApiError
-from tests.serve.conftest import MESSAGES, chat, chunks, completion, loaded, make_service, serving
+from tests.serve.client import MESSAGES, answer, chat, completion, streamed
+from tests.serve.conftest import make_service
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 CLOSE = 2e-4  # nats, between one forward and several in float32
 
 
-@pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
-    with serving(make_service(loaded(folders), max_length=128)) as found:
-        yield found
-
-
-def choice(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    if not body.get("echo"):  # the model of the official client does not know the null of a prompt's first token
-        (ChatCompletion if path == CHAT else Completion).model_validate(response.json(), strict=True)
-    return dict(response.json()["choices"][0])
+def valid(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+    """The choice of an answer that the official client reads."""
+    found = answer(client, body)
+    if not body.get("echo"):  # its model does not know the null of a prompt's first token
+        (ChatCompletion if "messages" in body else Completion).model_validate(found, strict=True)
+    return dict(found["choices"][0])
 
 
 def test_a_chat_reports_every_token_with_its_bytes_and_the_likeliest_ones(client: TestClient, pair: Pair) -> None:
-    found = choice(client, CHAT, chat(logprobs=True, top_logprobs=2))["logprobs"]["content"]
+    found = valid(client, chat(logprobs=True, top_logprobs=2))["logprobs"]["content"]
     wanted = pair.chat(MESSAGES, max_new_tokens=16, seed=1, temperature=1.0, logprobs=2)
     texts = TokenTexts(pair.tokenizer)
     assert wanted.logprobs is not None
@@ -43,13 +35,13 @@ def test_a_chat_reports_every_token_with_its_bytes_and_the_likeliest_ones(client
         assert bytes(one["bytes"]) == texts.bytes_of(own.token)
         assert one["logprob"] == pytest.approx(own.logprob, abs=CLOSE)
         assert [each["token"] for each in one["top_logprobs"]] == [texts.text_of(token) for token, _ in own.top]
-    assert choice(client, CHAT, chat())["logprobs"] is None
-    assert choice(client, CHAT, chat(logprobs=True))["logprobs"]["content"][0]["top_logprobs"] == []
+    assert valid(client, chat())["logprobs"] is None
+    assert valid(client, chat(logprobs=True))["logprobs"]["content"][0]["top_logprobs"] == []
 
 
 def test_a_stream_reports_what_the_whole_response_does(client: TestClient) -> None:
-    whole = choice(client, CHAT, chat(logprobs=True, top_logprobs=1))
-    parts = chunks(client.post(CHAT, json=chat(logprobs=True, top_logprobs=1, stream=True)).text)
+    whole = valid(client, chat(logprobs=True, top_logprobs=1))
+    parts = streamed(client, chat(logprobs=True, top_logprobs=1))
     for part in parts:
         ChatCompletionChunk.model_validate(part, strict=True)
     found = [one for part in parts if (logprobs := part["choices"][0]["logprobs"]) for one in logprobs["content"]]
@@ -60,13 +52,13 @@ def test_a_stream_reports_what_the_whole_response_does(client: TestClient) -> No
 def test_an_echoed_prompt_has_the_models_own_log_probabilities(client: TestClient, pair: Pair, stream: bool) -> None:
     body = completion(echo=True, logprobs=1, max_tokens=4, prompt="the fox ran to the hen", regex="[a-zé ]+")
     if stream:
-        parts = [part["choices"][0] for part in chunks(client.post(COMPLETIONS, json={**body, "stream": True}).text)]
+        parts = [part["choices"][0] for part in streamed(client, body)]
         text = "".join(part["text"] for part in parts)
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         given = [part["logprobs"] for part in parts if part["logprobs"]]
         found: dict[str, list[Any]] = {name: [one for each in given for one in each[name]] for name in names}
     else:
-        whole = choice(client, COMPLETIONS, body)
+        whole = valid(client, body)
         text, found = whole["text"], whole["logprobs"]
     assert text.startswith("the fox ran to the hen")
     ids = pair.encode("the fox ran to the hen")
@@ -82,27 +74,15 @@ def test_an_echoed_prompt_has_the_models_own_log_probabilities(client: TestClien
 
 def test_prompts_are_echoed_for_every_choice_and_without_log_probabilities_too(client: TestClient) -> None:
     body = completion(echo=True, prompt=["the fox", "a hen"], n=2, max_tokens=2)
-    texts = [one["text"] for one in client.post(COMPLETIONS, json=body).json()["choices"]]
+    texts = [one["text"] for one in answer(client, body)["choices"]]
     assert [text.startswith("the fox") for text in texts] == [True, True, False, False]
     assert [text.startswith("a hen") for text in texts] == [False, False, True, True]
-    plain = client.post(COMPLETIONS, json={**body, "echo": False}).json()["choices"]
+    plain = answer(client, {**body, "echo": False})["choices"]
     assert all(text.endswith(one["text"]) and len(text) > len(one["text"]) for text, one in zip(texts, plain, strict=True))
 
 
-@pytest.mark.parametrize(("path", "body", "param"), [
-    (CHAT, chat(top_logprobs=2), "top_logprobs"),
-    (CHAT, chat(logprobs=True, top_logprobs=21), "top_logprobs"),
-    (CHAT, chat(logprobs=3), "logprobs"),
-    (COMPLETIONS, completion(logprobs=True), "logprobs"),
-    (COMPLETIONS, completion(logprobs=-1), "logprobs"),
-])  # fmt: skip
-def test_wrong_numbers_are_refused_by_name(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
-    response = client.post(path, json=body)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
-
-
-def test_scoring_that_nobody_waits_for_any_more_harms_nothing(client: TestClient, folders: tuple[Path, Path]) -> None:
-    scheduler = make_service(loaded(folders)).scheduler
+def test_scoring_that_nobody_waits_for_any_more_harms_nothing(served: Pair) -> None:
+    scheduler = make_service(served).scheduler
     given_up = scheduler.work(iter([1, 2]))
     given_up.cancel()
     others = scheduler.work(iter([3, 4])), scheduler.work(1 // n for n in (1, 0))
@@ -115,8 +95,8 @@ def test_scoring_that_nobody_waits_for_any_more_harms_nothing(client: TestClient
         scheduler.work(iter([5]))
 
 
-def test_scoring_takes_a_place_in_the_queue_until_it_is_done(folders: tuple[Path, Path]) -> None:
-    scheduler = make_service(loaded(folders), max_rows=1, max_queue=0).scheduler
+def test_scoring_takes_a_place_in_the_queue_until_it_is_done(served: Pair) -> None:
+    scheduler = make_service(served, max_rows=1, max_queue=0).scheduler
     first = scheduler.work(iter([1]))
     with pytest.raises(ApiError, match="the queue is full"):
         scheduler.work(iter([2]))

@@ -14,20 +14,13 @@ import draftwood
 from draftwood import LoadOptions, Pair
 from draftwood.serve.messages import ToolCall
 from tests.serve import shapes
-from tests.serve.conftest import MESSAGES, chat, chunks, loaded, make_service, serving
+from tests.serve.client import MESSAGES, answer, chat, choice, parts_of, refused, text_of
+from tests.serve.conftest import make_service, serving
 from tests.test_chat_template import TOOLS
-from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
+from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
-CHAT = "/v1/chat/completions"
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": '{"a": 1}'}}
 READS = "{{ enable_thinking }}{{ reasoning_effort }}"
-
-
-@pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
-    """A model whose template reads roles and contents only."""
-    with serving(make_service(loaded(folders), max_length=256)) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +45,18 @@ def ids(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> li
     """The prompt of a chat, which /tokenize shows and a chat reads."""
     response = client.post("/tokenize", json={"messages": messages, **fields})
     assert response.status_code == 200, response.text
-    answer = client.post(CHAT, json=chat(messages=messages, max_tokens=1, **fields))
-    assert answer.status_code == 200, answer.text
-    assert "warnings" not in answer.json()
-    shapes.check_chat(answer.json())
-    assert answer.json()["usage"]["prompt_tokens"] == response.json()["count"]
+    found = answer(client, chat(messages=messages, max_tokens=1, **fields))
+    assert "warnings" not in found
+    shapes.check_chat(found)
+    assert found["usage"]["prompt_tokens"] == response.json()["count"]
     return list(response.json()["tokens"])
 
 
-def refused(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    errors = []
-    for path, body in ((CHAT, chat(messages=messages, **fields)), ("/tokenize", {"messages": messages, **fields})):
-        response = client.post(path, json=body)
-        assert response.status_code == 400, response.text
-        shapes.check_error(response.json())
-        errors.append(response.json()["error"])
-    assert errors[0] == errors[1]
-    return dict(errors[0])
+def unread(client: TestClient, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """The error, which is the same for a chat and for /tokenize."""
+    error = refused(client, chat(messages=messages, **fields))
+    assert refused(client, {"messages": messages, **fields}, path="/tokenize") == error
+    return error
 
 
 # ---- messages ----
@@ -93,9 +81,9 @@ def test_fields_of_messages_that_a_template_does_not_read_change_nothing(
 
 
 def test_an_answer_of_the_official_client_can_be_sent_back_as_it_is(client: TestClient) -> None:
-    answer = client.post(CHAT, json=chat()).json()["choices"][0]["message"]
-    message = ChatCompletionMessage.model_validate(answer).model_dump()
-    wanted = ids(client, [*MESSAGES, assistant(answer["content"]), user("go")])
+    given = choice(client, chat())["message"]
+    message = ChatCompletionMessage.model_validate(given).model_dump()
+    wanted = ids(client, [*MESSAGES, assistant(given["content"]), user("go")])
     assert ids(client, [*MESSAGES, message, user("go")]) == wanted
 
 
@@ -109,8 +97,8 @@ def test_what_an_agent_keeps_reaches_a_template_with_tools(able: tuple[TestClien
     call = {**CALL, "function": {"name": "the", "arguments": {"a": 1}}}
     read = [messages[0], {**messages[1], "content": "", "tool_calls": [call]}, *messages[2:]]
     fields = {"tool_choice": "none", "parallel_tool_calls": False, "seed": -1, "max_tokens": 1, "max_completion_tokens": 1}
-    answer = client.post(CHAT, json=chat(messages=messages, **fields)).json()
-    assert answer["warnings"] == ["the server has no field 'messages.1.tool_calls.0.index', so it was ignored"]
+    remarks = answer(client, chat(messages=messages, **fields))["warnings"]
+    assert remarks == ["the server has no field 'messages.1.tool_calls.0.index', so it was ignored"]
     found = client.post("/tokenize", json={"messages": messages}).json()["tokens"]
     assert found == pair.tokenizer.apply_chat_template(read, add_generation_prompt=True, return_dict=False)
     text = pair.tokenizer.decode(found)
@@ -144,7 +132,7 @@ def test_arguments_of_many_levels_are_given_as_they_are() -> None:
 def test_what_the_model_cannot_read_is_refused_in_a_sentence(
     client: TestClient, messages: list[dict[str, Any]], said: str
 ) -> None:
-    error = refused(client, messages)
+    error = unread(client, messages)
     assert said in error["message"]
     assert error["param"] == "messages"
 
@@ -159,10 +147,9 @@ def test_a_last_message_is_continued(client: TestClient, pair: Pair, fields: dic
     wanted = pair.tokenizer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
     assert ids(client, messages, **fields) == wanted
     text = pair.generate(wanted, temperature=1.0, seed=1, max_new_tokens=16).text
-    body = chat(messages=messages, **fields)
-    assert client.post(CHAT, json=body).json()["choices"][0]["message"]["content"] == text
-    parts = chunks(client.post(CHAT, json={**body, "stream": True}).text)
-    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == text
+    for stream in (False, True):
+        parts = parts_of(client, chat(messages=messages, **fields), stream=stream)
+        assert text_of(*(part["choices"][0] for part in parts)) == text
 
 
 @pytest.mark.parametrize(("messages", "fields", "param"), [
@@ -174,7 +161,7 @@ def test_a_last_message_is_continued(client: TestClient, pair: Pair, fields: dic
 def test_nothing_to_continue_is_refused(
     client: TestClient, messages: list[dict[str, Any]], fields: dict[str, Any], param: str
 ) -> None:
-    assert refused(client, messages, **fields)["param"] == param
+    assert unread(client, messages, **fields)["param"] == param
 
 
 def test_the_neutral_values_of_a_continuation_are_taken(client: TestClient) -> None:
@@ -190,7 +177,7 @@ def test_values_reach_the_chat_template(able: tuple[TestClient, Pair], client: T
     values = {"enable_thinking": False}
     wanted = pair.tokenizer.apply_chat_template([user()], add_generation_prompt=True, return_dict=False, **values)
     assert ids(found, [user()], chat_template_kwargs=values) == wanted
-    remarks = client.post(CHAT, json=chat(chat_template_kwargs=values)).json()["warnings"]
+    remarks = answer(client, chat(chat_template_kwargs=values))["warnings"]
     assert remarks == ["the model's chat template does not read 'enable_thinking', so it was ignored"]
 
 
@@ -201,27 +188,26 @@ def test_the_effort_of_reasoning_is_for_templates_that_read_it(able: tuple[TestC
     )
     assert ids(found, [user()], reasoning_effort="low") == wanted
     assert ids(found, [user()], chat_template_kwargs={"reasoning_effort": "low"}, reasoning_effort="low") == wanted
-    error = refused(found, [user()], chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
+    error = unread(found, [user()], chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
     assert error["param"] == "reasoning_effort"
-    assert refused(client, [user()], reasoning_effort="low")["param"] == "reasoning_effort"
+    assert unread(client, [user()], reasoning_effort="low")["param"] == "reasoning_effort"
     assert ids(client, [user()], reasoning_effort="none") == ids(client, [user()])
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "bos_token"])
 def test_names_of_the_templates_own_values_are_refused(client: TestClient, name: str) -> None:
-    error = refused(client, [user()], chat_template_kwargs={name: []})
+    error = unread(client, [user()], chat_template_kwargs={name: []})
     assert error["param"] == "chat_template_kwargs"
     assert repr(name) in error["message"]
 
 
 @pytest.mark.parametrize("values", ["{}", [], 1, {"a": {"b": ["\x00", 1e300, None]}}])
 def test_values_are_an_object(client: TestClient, values: Any) -> None:
-    response = client.post(CHAT, json=chat(chat_template_kwargs=values))
-    assert response.status_code == (200 if isinstance(values, dict) else 400)
+    (answer if isinstance(values, dict) else refused)(client, chat(chat_template_kwargs=values))
 
 
 def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pair]) -> None:
-    error = refused(able[0], [user()], chat_template_kwargs={"enable_thinking": "the fox ran to the hill. " * 100_000})
+    error = unread(able[0], [user()], chat_template_kwargs={"enable_thinking": "the fox ran to the hill. " * 100_000})
     assert error["code"] == "context_length_exceeded"
 
 
@@ -231,8 +217,6 @@ def test_a_long_value_is_refused_before_it_is_encoded(able: tuple[TestClient, Pa
 @pytest.mark.parametrize("adds", [True, False])
 def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path: Path, adds: bool) -> None:
     """abetlen/llama-cpp-python#1501, ggml-org/llama.cpp#7898: the template and the tokenizer both write a beginning."""
-    from tests.faults.test_15_beginning_of_text import adding
-
     tokenizer = adding(before=adds)
     tokenizer.chat_template = "{{ bos_token }}" + TEMPLATE
     tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
@@ -253,7 +237,6 @@ def test_a_chat_begins_once_and_a_completion_as_its_tokenizer_says(tmp_path: Pat
             fields = {} if special is None else {"add_special_tokens": special}
             assert client.post("/tokenize", json={"prompt": text, **fields}).json()["tokens"] == tokens
             body = {"prompt": text, "max_tokens": 4, "seed": 1, "return_token_ids": True, **fields}
-            answer = client.post("/v1/completions", json=body).json()
-            assert answer["usage"]["prompt_tokens"] == len(tokens)
-            written = client.post("/v1/completions", json={**body, "prompt": tokens}).json()
-            assert answer["choices"] == written["choices"]
+            found = answer(client, body)
+            assert found["usage"]["prompt_tokens"] == len(tokens)
+            assert found["choices"] == answer(client, {**body, "prompt": tokens})["choices"]

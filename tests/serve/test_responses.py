@@ -12,33 +12,25 @@ from starlette.testclient import TestClient
 
 from draftwood import Limits, Method, Pair
 from tests.serve import shapes
-from tests.serve.conftest import MESSAGES, Live, chat, chunks, completion, live_server, loaded, make_service, metric, serving
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
-    with serving(make_service(loaded(folders), max_length=128)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def live(folders: tuple[Path, Path]) -> Iterator[Live]:
-    with live_server(make_service(loaded(folders))) as found:
-        yield found
+from tests.serve.client import (
+    COMPLETIONS,
+    MESSAGES,
+    answer,
+    chat,
+    choice,
+    completion,
+    metric,
+    refused,
+    streamed,
+    written,
+)
+from tests.serve.conftest import Live, loaded, make_service, serving
 
 
 @pytest.fixture(scope="module")
 def api(live: Live) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as found:
         yield found
-
-
-def text_of(client: TestClient, **fields: Any) -> str:
-    response = client.post(COMPLETIONS, json=completion(**fields))
-    assert response.status_code == 200, response.text
-    return str(response.json()["choices"][0]["text"])
 
 
 # ---- shapes ----
@@ -48,30 +40,30 @@ def text_of(client: TestClient, **fields: Any) -> str:
 def test_every_response_and_chunk_is_valid_against_the_schemas_of_the_interface(
     client: TestClient, fields: dict[str, Any]
 ) -> None:
-    shapes.check_chat(client.post(CHAT, json=chat(**fields)).json())
-    shapes.check_completion(client.post(COMPLETIONS, json=completion(**fields)).json())
+    shapes.check_chat(answer(client, chat(**fields)))
+    shapes.check_completion(answer(client, completion(**fields)))
     for usage in (False, True):
-        stream = {**fields, "stream": True} | ({"stream_options": {"include_usage": True}} if usage else {})
-        shapes.check_chat_chunks(chunks(client.post(CHAT, json=chat(**stream)).text), usage=usage)
-        shapes.check_completion_chunks(chunks(client.post(COMPLETIONS, json=completion(**stream)).text), usage=usage)
+        stream = fields | ({"stream_options": {"include_usage": True}} if usage else {})
+        shapes.check_chat_chunks(streamed(client, chat(**stream)), usage=usage)
+        shapes.check_completion_chunks(streamed(client, completion(**stream)), usage=usage)
     shapes.check_model(client.get("/v1/models").json()["data"][0])
 
 
 def test_control_a_response_without_a_required_key_is_seen(client: TestClient) -> None:
-    found = client.post(CHAT, json=chat()).json()
+    found = answer(client, chat())
     del found["choices"][0]["message"]["refusal"]
     with pytest.raises(AssertionError):
         shapes.check_chat(found)
 
 
 def test_a_response_counts_its_drafts(client: TestClient) -> None:
-    figures = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()["metrics"]["speculative_decoding"]
+    figures = answer(client, completion(max_tokens=40))["metrics"]["speculative_decoding"]
     histogram = figures["acceptance_histogram"]
     assert figures["num_spec_steps"] == sum(histogram)
     assert figures["num_accepted_draft_tokens"] == sum(i * n for i, n in enumerate(histogram)) > 0
     assert figures["mean_acceptance_length"] == round(1 + figures["num_accepted_draft_tokens"] / sum(histogram), 4)
     assert 0 < figures["num_spec_tokens"] <= 2
-    assert "metrics" not in client.post(COMPLETIONS, json=completion(speculative=False)).json()
+    assert "metrics" not in answer(client, completion(speculative=False))
 
 
 # ---- the official client ----
@@ -108,11 +100,11 @@ def test_the_openai_client_raises_its_own_errors(api: openai.OpenAI) -> None:
 
 
 def test_choices_have_the_seeds_that_follow(client: TestClient) -> None:
-    several = client.post(COMPLETIONS, json=completion(seed=7, n=3)).json()["choices"]
-    assert [choice["text"] for choice in several] == [text_of(client, seed=seed) for seed in (7, 8, 9)]
+    several = answer(client, completion(seed=7, n=3))["choices"]
+    assert [choice["text"] for choice in several] == [written(client, seed=seed) for seed in (7, 8, 9)]
     assert [choice["index"] for choice in several] == [0, 1, 2]
-    prompts = client.post(COMPLETIONS, json=completion(prompt=["the fox ran", "a dog"], seed=7, n=2)).json()["choices"]
-    alone = [text_of(client, prompt=prompt, seed=seed) for prompt, seed in
+    prompts = answer(client, completion(prompt=["the fox ran", "a dog"], seed=7, n=2))["choices"]
+    alone = [written(client, prompt=prompt, seed=seed) for prompt, seed in
              (("the fox ran", 7), ("the fox ran", 8), ("a dog", 9), ("a dog", 10))]  # fmt: skip
     assert [choice["text"] for choice in prompts] == alone
 
@@ -124,48 +116,40 @@ def test_settings_are_those_of_the_python_interface(client: TestClient, pair: Pa
     }  # fmt: skip
     sampling = pair.own_sampling({**settings, "logit_bias": {260: 2.0, 261: -100.0}})
     wanted = pair.generate("the fox ran", sampling=sampling, seed=1, limits=Limits(max_new_tokens=30)).text
-    assert text_of(client, **settings, logit_bias={"260": 2, "261": -100}, max_tokens=30) == wanted
-    assert text_of(client, max_tokens=30) != wanted  # control
+    assert written(client, **settings, logit_bias={"260": 2, "261": -100}, max_tokens=30) == wanted
+    assert written(client, max_tokens=30) != wanted  # control
 
 
 def test_without_a_temperature_it_is_one(client: TestClient) -> None:
-    assert text_of(client) == text_of(client, temperature=1) != text_of(client, temperature=0)
+    assert written(client) == written(client, temperature=1) != written(client, temperature=0)
 
 
 def test_stops_end_a_text_before_them(client: TestClient, pair: Pair) -> None:
-    whole = text_of(client, max_tokens=40)
-    response = client.post(COMPLETIONS, json=completion(max_tokens=40, stop=whole[5:7])).json()["choices"][0]
+    whole = written(client, max_tokens=40)
+    response = choice(client, completion(max_tokens=40, stop=whole[5:7]))
     assert response["text"] == whole[: whole.index(whole[5:7])]
     assert response["finish_reason"] == "stop"
     tokens = pair.generate("the fox ran", temperature=1.0, seed=1, max_new_tokens=40).token_ids
-    ended = client.post(COMPLETIONS, json=completion(max_tokens=40, stop_token_ids=[tokens[9]])).json()
+    ended = answer(client, completion(max_tokens=40, stop_token_ids=[tokens[9]]))
     assert ended["usage"]["completion_tokens"] == tokens.index(tokens[9]) + 1
 
 
 def test_a_text_has_the_least_number_of_tokens(client: TestClient) -> None:
     always = completion(logit_bias={"0": 100}, max_tokens=12)
     lengths = [
-        client.post(COMPLETIONS, json={**always, **more}).json()["usage"]["completion_tokens"]
+        answer(client, {**always, **more})["usage"]["completion_tokens"]
         for more in ({}, {"min_tokens": 5}, {"ignore_eos": True})
     ]
     assert lengths == [1, 6, 12]
 
 
-def test_the_default_length_fits_the_context(client: TestClient) -> None:
-    found = client.post(CHAT, json={**chat(ignore_eos=True), "max_tokens": None}).json()
-    assert found["usage"]["total_tokens"] == 128
-    assert client.post(COMPLETIONS, json={"model": "tiny", "prompt": "a", "ignore_eos": True}).json()["usage"][
-        "completion_tokens"
-    ] == 16  # fmt: skip
-
-
 def test_drafting_is_chosen_by_request(client: TestClient) -> None:
     for given in (None, True, {}, {"method": "shared-noise"}, {"method": "auto", "shape": "2-2"}):
-        assert "metrics" in client.post(COMPLETIONS, json=completion(speculative=given)).json()
+        assert "metrics" in answer(client, completion(speculative=given))
     for given in (False, {"method": "ar"}):
-        assert "metrics" not in client.post(COMPLETIONS, json=completion(speculative=given)).json()
+        assert "metrics" not in answer(client, completion(speculative=given))
     for name, value in (("method", "chain"), ("shape", "3x3"), ("verifier", "recursive")):
-        error = client.post(COMPLETIONS, json=completion(speculative={name: value})).json()["error"]
+        error = refused(client, completion(speculative={name: value}))
         assert error["param"] == f"speculative.{name}"
 
 
@@ -173,16 +157,16 @@ def test_a_request_chooses_fewer_nodes(folders: tuple[Path, Path]) -> None:
     with serving(make_service(loaded(folders), method=Method(method="shared-noise", nodes=6))) as client:
         [model] = client.get("/v1/models").json()["data"]
         assert model["nodes"] == 6
-        whole = client.post(COMPLETIONS, json=completion(max_tokens=40)).json()
+        whole = answer(client, completion(max_tokens=40))
         texts, drafted = {whole["choices"][0]["text"]}, []
         for nodes in (1, 3):
-            found = client.post(COMPLETIONS, json=completion(max_tokens=40, speculative={"nodes": nodes})).json()
+            found = answer(client, completion(max_tokens=40, speculative={"nodes": nodes}))
             texts.add(found["choices"][0]["text"])
             figures = found["metrics"]["speculative_decoding"]
             drafted.append(figures["num_draft_tokens"] <= nodes * figures["num_spec_steps"])
         assert (len(texts), drafted) == (1, [True, True])
         assert whole["metrics"]["speculative_decoding"]["num_draft_tokens"] > 3 * 12
-        error = client.post(COMPLETIONS, json=completion(speculative={"method": "ar", "nodes": 2})).json()["error"]
+        error = refused(client, completion(speculative={"method": "ar", "nodes": 2}))
         assert (error["param"], "drafts nothing" in error["message"]) == ("speculative.nodes", True)
 
 
@@ -203,11 +187,24 @@ def test_names_of_special_tokens_in_messages_are_text_unless_the_server_says_oth
         with serving(make_service(loaded(folders), special_tokens_in_content=special)) as client:
             ids = client.post("/tokenize", json={"messages": forged}).json()["tokens"]
             assert ids.count(0) == ends
-            used = client.post(CHAT, json=chat(messages=forged, max_tokens=1)).json()["usage"]["prompt_tokens"]
+            used = answer(client, chat(messages=forged, max_tokens=1))["usage"]["prompt_tokens"]
             assert used == len(ids)
             assert client.post("/tokenize", json={"prompt": forged[0]["content"]}).json()["tokens"].count(0) == 1
             forged_role = client.post("/tokenize", json={"messages": [{"role": "user<end>", "content": "a"}]})
             assert (forged_role.status_code, forged_role.json()["error"]["param"]) == (400, "messages.0.role")
+
+
+def test_token_ids_are_those_of_python_in_a_stream_too_and_come_only_when_wanted(client: TestClient, pair: Pair) -> None:
+    wanted = pair.generate("the fox ran", seed=1, temperature=1.0, max_new_tokens=16).token_ids
+    for body, check in ((completion, shapes.check_completion_chunks), (chat, shapes.check_chat_chunks)):
+        whole = answer(client, body(return_token_ids=True))
+        parts = streamed(client, body(return_token_ids=True))
+        ids = [token for part in parts for token in part["choices"][0].get("token_ids", ())]
+        assert ids == whole["choices"][0]["token_ids"]
+        assert len(ids) == whole["usage"]["completion_tokens"] == 16
+        assert body is chat or ids == wanted
+        check(parts)
+    assert "token_ids" not in choice(client, completion())
 
 
 # ---- metrics ----
@@ -215,7 +212,7 @@ def test_names_of_special_tokens_in_messages_are_text_unless_the_server_says_oth
 
 def test_metrics_count_what_happened(folders: tuple[Path, Path]) -> None:
     with serving(make_service(loaded(folders))) as client:
-        found = client.post(COMPLETIONS, json=completion(max_tokens=30)).json()
+        found = answer(client, completion(max_tokens=30))
         client.post(COMPLETIONS, json=completion(max_tokens=5, speculative=False))
         figures = found["metrics"]["speculative_decoding"]
         assert metric(client, "prompt_tokens_total") == 2 * found["usage"]["prompt_tokens"]

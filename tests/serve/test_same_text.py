@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from draftwood import Method
-from tests.serve.conftest import chat, chunks, completion, live_server, loaded, make_service, serving
+from tests.serve.client import chat, choice, completion, parts_of, text_of
+from tests.serve.conftest import live_server, loaded, make_service, serving
 
 PROMPTS = ["the fox ran", "a dog", "the hen sat on the red hill and", "a"]
 SETTINGS: list[dict[str, Any]] = [
@@ -30,21 +32,20 @@ def wanted(seed: int) -> dict[str, Any]:
 
 
 def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[Path, Path]) -> None:
-    import httpx2
-
     bodies = [wanted(seed) for seed in range(40)]
     with serving(make_service(loaded(folders), method=Method(method="ar"))) as client:
-        alone = [client.post("/v1/completions", json=body).json()["choices"][0]["text"] for body in bodies]
+        alone = [text_of(choice(client, body)) for body in bodies]
     assert len(set(alone)) > 30  # control: the texts differ
-    with live_server(make_service(loaded(folders), max_rows=4)) as live, httpx2.Client(base_url=live.url) as client:
+    with (
+        live_server(make_service(loaded(folders), max_rows=4)) as live,
+        httpx2.Client(base_url=live.url, timeout=60) as client,
+    ):
 
         def text(number: int) -> str:
             rng = random.Random(number)
             stream, drafts = rng.random() < 0.5, rng.random() < 0.7
-            body = {**bodies[number], "stream": stream, "speculative": drafts}
-            response = client.post("/v1/completions", json=body, timeout=60)
-            found = chunks(response.text) if stream else [response.json()]
-            return "".join(chunk["choices"][0]["text"] for chunk in found)
+            parts = parts_of(client, {**bodies[number], "speculative": drafts}, stream=stream)
+            return text_of(*(part["choices"][0] for part in parts))
 
         with ThreadPoolExecutor(8) as threads:
             together = list(threads.map(text, range(len(bodies))))
@@ -55,10 +56,5 @@ def test_a_text_is_the_one_it_is_alone_while_others_come_and_go(folders: tuple[P
 def test_every_method_serves_greedy_texts_as_plain_decoding_does(folders: tuple[Path, Path], method: Method) -> None:
     with serving(make_service(loaded(folders), method=method)) as client:
         body = chat(temperature=0, max_tokens=12)
-        texts = {
-            client.post("/v1/chat/completions", json={**body, "speculative": drafts}).json()["choices"][0]["message"][
-                "content"
-            ]
-            for drafts in (True, False)
-        }
+        texts = {text_of(choice(client, {**body, "speculative": drafts})) for drafts in (True, False)}
     assert len(texts) == 1

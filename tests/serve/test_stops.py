@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from draftwood import Method, Pair
-from tests.serve.conftest import chat, chunks, completion, loaded, make_service, serving
+from tests.serve.client import chat, choice, completion, parts_of, text_of
+from tests.serve.conftest import make_service, serving
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LETTERS = "[a-z ]{60}"  # else random models write broken characters
 METHODS_HERE = [
     Method(method="shared-noise", shape="2-2-2"),
@@ -21,29 +19,10 @@ METHODS_HERE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair_of_server(folders: tuple[Path, Path]) -> Pair:
-    return loaded(folders)
-
-
 @pytest.fixture(scope="module", params=METHODS_HERE, ids=lambda method: f"{method.method} {method.shape}")
-def client(pair_of_server: Pair, request: pytest.FixtureRequest) -> Iterator[TestClient]:
-    with serving(make_service(pair_of_server, method=request.param)) as found:
+def client(served: Pair, request: pytest.FixtureRequest) -> Iterator[TestClient]:
+    with serving(make_service(served, method=request.param)) as found:
         yield found
-
-
-def choice(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
-    response = client.post(CHAT if "messages" in body else COMPLETIONS, json=body)
-    assert response.status_code == 200, response.text
-    return dict(response.json()["choices"][0])
-
-
-def streamed(client: TestClient, body: dict[str, Any]) -> tuple[str, str]:
-    """The text and the end of a stream."""
-    parts = chunks(client.post(CHAT if "messages" in body else COMPLETIONS, json={**body, "stream": True}).text)
-    choices = [part["choices"][0] for part in parts]
-    text = "".join(one["text"] if "text" in one else one["delta"].get("content", "") for one in choices)
-    return text, choices[-1]["finish_reason"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -87,11 +66,11 @@ def test_the_first_stop_in_the_text_wins_in_any_order_and_in_streams(client: Tes
     wanted_text = {"seed": seed, "max_tokens": 40, "regex": LETTERS}
     for body in (chat(**wanted_text), completion(**wanted_text, temperature=0)):
         whole = choice(client, {**body, "stop": None})
-        text = whole["text"] if "text" in whole else whole["message"]["content"]
+        text = text_of(whole)
         stops = ["q", "he", text[9:11], text[17:18]]
         ends = [at for stop in stops if (at := text.find(stop)) >= 0]
         wanted = (text[: min(ends)], "stop") if ends else (text, whole["finish_reason"])
         for given in (stops, stops[::-1]):
-            assert streamed(client, {**body, "stop": given}) == wanted
-            found = choice(client, {**body, "stop": given})
-            assert (found["text"] if "text" in found else found["message"]["content"], found["finish_reason"]) == wanted
+            for stream in (True, False):
+                parts = [part["choices"][0] for part in parts_of(client, {**body, "stop": given}, stream=stream)]
+                assert (text_of(*parts), parts[-1]["finish_reason"]) == wanted

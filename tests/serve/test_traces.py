@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,22 +20,13 @@ from draftwood.trace.page.pieces import round_data, unstyled
 from draftwood.trace.record import Recorder
 from draftwood.trace.replay import replay
 from tests.serve import shapes
-from tests.serve.conftest import METHOD, chat, chunks, completion, loaded, make_service, serving
-
-COMPLETIONS = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def client(folders: tuple[Path, Path]) -> Iterator[TestClient]:
-    with serving(make_service(loaded(folders))) as found:
-        yield found
+from tests.serve.client import answer, chat, chunks, completion, refused, streamed
+from tests.serve.conftest import METHOD, loaded, make_service, serving
 
 
 def traced(client: TestClient, **fields: Any) -> str:
     """The id of a text with a trace."""
-    response = client.post(COMPLETIONS, json=completion(trace=True, **fields))
-    assert response.status_code == 200, response.text
-    return str(response.json()["id"])
+    return str(answer(client, completion(trace=True, **fields))["id"])
 
 
 def trace_of(client: TestClient, name: str) -> Trace:
@@ -67,11 +57,9 @@ def test_a_trace_is_that_of_the_same_text_in_python(folders: tuple[Path, Path], 
     with serving(make_service(loaded(folders), method=method)) as client:
         assert timeless(trace_of(client, traced(client, max_tokens=24))) == timeless(wanted)
         with ThreadPoolExecutor() as threads:  # in company
-            others = [
-                threads.submit(client.post, COMPLETIONS, json=completion(n=3, seed=9, max_tokens=40 * i)) for i in (1, 2)
-            ]
+            others = [threads.submit(answer, client, completion(n=3, seed=9, max_tokens=40 * i)) for i in (1, 2)]
             found = trace_of(client, traced(client, max_tokens=24))
-            assert all(other.result().status_code == 200 for other in others)
+            assert all(other.result() for other in others)
         assert seen(found) == seen(wanted)
         for mine, theirs in zip(found.rounds, wanted.rounds, strict=True):
             for one, other in zip(mine.nodes[1:], theirs.nodes[1:], strict=True):
@@ -91,8 +79,7 @@ def test_rows_without_drafts_and_at_temperature_0_have_traces(client: TestClient
 
 
 def test_events_are_the_rounds_as_the_page_shows_them(client: TestClient) -> None:
-    response = client.post("/v1/chat/completions", json=chat(trace=True, stream=True))
-    name = chunks(response.text)[0]["id"]
+    name = streamed(client, chat(trace=True))[0]["id"]
     trace = trace_of(client, name)
     response = client.get(f"/v1/traces/{name}", headers={"Accept": "text/event-stream"})
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -122,9 +109,9 @@ def test_figures_are_those_of_the_trace(client: TestClient) -> None:
 
 def test_without_trace_nothing_is_recorded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "__init__", None)  # any use fails
-    assert client.post(COMPLETIONS, json=completion()).status_code == 200
-    assert client.post(COMPLETIONS, json=completion(trace=False)).status_code == 200
-    assert client.post(COMPLETIONS, json=completion(trace=True)).status_code == 500  # control
+    assert answer(client, completion())
+    assert answer(client, completion(trace=False))
+    refused(client, completion(trace=True), 500)  # control
 
 
 def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path]) -> None:
@@ -137,13 +124,13 @@ def test_the_last_traces_are_kept_and_others_are_404(folders: tuple[Path, Path])
             shapes.check_error(response.json())
             assert (response.status_code, response.json()["error"]["code"]) == (404, "trace_not_found")
         for fields in ({"n": 2}, {"prompt": ["a", "b"]}):
-            error = client.post(COMPLETIONS, json=completion(trace=True, **fields)).json()["error"]
+            error = refused(client, completion(trace=True, **fields))
             assert error["param"] == "trace"
             assert "n = 1" in error["message"]
     with serving(make_service(pair, max_traces=0)) as client:
-        assert client.post(COMPLETIONS, json=completion(trace=True)).json()["error"]["param"] == "trace"
+        assert refused(client, completion(trace=True))["param"] == "trace"
         assert client.get("/").status_code == 400
-        assert client.post(COMPLETIONS, json=completion()).status_code == 200
+        assert answer(client, completion())
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])
@@ -163,8 +150,7 @@ def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
     whole = trace_of(client, traced(client))
     with serving(make_service(pair)) as own:
         monkeypatch.setattr(TorchRunner, "extend", forward)
-        response = own.post(COMPLETIONS, json=completion(trace=True, stream=True)).text
-        found = trace_of(own, chunks(response)[0]["id"])
+        found = trace_of(own, streamed(own, completion(trace=True))[0]["id"])
     if model == "target":
         assert 0 < len(found.rounds) < len(whole.rounds)
         assert found.tokens == whole.tokens[: len(found.tokens)]
@@ -177,18 +163,18 @@ def test_a_failing_target_ends_the_trace_and_a_failing_drafter_does_not(
 
 
 def test_a_fault_of_recording_ends_the_trace_and_not_the_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = client.post(COMPLETIONS, json=completion()).json()["choices"]
+    wanted = answer(client, completion())["choices"]
 
     def fails(self: Recorder, piece: Any) -> None:
         raise RuntimeError("a fault of the test")
 
     monkeypatch.setattr(Recorder, "take", fails)
-    response = client.post(COMPLETIONS, json=completion(trace=True)).json()
-    assert response["choices"] == wanted
-    trace = trace_of(client, response["id"])
+    found = answer(client, completion(trace=True))
+    assert found["choices"] == wanted
+    trace = trace_of(client, found["id"])
     assert not trace.rounds
     assert trace.remarks
-    last = chunks(client.get(f"/v1/traces/{response['id']}", headers={"Accept": "text/event-stream"}).text)[-1]
+    last = chunks(client.get(f"/v1/traces/{found['id']}", headers={"Accept": "text/event-stream"}).text)[-1]
     assert last["end"]["finish_reason"] is None
 
 
@@ -223,5 +209,5 @@ def test_the_methods_of_a_server_are_those_that_a_request_may_choose(client: Tes
     assert model["methods"] == [METHOD.method, "ar"]
     assert model["nodes"] == 6
     for name in model["methods"]:
-        assert client.post(COMPLETIONS, json=completion(speculative={"method": name})).status_code == 200
-    assert client.post(COMPLETIONS, json=completion(speculative={"method": "ngram"})).status_code == 400
+        assert answer(client, completion(speculative={"method": name}))
+    refused(client, completion(speculative={"method": "ngram"}))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from time import monotonic
 
 import httpx2
 import pytest
 
+from draftwood import Pair
 from draftwood.serve import unread
 from draftwood.serve.settings import MAX_BODY
 from tests.serve import shapes
-from tests.serve.conftest import Live, completion, live_server, loaded, make_service
+from tests.serve.client import COMPLETIONS, completion
+from tests.serve.conftest import Live, live_server, make_service
 
-COMPLETIONS = "/v1/completions"
 JSON = {"Content-Type": "application/json"}
 KEY = {"Authorization": "Bearer right"}
 LARGE = 24 << 20  # bytes: more than the buffers of a connection hold
@@ -31,8 +31,8 @@ REFUSALS = {
 
 
 @pytest.fixture(scope="module")
-def live(folders: tuple[Path, Path]) -> Iterator[Live]:
-    with live_server(make_service(loaded(folders)), ("right",)) as found:
+def live(served: Pair) -> Iterator[Live]:
+    with live_server(make_service(served), ("right",)) as found:
         yield found
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.job import translations as sentences
+from draftwood.cli.job import translations
 from draftwood.core.files import replace_file
 from tests.cli.conftest import Run
+from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos", "--seed", "5"]
 
@@ -22,30 +23,25 @@ def full(number: int) -> None:
 
 
 def test_a_full_disk_is_named_by_the_output(
-    run: Run, pair: list[str], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, pair: list[str], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out.jsonl"
+    job = Job(run, [*pair, *SHORT], prompts.parent)
     monkeypatch.setattr(os, "fsync", full)
-    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    assert result.exit_code == 1
-    assert result.stderr == f"Error: {out}: No space left on device\n"
+    assert job.fails(code=1) == f"Error: {job.out}: No space left on device\n"
 
 
 def test_a_full_disk_is_named_by_the_partial_translation(
     run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, out = tmp_path / "german.txt", tmp_path / "english.txt"
-    path.write_text("ein Haus\n", encoding="utf-8")
-    command = ["translate", "--target", translation / "target", "--input", path, "--output", out]
+    job = Job(run, ["--target", translation / "target"], tmp_path, command="translate")
+    job.write("ein Haus")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        result = run(*command)
-    assert result.exit_code == 1
-    assert result.stderr == f"Error: {out}.partial: No space left on device\n"
-    monkeypatch.setattr(sentences, "replace_file", lambda path, text: full(0))
-    assert run(*command).exit_code == 1
-    monkeypatch.undo()
-    assert run(*command).exit_code == 0
+        assert job.fails(code=1) == f"Error: {job.out}.partial: No space left on device\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(translations, "replace_file", lambda path, text: full(0))
+        job.fails(code=1)
+    job.succeeds()
 
 
 LIMITED = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +16,7 @@ import pytest
 from draftwood.cli.job.lock import locked
 from draftwood.core.errors import ConfigError
 from tests.cli.conftest import Run
+from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
 HOLD = """
@@ -28,87 +29,75 @@ with locked(Path(sys.argv[1])):
 """
 
 
-class Other:
-    """Another process that holds an output until it has to end."""
-
-    def __init__(self, output: Path, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(output)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"held\n"
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.communicate()
-
-
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
 @pytest.fixture
-def other(out: Path, environment: dict[str, str]) -> Iterator[Other]:
-    holder = Other(out, environment)
-    yield holder
-    holder.end()
+def job(run: Run, pair: list[str], prompts: Path) -> Job:
+    return Job(run, [*pair, *SHORT], prompts.parent)
+
+
+@pytest.fixture
+def other(out: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which holds the output until it may end."""
+    command = [sys.executable, "-c", HOLD, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        if process.poll() is None:
+            process.communicate()
 
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_second_run_says_who_holds_the_output(run: Run, pair: list[str], prompts: Path, out: Path, other: Other) -> None:
-    command = ["generate", *pair, *SHORT, "--input", prompts, "--output", out]
-    second = run(*command)
-    assert second.exit_code == 2, second.output
-    assert f"output {out} is being written by another run (draftwood, process {other.process.pid} on " in second.stderr
-    assert second.stderr.count("\n") == 1
-    assert not out.exists()
-    other.end()
-    assert run(*command).exit_code == 0
-    indices = [json.loads(line)["index"] for line in out.read_text(encoding="utf-8").splitlines()]
-    assert sorted(indices) == sorted(set(indices))
+def test_the_second_run_says_who_holds_the_output(job: Job, other: subprocess.Popen[bytes]) -> None:
+    said = job.fails()
+    assert f"output {job.out} is being written by another run (draftwood, process {other.pid} on " in said
+    assert said.count("\n") == 1
+    assert not job.out.exists()
+    other.communicate()
+    job.succeeds()
+    assert len(job.answers) == len(job.texts)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
 def test_a_second_run_while_the_first_one_writes_adds_nothing(
-    run: Run, pair: list[str], out: Path, tmp_path: Path, environment: dict[str, str]
+    job: Job, pair: list[str], environment: dict[str, str]
 ) -> None:
-    path = tmp_path / "many.jsonl"
-    path.write_text('{"prompt": "the fox"}\n' * 200, encoding="utf-8")
-    command = ["generate", *pair, "--input", str(path), "--output", str(out), "--batch-size", "1", "--seed", "5"]
-    with subprocess.Popen([sys.executable, "-m", "draftwood", *command], env=environment) as first:
+    job.write(*['{"prompt": "the fox"}'] * 200)
+    job.options = [*pair, "--batch-size", "1", "--seed", "5"]
+    command = ["generate", *job.options, "--input", str(job.input), "--output", str(job.out)]
+    with subprocess.Popen([sys.executable, "-m", "draftwood", *map(str, command)], env=environment) as first:
         try:
-            while not (out.exists() and out.stat().st_size) and first.poll() is None:
+            while not (job.out.exists() and job.out.stat().st_size) and first.poll() is None:
                 time.sleep(0.05)
             first.send_signal(signal.SIGSTOP)
-            before = out.read_bytes()
-            second = run(*command)
-            assert second.exit_code == 2, second.output
-            assert f"process {first.pid} on " in second.stderr
-            assert out.read_bytes() == before
+            before = job.out.read_bytes()
+            assert f"process {first.pid} on " in job.fails()
+            assert job.out.read_bytes() == before
         finally:
             first.kill()
 
 
-def test_translations_are_locked_too(run: Run, translation: Path, tmp_path: Path, out: Path, other: Other) -> None:
-    path = tmp_path / "german.txt"
-    path.write_text("ein Haus\n", encoding="utf-8")
-    command = ["translate", "--target", translation / "target", "--input", path, "--output", out]
-    second = run(*command)
-    assert (second.exit_code, f"process {other.process.pid} on" in second.stderr) == (2, True), second.output
-    assert names(tmp_path) == {"german.txt", "out.jsonl.lock"}
-    other.end()
-    assert run(*command).exit_code == 0
-    assert names(tmp_path) == {"german.txt", "out.jsonl"}
+def test_translations_are_locked_too(run: Run, translation: Path, tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    job = Job(run, ["--target", translation / "target"], tmp_path, command="translate")
+    job.write("ein Haus")
+    assert f"process {other.pid} on" in job.fails()
+    assert names(tmp_path) == {job.input.name, "out.jsonl.lock"}
+    other.communicate()
+    job.succeeds()
+    assert names(tmp_path) == {job.input.name, job.out.name}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 @pytest.mark.usefixtures("other")
 def test_another_name_of_the_same_output_is_no_way_round(
-    run: Run, pair: list[str], prompts: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Job, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -117,20 +106,16 @@ def test_another_name_of_the_same_output_is_no_way_round(
     way.symlink_to(tmp_path)
     monkeypatch.chdir(folder)
     for name in (link, way / out.name, Path("..") / out.name, Path("link.jsonl")):
-        second = run("generate", *pair, *SHORT, "--input", prompts, "--output", name)
-        assert (second.exit_code, "is being written by another run" in second.stderr) == (2, True), second.output
+        assert "is being written by another run" in job.fails("--output", name)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL there")
-def test_a_killed_process_leaves_nothing_that_blocks(
-    run: Run, pair: list[str], prompts: Path, out: Path, other: Other, tmp_path: Path
-) -> None:
-    other.process.send_signal(signal.SIGKILL)
-    other.process.wait(60)
+def test_a_killed_process_leaves_nothing_that_blocks(job: Job, other: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    other.send_signal(signal.SIGKILL)
+    other.wait(60)
     assert (tmp_path / "out.jsonl.lock").exists()
-    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    assert result.exit_code == 0, result.output
-    assert names(tmp_path) == {prompts.name, out.name}
+    job.succeeds()
+    assert names(tmp_path) == {job.input.name, job.out.name}
 
 
 def test_nothing_of_the_lock_is_left_behind_by_an_error(out: Path, tmp_path: Path) -> None:
@@ -192,11 +177,9 @@ def test_a_folder_that_takes_no_lock_is_named(out: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_links_in_a_circle_are_named(run: Run, pair: list[str], prompts: Path, out: Path) -> None:
-    out.symlink_to(out)
-    result = run("generate", *pair, *SHORT, "--input", prompts, "--output", out)
-    assert result.exit_code == 1
-    assert result.stderr == f"Error: {out}: Too many levels of symbolic links\n"
+def test_links_in_a_circle_are_named(job: Job) -> None:
+    job.out.symlink_to(job.out)
+    assert job.fails(code=1) == f"Error: {job.out}: Too many levels of symbolic links\n"
 
 
 def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Path) -> None:
@@ -206,10 +189,8 @@ def test_control_two_outputs_do_not_wait_for_each_other(out: Path, tmp_path: Pat
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there is no flock there")
 def test_a_filesystem_without_locks_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-    import fcntl
+    fcntl = pytest.importorskip("fcntl")
 
     def missing(*args: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

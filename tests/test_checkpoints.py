@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 import draftwood
 from draftwood import LoadOptions, ModelError, load, load_translator
 from draftwood.loading.models import load_model
+from draftwood.train.lm import saved_model
 from tests.faults.folders import change_tensors, save_tiny
 from tests.runners.seq2seq_zoo import tiny as seq2seq
 
@@ -26,87 +28,81 @@ def configured(folder: Path, **settings: Any) -> Path:
     return folder
 
 
-def test_missing_layers_are_refused_by_name(tmp_path: Path) -> None:
-    folder = configured(save_tiny(tmp_path, layers=1), num_hidden_layers=3)
-    said = r"lack 18 tensors \(model\.layers\.1\.input_layernorm\.weight, .*, and 15 more\)"
-    with pytest.raises(ModelError, match=said) as caught:
-        load(folder, options=ON_CPU)
-    assert str(folder) in str(caught.value)
+def renamed(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.0.mlp.other_proj.weight"] = tensors.pop("model.layers.0.mlp.up_proj.weight")
 
 
-def test_a_missing_tensor_of_the_draft_is_refused_too(tmp_path: Path) -> None:
-    target, draft = save_tiny(tmp_path / "target"), save_tiny(tmp_path / "draft", layers=1)
-    change_tensors(draft, lambda tensors: tensors.pop("model.layers.0.mlp.up_proj.weight"))
-    with pytest.raises(ModelError, match=r"draft'.* lack 1 tensor \(model\.layers\.0\.mlp\.up_proj\.weight\)"):
-        load(target, draft, options=ON_CPU)
-
-
-def test_a_model_without_its_output_layer_is_refused(tmp_path: Path) -> None:
-    folder = save_tiny(tmp_path / "whole")
-    base = tmp_path / "base"
-    shutil.copytree(folder, base)
+def based(folder: Path) -> Path:
+    """The same model without its output layer."""
+    base = Path(shutil.copytree(folder, folder.parent / "base"))
     AutoModel.from_pretrained(folder).save_pretrained(base)
+    return base
+
+
+GAPS: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda folder: configured(folder, num_hidden_layers=3),
+        r"lack 9 tensors \(model\.layers\.2\.input_layernorm\.weight, .*, and 6 more\)",
+    ),
+    (
+        lambda folder: configured(folder, num_hidden_layers=1),
+        r"hold 9 tensors that the model has no place for \(model\.layers\.1\..*6 more\)",
+    ),
+    (
+        lambda folder: configured(folder, intermediate_size=32),
+        r"model\.layers\.0\.mlp\.down_proj\.weight is 16 x 24 and should be 16 x 32",
+    ),
+    (
+        lambda folder: change_tensors(folder, renamed),
+        r"lack 1 tensor \(.*up_proj\.weight\) and hold 1 tensor .*other_proj\.weight",
+    ),
+    (
+        lambda folder: configured(save_tiny(folder, tie_word_embeddings=True), tie_word_embeddings=False),
+        r"lack 1 tensor \(lm_head\.weight\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), GAPS, ids=["missing", "unknown", "shape", "both", "output layer"])
+def test_gaps_are_refused_by_name_in_a_target_and_in_a_draft(
+    tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    folder, whole = save_tiny(tmp_path / "damaged"), save_tiny(tmp_path / "whole")
+    damage(folder)
+    for models in ((folder,), (whole, folder)):
+        with pytest.raises(ModelError, match=said) as caught:
+            load(*models, options=ON_CPU)
+        assert str(folder) in str(caught.value)
+
+
+def test_a_base_model_without_its_output_layer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"lack 1 tensor \(lm_head\.weight\)"):
-        load(base, options=ON_CPU)
-
-
-def test_tensors_that_no_layer_takes_are_refused_by_name(tmp_path: Path) -> None:
-    folder = configured(save_tiny(tmp_path, layers=2), num_hidden_layers=1)
-    with pytest.raises(ModelError, match=r"hold 9 tensors that the model has no place for \(model\.layers\.1\..*6 more\)"):
-        load(folder, options=ON_CPU)
-
-
-def test_tensors_of_another_shape_are_refused_by_name_with_both_shapes(tmp_path: Path) -> None:
-    folder = configured(save_tiny(tmp_path), intermediate_size=32)
-    said = r"model\.layers\.0\.mlp\.down_proj\.weight is 16 x 24 and should be 16 x 32"
-    with pytest.raises(ModelError, match=said):
-        load(folder, options=ON_CPU)
-
-
-def test_all_kinds_of_gaps_are_told_at_once(tmp_path: Path) -> None:
-    folder = save_tiny(tmp_path)
-
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["model.layers.0.mlp.other_proj.weight"] = tensors.pop("model.layers.0.mlp.up_proj.weight")
-
-    change_tensors(folder, change)
-    with pytest.raises(ModelError, match=r"lack 1 tensor \(.*up_proj\.weight\) and hold 1 tensor .*other_proj\.weight"):
-        load(folder, options=ON_CPU)
+        load(based(save_tiny(tmp_path / "whole")), options=ON_CPU)
 
 
 def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path / "tied", tie_word_embeddings=True)
     change_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     wanted = load(folder, options=ON_CPU).generate("the fox", seed=1).token_ids
-    base = tmp_path / "base"
-    shutil.copytree(folder, base)
-    AutoModel.from_pretrained(folder).save_pretrained(base)
-    for found in (folder, base):
+    for found in (folder, based(folder)):
         assert load(found, options=ON_CPU).generate("the fox", seed=1).token_ids == wanted
 
 
-@pytest.mark.parametrize(("draft", "tensor"), [("block", "question.k_proj.weight"), (None, "")])
+@pytest.mark.parametrize(
+    ("part", "tensor"), [("draft", "question.k_proj.weight"), ("target", "model.decoder.layers.1.fc1.weight")]
+)
 def test_translation_models_and_their_drafters_are_looked_at_too(
-    translation: Path, tmp_path: Path, draft: str | None, tensor: str
+    translation: Path, tmp_path: Path, part: str, tensor: str
 ) -> None:
-    name, tensor = (draft, tensor) if draft else ("target", "model.decoder.layers.1.fc1.weight")
-    shutil.copytree(translation / name, tmp_path / name)
-    whole = {"target": translation / "target", "draft": None if draft is None else translation / draft}
-    damaged = {**whole, "draft" if draft else "target": tmp_path / name}
-    load_translator(whole["target"], whole["draft"], options=ON_CPU)
-    change_tensors(tmp_path / name, lambda tensors: tensors.pop(tensor))
+    models = {"target": translation / "target", "draft": translation / "block"}
+    load_translator(**models, options=ON_CPU)
+    models[part] = Path(shutil.copytree(models[part], tmp_path / part))
+    change_tensors(models[part], lambda tensors: tensors.pop(tensor))
     with pytest.raises(ModelError, match=rf"lack 1 tensor \({tensor}\)"):
-        load_translator(damaged["target"], damaged["draft"], options=ON_CPU)
-
-
-def test_the_bundled_models_are_whole() -> None:
-    assert draftwood.load(options=ON_CPU).draft is not None
-    assert draftwood.load_translator(options=ON_CPU).draft is not None
+        load_translator(**models, options=ON_CPU)
 
 
 def test_training_does_not_fill_gaps_of_its_target_either(tmp_path: Path) -> None:
-    from draftwood.train.lm import saved_model
-
     folder = save_tiny(tmp_path)
     saved_model(folder)
     change_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
@@ -139,32 +135,15 @@ def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user
     """The rule of transformers since 5.5 (huggingface/transformers#48154): the files count, not the flag."""
     untied = save_tiny(tmp_path / "untied", tie_word_embeddings=False)
     said = configured(Path(shutil.copytree(untied, tmp_path / "said")), tie_word_embeddings=True)
-    wanted = texts_of(untied, role, backend)
-    assert "tied" not in caplog.text
-    assert texts_of(said, role, backend) == wanted
-    told = (
-        f"the config of {str(said)!r} says that input and output embeddings are tied, but its files hold two different ones"
-    )
-    assert told in caplog.text
-
-
-@BACKENDS
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_an_output_embedding_that_repeats_a_tied_one_is_no_fault(
-    tmp_path: Path, role: str, backend: str, caplog: pytest.LogCaptureFixture
-) -> None:
     once = save_tiny(tmp_path / "once", tie_word_embeddings=True)
     twice = Path(shutil.copytree(once, tmp_path / "twice"))
     change_tensors(twice, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))
+    wanted = texts_of(untied, role, backend)
     assert texts_of(twice, role, backend) == texts_of(once, role, backend)
-    assert "tied" not in caplog.text
-
-
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_an_untied_model_without_an_output_embedding_is_refused_by_its_name(tmp_path: Path, role: str) -> None:
-    folder = configured(save_tiny(tmp_path / "tied", tie_word_embeddings=True), tie_word_embeddings=False)
-    with pytest.raises(ModelError, match=r"lack 1 tensor \(lm_head\.weight\)"):
-        texts_of(folder, role, "torch")
+    assert "tied" not in caplog.text, "control: an output embedding that repeats a tied one is no fault"
+    assert texts_of(said, role, backend) == wanted
+    told = f"the config of {str(said)!r} says that input and output embeddings are tied, but its files hold two different"
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("flag", [True, False])

@@ -1,4 +1,4 @@
-"""What is looked up in the text and forbidden by a processor never becomes part of a tree."""
+"""Tokens that processors or the models themselves forbid: never in a tree, never in a text, and no error."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import RepetitionPenaltyLogitsProcessor as Repetition
+from transformers import SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 import draftwood
+from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
+from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, sampler_of, tiny_runner
+from tests.helpers import decoder, sampler_of, tiny_gpt, tiny_runner
 from tests.runners.zoo import tiny
 
 pytestmark = pytest.mark.usefixtures("always_drafts")
@@ -87,13 +90,6 @@ def test_tokens_of_no_bias_at_all_are_not_guessed(method):
             assert not bool((tree.tokens[tree.valid] == 5).any())
 
 
-def test_truncation_by_scores_forbids_no_guess():
-    """Whether a token survives top-k hangs on the scores, which nobody knows before the target is run."""
-    sampling = Sampling(processors=[TopKLogitsWarper(1), TopPLogitsWarper(0.1)])
-    sampler = sampler_of(sampling, [PROMPT], VOCAB, prompts=[len(PROMPT)])
-    assert sampler.permitted(0, [5, 6, 7]) == 3
-
-
 def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
     sampling = Sampling(processors=[draftwood.Stateless(only_steps)], logit_bias={8: -float("inf")})
     sampler = sampler_of(sampling, [PROMPT], VOCAB, prompts=[len(PROMPT)], stops=frozenset({7}))
@@ -111,16 +107,13 @@ def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
 
 
 def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper
-    from transformers import RepetitionPenaltyLogitsProcessor as Repetition
-
     called: list[str] = []
-    for kind in (TemperatureLogitsWarper, TopKLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
+    for kind in (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
         real = kind.__call__
         note = lambda self, ids, scores, real=real: (called.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
         monkeypatch.setattr(kind, "__call__", note)
-    chain = LogitsProcessorList([TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), Repetition(1.5)])
-    sampler = sampler_of(Sampling(processors=list(chain)), [[1, 2, 1]], 8, prompts=[3])
+    chain = [TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), TopPLogitsWarper(0.1), Repetition(1.5)]
+    sampler = sampler_of(Sampling(processors=chain), [[1, 2, 1]], 8, prompts=[3])
     assert sampler.permitted(0, [2, 1, 2]) == 3
     assert called == []
     sampler = sampler_of(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], 8, prompts=[3])
@@ -143,16 +136,16 @@ def tries(good: list[int], width: int, answer: Any) -> Any:
     return allowed
 
 
-def nothing_behind(count: int) -> Any:
-    return lambda astray: [] if astray >= count else [1, 2, 3]
-
-
-def raising_behind(count: int) -> Any:
-    return lambda astray: {}["no answer"] if astray >= count else [1, 2, 3]
-
-
 @pytest.mark.parametrize("method", ["ar", "chain", "rsd-c", "rsd-s", "dynamic", "shared-noise", "adaptive", "ngram"])
-@pytest.mark.parametrize("answer", [nothing_behind(1), nothing_behind(3), raising_behind(3)], ids=["now", "later", "raises"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda astray: [] if astray >= 1 else [1, 2, 3],
+        lambda astray: [] if astray >= 3 else [1, 2, 3],
+        lambda astray: {}["no answer"] if astray >= 3 else [1, 2, 3],
+    ],
+    ids=["now", "later", "raises"],
+)
 def test_a_dead_end_that_the_text_never_reaches_is_no_error(method: str, answer: Any) -> None:
     model, draft = tiny("llama", dtype=torch.float32), tiny("llama", 1, dtype=torch.float32)
     prompt = torch.tensor([[4, 5, 6, 7, 4, 5, 6, 7, 4]])
@@ -176,3 +169,61 @@ def test_a_dead_end_that_the_text_reaches_is_the_error_of_generate(method: str) 
     for ours in ({}, {"custom_generate": recipe(draft, method=method)}):
         with pytest.raises(KeyError, match="no answer"):
             model.generate(prompt, **arguments, prefix_allowed_tokens_fn=allowed, **ours)
+
+
+# Models that forbid tokens ----------------------------------------------------------------------------------------------
+
+
+class Forbidding(torch.nn.Module):
+    """A head that never says some tokens."""
+
+    def __init__(self, head: torch.nn.Module, tokens: list[int]) -> None:
+        super().__init__()
+        self.head, self.tokens, self.weight = head, tokens, head.weight
+
+    def forward(self, states):
+        return self.head(states).index_fill(-1, torch.tensor(self.tokens), -torch.inf)
+
+
+def forbidding(seed: int, tokens: list[int], **settings):
+    model = tiny_gpt(VOCAB, seed, **settings)
+    model.lm_head = Forbidding(model.lm_head, tokens)
+    return model
+
+
+@pytest.mark.parametrize("method", ["ar", "rsd-s", "adaptive", "ngram", "dynamic"])
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_model_whose_own_scores_forbid_tokens_can_be_used(method, greedy):
+    model = forbidding(1, [3, 7, 8])
+    draft = forbidding(2, [5, 8], layers=1)
+    engine = decoder(TorchRunner(model), TorchRunner(draft) if method != "ar" else None, method, greedy=greedy)
+    requests = [Request(prompt=[1, 2, seed], seed=seed, limits=Limits(max_new_tokens=12)) for seed in range(4)]
+    got = [result.token_ids for result in engine.generate(requests, Sampling(temperature=1.0 - greedy))]
+    assert not {3, 7, 8} & {t for text in got for t in text}
+    if greedy:
+        ids = torch.tensor([[1, 2, 0]])
+        mask = torch.ones_like(ids)
+        wanted = model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 3:]
+        assert got[0] == wanted.tolist()
+
+
+def test_control_another_support_in_the_tree_is_still_found():
+    """The five-token proof must see a token that is impossible in the tree only."""
+    model = tiny_gpt(VOCAB, 1)
+    inner = model.lm_head
+
+    class ByWidth(Forbidding):
+        def forward(self, states):
+            return super().forward(states) if states.shape[1] == 5 else self.head(states)
+
+    model.lm_head = ByWidth(inner, [3])
+    with pytest.raises(Exception, match="as a chain"):
+        TorchRunner(model)
+
+
+def test_weights_that_are_not_numbers_are_called_so():
+    model = tiny_gpt(VOCAB, 1)
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = float("nan")
+    with pytest.raises(NumericsError, match=r"'gpt2' gives NaN .*transformer\.h\.1\.mlp\.c_fc\.weight"):
+        TorchRunner(model)

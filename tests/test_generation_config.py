@@ -21,7 +21,7 @@ from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.unsupported import UNSUPPORTED
 from draftwood.sampling.settings import Sampling
 from tests.faults.folders import save_tiny
-from tests.helpers import sampler_of, tiny_gpt
+from tests.helpers import Numbers, sampler_of, tiny_gpt
 
 VOCAB, EOS = 61, [3, 17]
 PROMPT = [5, 6, 7, 5, 6]
@@ -56,21 +56,10 @@ WARPERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Words:
-    bos_token = bos_token_id = None
-    eos_token_id = None
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [int(t) for t in text.split()]}
-
-    def decode(self, ids, **_) -> str:
-        return " ".join(map(str, ids))
-
-
 def pair_of(**settings: Any) -> Pair:
     model, draft = tiny_gpt(VOCAB, 1, dtype=torch.float32), tiny_gpt(VOCAB, 2, layers=1, dtype=torch.float32)
     model.generation_config = GenerationConfig(**{"eos_token_id": EOS, "pad_token_id": 0, **settings})
-    return Pair(model, draft, Words())
+    return Pair(model, draft, Numbers())
 
 
 def generated(pair: Pair, prompt: list[int] = PROMPT, new: int = NEW, **more: Any) -> Any:
@@ -222,30 +211,31 @@ def test_a_temperature_that_is_given_replaces_a_search():
         pair.own_sampling({"repetition_penalty": 1.2})
 
 
-def test_what_no_sampling_can_say_is_remarked():
-    assert pair_of().remarks == ()
-    [remark] = pair_of(stop_strings=["###"]).remarks
-    assert remark.startswith("the model's generation config says stop_strings=['###']: give them as stop strings")
+OF_DRAFTING = {
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size"),
+    *("assistant_lookbehind", "target_lookbehind"),
+}
+KNOWN = {  # honoured by both, or without effect on the text
+    *(name for settings in (*PENALTIES.values(), *WARPERS.values()) for name in settings),
+    *("do_sample", "forced_bos_token_id", "forced_eos_token_id", "max_length", "max_new_tokens", "pad_token_id"),
+    *("bos_token_id", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory"),
+    *("prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config", "transformers_version"),
+    *("early_stopping", "length_penalty", "num_beam_groups", "diversity_penalty", "decoder_start_token_id"),
+    *("return_dict_in_generate", *OF_DRAFTING),
+}
+OF_RECIPES = {  # honoured by processors and criteria, or refused as processors
+    *("max_time", "stop_strings", "top_h", "num_return_sequences", "watermarking_config", "guidance_scale"),
+    *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+}
+IDLE_IN_PAIRS = {  # which have outputs and drafts of their own
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "is_assistant", "use_mtp"),
+    *("prompt_lookup_num_tokens", "assistant_early_exit", "assistant_ensemble_weight", "speculation_type"),
+}
 
 
-def test_every_field_of_a_generation_config_is_honoured_refused_said_or_without_effect():
-    honoured = {name for settings in (*PENALTIES.values(), *WARPERS.values()) for name in settings}
-    honoured |= {"do_sample", "forced_bos_token_id", "forced_eos_token_id"}
-    of_limits = {"max_length", "max_new_tokens", "pad_token_id", "bos_token_id"}
-    of_outputs = {"output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"}
-    of_beams = {"early_stopping", "length_penalty", "num_beam_groups", "diversity_penalty"}
-    of_speed = {
-        *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory", "prefill_chunk_size"),
-        *("compile_config", "disable_compile", "continuous_batching_config"),
-    }
-    of_assistants = {
-        *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
-        *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind"),
-        *("target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp"),
-    }
-    elsewhere = {"decoder_start_token_id", "transformers_version"}
-    known = honoured | of_limits | of_outputs | of_beams | of_speed | of_assistants | elsewhere
-    known |= {name for name, row in UNSUPPORTED.items() if row.pair}
+@pytest.mark.parametrize(("kind", "more"), [("pair", IDLE_IN_PAIRS), ("recipe", OF_RECIPES)])
+def test_every_field_of_a_generation_config_is_honoured_refused_said_or_without_effect(kind, more):
+    known = KNOWN | more | {name for name, row in UNSUPPORTED.items() if getattr(row, kind)}
     assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} - known == set()
 
 
@@ -265,10 +255,11 @@ def test_a_given_penalty_replaces_one_behind_a_bias_of_sequences():
         assert torch.allclose(theirs, ours, atol=2e-6)
 
 
-def test_a_given_bias_joins_the_tokens_that_the_model_forbids():
+def test_a_given_bias_joins_the_tokens_that_the_model_forbids_and_brings_none_back():
     never = -float("inf")
     pair = pair_of(suppress_tokens=[7, 8])
     assert pair.own_sampling({"logit_bias": {9: 2.0}}).logit_bias == {7: never, 8: never, 9: 2.0}
+    assert pair.own_sampling({"logit_bias": {7: 2.0}}).logit_bias == {7: never, 8: never}
 
 
 def test_truncation_of_the_most_likely_text_is_refused():
@@ -291,11 +282,7 @@ def test_what_no_sampling_can_say_is_told_when_a_pair_is_loaded(tmp_path, caplog
     (folder / "generation_config.json").write_text(json.dumps({**config, "stop_strings": ["###"]}))
     with caplog.at_level("WARNING", logger="draftwood"):
         draftwood.load(folder, options={"backend": "torch"})
-    assert "the model's generation config says stop_strings=['###']" in caplog.text
-
-
-def test_a_given_bias_never_brings_back_a_forbidden_token():
-    assert pair_of(suppress_tokens=[7]).own_sampling({"logit_bias": {7: 2.0}}).logit_bias == {7: -float("inf")}
+    assert "the model's generation config says stop_strings=['###']: give them as stop strings" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{"temprature": 1}, {"logit_bias": 1.0}, {"processors": 5}])
@@ -328,27 +315,22 @@ def test_several_forced_ends_are_refused_where_generate_draws_one_of_them():
         pair_of(do_sample=True, forced_eos_token_id=[5, 7]).own_sampling()
 
 
-@pytest.mark.parametrize("forced", [99999, -1, "x", []])
-def test_a_forced_end_that_is_no_token_is_refused(forced):
-    with pytest.raises(ModelError, match=r"forced_eos_token_id=.*, but the target knows tokens 0 to"):
-        pair_of(forced_eos_token_id=forced)
-
-
 def test_suppressed_tokens_that_the_model_does_not_know_are_passed_over_as_in_generate():
     assert pair_of(suppress_tokens=[3, 99999, -1]).own_sampling().logit_bias == {3: -float("inf")}
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"bad_words_ids": [5]}, {"sequence_bias": {"5": 1.0}}, {"no_repeat_ngram_size": -1}, {"min_new_tokens": "x"}],
-    ids=str,
+    ("name", "values", "said"),
+    [
+        ("forced_eos_token_id", (99999, -1, "x", []), "forced_eos_token_id=.*, but the target knows tokens 0 to"),
+        ("eos_token_id", ("x", [None], 1.5), "names end-of-text token .*: give a token's number"),
+        ("bad_words_ids", ([5],), r"generation config holds a value that .*: correct generation_config\.json"),
+        ("sequence_bias", ({"5": 1.0},), "generation config holds a value that"),
+        ("no_repeat_ngram_size", (-1,), "generation config holds a value that"),
+        ("min_new_tokens", ("x",), "generation config holds a value that"),
+    ],
 )
-def test_values_that_are_none_name_the_file(wrong):
-    with pytest.raises(ModelError, match=r"generation config holds a value that .*: correct generation_config.json"):
-        pair_of(**wrong).own_sampling()
-
-
-@pytest.mark.parametrize("eos", ["x", [None], 1.5])
-def test_an_end_of_text_that_is_no_token_is_refused(eos):
-    with pytest.raises(ModelError, match=r"names end-of-text token .*: give a token's number"):
-        pair_of(eos_token_id=eos)
+def test_values_that_are_none_are_refused_in_a_sentence(name, values, said):
+    for value in values:
+        with pytest.raises(ModelError, match=said):
+            pair_of(**{name: value}).own_sampling()

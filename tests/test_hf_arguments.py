@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from transformers import GenerationConfig, StopStringCriteria
+from transformers import AutoModelForSeq2SeqLM, DynamicCache, GenerationConfig, StopStringCriteria, T5Config
 
-from draftwood.core.errors import ConfigError
+from draftwood.core.errors import CacheError, ConfigError, ModelError, PairingError
 from draftwood.hf import recipe
-from draftwood.loading.unsupported import UNSUPPORTED
-from tests.test_hf import NEW, ours, plain, plain_text, ragged, target, tokenizer
-
-HONOURED = {  # by processors, criteria, the limits of the text, or the recipe itself
-    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings", "do_sample"),
-    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty"),
-    *("no_repeat_ngram_size", "bad_words_ids", "renormalize_logits", "forced_bos_token_id", "forced_eos_token_id"),
-    *("remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
-    *("sequence_bias", "num_return_sequences", "return_dict_in_generate", "pad_token_id", "bos_token_id", "eos_token_id"),
-}
-REFUSED_AS_PROCESSORS = {
-    *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "guidance_scale", "watermarking_config"),
-}
-WITHOUT_EFFECT_ON_THE_TEXT = {
-    *("use_cache", "cache_config", "max_cache_len", "low_memory", "prefill_chunk_size", "compile_config", "disable_compile"),
-    *("continuous_batching_config", "transformers_version"),
-    *("early_stopping", "length_penalty", "num_beam_groups", "diversity_penalty"),  # of beam search
-    *("decoder_start_token_id",),  # of encoder-decoder models
-    # How an assistant drafts:
-    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size"),
-    *("assistant_lookbehind", "target_lookbehind"),
-}
-
-
-def test_every_field_of_a_generation_config_is_honoured_refused_or_without_effect():
-    refused = {name for name, row in UNSUPPORTED.items() if row.recipe} | {"cache_implementation"}
-    known = HONOURED | REFUSED_AS_PROCESSORS | WITHOUT_EFFECT_ON_THE_TEXT | refused
-    fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    assert fields - known == set()
+from tests.runners.zoo import tiny
+from tests.test_hf import METHODS, NEW, other, ours, plain, plain_text, ragged, target, tokenizer
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"num_beams": 2}, "num_beams=2 .* use num_beams=1"),
+        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True"),
+        ({"output_logits": True, "return_dict_in_generate": True}, "output_logits=True"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions=True"),
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True"),
+        ({"prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens=4 .*method='ngram'"),
+        ({"penalty_alpha": 0.5, "top_k": 4}, "penalty_alpha=0.5"),
+        ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"),
+        ({"encoder_repetition_penalty": 1.5}, "EncoderRepetitionPenaltyLogitsProcessor is bound to the rows"),
+        ({"encoder_no_repeat_ngram_size": 2}, "EncoderNoRepeatNGramLogitsProcessor is bound to the rows"),
         ({"force_words_ids": [[5]]}, r"force_words_ids=\[\[5\]\] .* beam search"),
         ({"constraints": ["a phrase"]}, r"constraints=\['a phrase'\] .* beam search"),
         ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5 .* changes the distribution"),
@@ -53,9 +34,56 @@ def test_every_field_of_a_generation_config_is_honoured_refused_or_without_effec
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
 @pytest.mark.filterwarnings("ignore")
-def test_what_generate_would_ignore_is_refused_by_name(settings, message):
+def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
     with pytest.raises(ConfigError, match=message):
-        ours(target(), recipe(), **settings)
+        ours(target(), recipe(other()), **settings)
+
+
+def test_inputs_that_cannot_be_honoured_are_refused():
+    ids, mask = ragged()["input_ids"], ragged()["attention_mask"]
+    filled = DynamicCache()
+    filled.update(torch.zeros(8, 2, 3, 8), torch.zeros(8, 2, 3, 8), 0)
+    own = DynamicCache()
+    own._is_user_defined = True  # as generate marks it, from 5.23 on
+    hole = mask.clone()
+    hole[1, -2] = 0
+    hole[1, -4] = 1
+    for inputs, message in [
+        ({"attention_mask": mask.flip(1)}, "padded on the right: set tokenizer.padding_side"),
+        ({"attention_mask": hole}, "hides tokens inside a row"),
+        ({"attention_mask": torch.ones(8, 12)}, r"attention_mask has shape \(8, 12\)"),
+        ({"past_key_values": filled}, "past_key_values was given"),
+        ({"cache": filled}, "cache was given"),
+        ({"past_key_values": own}, "past_key_values was given"),
+        ({"position_ids": torch.arange(9).expand(8, -1)}, "position_ids do not count"),
+        ({"token_type_ids": mask, "pixel_values": mask}, "pixel_values, token_type_ids cannot be handed"),
+        ({"input_ids": ids[:, :0]}, "input_ids is empty"),
+        ({}, "the length of the text has no limit"),
+    ]:
+        # As ``generate`` calls, with inputs that it would not make itself.
+        settings = dict.fromkeys(("logits_processor", "stopping_criteria", "generation_config"))
+        with pytest.raises(ConfigError, match=message):
+            recipe()(target(), **{**ragged(), **settings, **inputs})
+
+
+def test_seeds_must_fit_the_rows():
+    with pytest.raises(ConfigError, match="2 seeds came for 8 rows"):
+        ours(target(), recipe(seed=[1, 2]))
+
+
+def test_models_and_methods_that_cannot_draft_are_refused_by_name():
+    with pytest.raises(PairingError, match="'rsd-c' needs a draft model"):
+        ours(target(), recipe(method=METHODS["rsd-c"]))
+    t5 = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
+                                                    decoder_start_token_id=0))  # fmt: skip
+    with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
+        ours(t5.eval(), recipe(), {"input_ids": torch.tensor([[3, 4]])})
+
+
+def test_the_drafts_context_counts_too():
+    short = tiny("gpt2", dtype=torch.float32, max_position_embeddings=20)
+    with pytest.raises(CacheError, match="make 21 tokens, but gpt2 takes 20"):
+        ours(target(), recipe(short), max_new_tokens=12)
 
 
 @pytest.mark.parametrize("name", ["force_words_ids", "is_assistant"])
@@ -117,6 +145,5 @@ def test_input_embeddings_have_a_sentence_of_their_own():
 
 def test_a_recipe_with_a_tokenizer_can_be_used_again_without_stop_strings():
     made = recipe(target(), tokenizer=tokenizer())
-    before = copy.copy(vars(made))
     assert torch.equal(ours(target(), made), plain_text("llama"))
-    assert made.tokenizer is before["tokenizer"]
+    assert made.tokenizer is tokenizer()

@@ -21,7 +21,7 @@ from draftwood.serve.run import Server
 from draftwood.tune.compare import TREES
 from tests.serve.conftest import live_server, make_service
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"draftwood ": main, "python -m benchmarks ": benchmarks}
 BENCH = "--repeats 1 --max-new-tokens 2 --temperatures 1"

@@ -1,0 +1,270 @@
+"""An output is completed under the settings that it was begun with, or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    MinNewTokensLengthLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TypicalLogitsWarper,
+)
+from transformers import NoRepeatNGramLogitsProcessor as NoRepeat
+from transformers import SuppressTokensLogitsProcessor as Suppress
+
+from draftwood import Limits, Method, Sampling
+from draftwood.cli.job import translations
+from draftwood.cli.job.resume import difference, text_facts
+from draftwood.sampling.processors import ByPrompt
+from tests.cli.conftest import Run
+from tests.cli.jobs import Job
+
+SHORT = ["--max-new-tokens", "8", "--ignore-eos", "--batch-size", "2"]
+
+
+def job_of(run: Run, folder: Path, *options: object) -> Job:
+    job = Job(run, [*options, *SHORT], folder)
+    job.write(*(f'{{"prompt": "the fox {i}"}}' for i in range(4)))
+    return job
+
+
+@pytest.fixture
+def job(run: Run, pair: list[str], tmp_path: Path) -> Job:
+    """With a draft model and a seed."""
+    return job_of(run, tmp_path, *pair, "--seed", "5")
+
+
+@pytest.fixture
+def own(run: Run, models: Path, tmp_path: Path) -> tuple[Job, Path]:
+    """A job that is done, and the folder of its target, which may be changed."""
+    target = Path(shutil.copytree(models / "target", tmp_path / "target"))
+    job = job_of(run, tmp_path, "--target", target, "--seed", "5")
+    job.succeeds()
+    return job, target
+
+
+OTHER = [
+    (["--max-new-tokens", "9"], "max_new_tokens 8, which is now 9"),
+    (["--temperature", "0.5"], "temperature 1.0, which is now 0.5"),
+    (["--top-k", "3"], "top_k 0, which is now 3"),
+    (["--logit-bias", "7=-inf"], "logit_bias [], which is now ['7=-inf']"),
+    (["--stop", "fox"], "stop [], which is now ['fox']"),
+    (["--method", "rsd-s"], "method 'adaptive', which is now 'rsd-s'"),
+    (["--dtype", "float64"], "dtype 'float32', which is now 'float64'"),
+    (["--seed", "6"], "seed 5, which is now 6"),
+]
+
+
+@pytest.mark.parametrize("left", [4, 2])
+def test_other_settings_are_refused_and_the_difference_is_named(job: Job, left: int) -> None:
+    job.succeeds()
+    job.keep(left)
+    before = job.out.read_bytes()
+    for options, said in OTHER:
+        refused = job.fails(*options)
+        assert f"{job.out}, line 1: this was made with " in refused
+        assert said in refused
+        assert ": give the same options as before, or name another --output" in refused
+        assert job.out.read_bytes() == before
+
+
+def test_another_model_is_refused_under_its_old_name_too(own: tuple[Job, Path], models: Path) -> None:
+    job, target = own
+    other = models / "draft"
+    assert f"target '{target}', which is now '{other}'" in job.fails("--target", other)
+    assert f"draft None, which is now '{other}'" in job.fails("--draft", other)
+    shutil.rmtree(target)
+    shutil.copytree(other, target)
+    assert f"target '{target}', whose files have changed since" in job.fails()
+
+
+def test_the_same_model_under_another_name_is_taken(own: tuple[Job, Path], models: Path) -> None:
+    job, _ = own
+    whole = job.texts
+    job.keep(1)
+    job.succeeds("--target", models / "target")
+    assert job.texts == whole
+
+
+def test_what_changes_no_text_may_change(job: Job) -> None:
+    job.succeeds()
+    whole = job.texts
+    job.keep(2)
+    for options in (["--batch-size", "1"], ["--temperature", "1"]):  # the model's own temperature, written out
+        job.succeeds(*options)
+        assert job.texts == whole
+
+
+def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run: Run, pair: list[str], tmp_path: Path) -> None:
+    job = job_of(run, tmp_path, *pair)
+    job.write('{"prompt": "the", "seed": 7}', '{"prompt": "fox"}', '{"prompt": "hen"}')
+    job.succeeds()
+    whole = job.texts
+    job.keep(1)
+    job.succeeds()
+    assert job.texts == whole
+
+
+def test_an_output_of_an_earlier_version_is_not_completed(job: Job) -> None:
+    job.succeeds()
+    old = [json.dumps({k: v for k, v in found.items() if k != "settings"}) + "\n" for found in job.answers]
+    job.out.write_text("".join(old), encoding="utf-8")
+    whole = job.succeeds().stderr
+    assert f"All 4 prompts are answered in {job.out} already; the file does not say with which settings." in whole
+    job.keep(2)
+    refused = job.fails()
+    assert f"{job.out}, line 1: this answer of an earlier version of Draftwood holds no settings" in refused
+    assert "name another --output, or remove the file" in refused
+    assert job.out.read_text(encoding="utf-8") == "".join(old[:2])
+
+
+LOGPROBS, PATTERN = ["--logprobs", "1", "--logprobs-of", "sampled"], "[0-9]{2}-[a-z]"
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "name"),
+    [
+        (LOGPROBS, [[], ["--logprobs", "2", "--logprobs-of", "sampled"], ["--logprobs", "1"]], "logprobs"),
+        (["--regex", PATTERN], [[], ["--regex", "a+"]], "grammar"),
+    ],
+    ids=["logprobs", "grammar"],
+)
+def test_log_probabilities_and_grammars_are_settings_too(
+    job: Job, options: list[str], others: list[list[str]], name: str
+) -> None:
+    job.succeeds(*options)
+    whole = job.texts
+    if name == "grammar":
+        assert all(re.fullmatch(PATTERN, text) for text, _ in whole.values())
+    else:
+        assert all(len(answer["logprobs"]) == 8 for answer in job.answers)
+    job.keep(2)
+    for other in others:
+        assert f"{name} " in job.fails(*other)
+    job.succeeds(*options)
+    assert job.texts == whole
+    job.out.unlink()
+    job.succeeds()
+    assert f"settings that it does not hold ({name}" in job.fails(*options)
+
+
+# Translations -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def german(run: Run, translation: Path, tmp_path: Path) -> tuple[Job, Path]:
+    """A job, and the folder of its target, which may be changed."""
+    target = Path(shutil.copytree(translation / "target", tmp_path / "target"))
+    job = Job(run, ["--target", target], tmp_path, command="translate")
+    job.write("ein Haus", "ein Boot")
+    return job, target
+
+
+def killed(job: Job, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
+    """The run ends before or after the output gets its name."""
+    real = translations.replace_file
+
+    def replace(*args: Any) -> None:
+        if not before:
+            real(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translations, "replace_file", replace)
+        job.fails(code=130)
+
+
+def test_a_translation_killed_at_the_very_end_is_not_taken_for_another(
+    german: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = german
+    killed(job, monkeypatch, before=False)
+    assert "which is now 3" in job.fails("--max-new-tokens", "3")
+    assert "All 2 lines are translated" in job.succeeds().stderr
+
+
+def test_a_stopped_translation_of_an_earlier_version_is_refused_in_a_sentence(german: tuple[Job, Path]) -> None:
+    job, _ = german
+    settings = {"settings": {"target": "0123", "draft": None, "max_new_tokens": 39}}
+    job.out.with_name("out.jsonl.partial").write_text(json.dumps(settings) + "\n", encoding="utf-8")
+    refused = job.fails()
+    assert "settings that it does not hold (tokenizer, dtype, engine" in refused
+    assert refused.count("\n") == 1
+
+
+# Processors and files of a model ----------------------------------------------------------------------------------------
+
+
+def test_processors_and_warpers_that_a_generation_config_asks_for_count_with_their_settings() -> None:
+    def facts(*processors: Any, warpers: Sequence[Any] = ()) -> dict[str, Any]:
+        return text_facts(Method(), Sampling(processors=list(processors), warpers=list(warpers)), Limits())
+
+    def warpers(mass: float) -> list[Any]:
+        return [TypicalLogitsWarper(mass), EpsilonLogitsWarper(0.01), EtaLogitsWarper(0.02)]
+
+    def counting(least: int, bias: float) -> list[Any]:
+        behind = ByPrompt(lambda length: MinNewTokensLengthLogitsProcessor(length, least, [0]))
+        return [behind, SequenceBiasLogitsProcessor({(1, 2): bias})]
+
+    two = facts(NoRepeat(2))
+    assert json.loads(json.dumps(two)) == two
+    name = "NoRepeatNGramLogitsProcessor"
+    said = f"processors ['{name}(ngram_size=2)'], which is now ['{name}(ngram_size=3)']"
+    assert difference(two, facts(NoRepeat(3))) == said
+    for make in (
+        lambda value: facts(NoRepeat(value)),
+        lambda value: facts(NoRepeat(2), *([Suppress([1])] if value == 2 else [])),
+        lambda value: facts(Suppress([value])),
+        lambda value: facts(*counting(value, 1.0)),
+        lambda value: facts(*counting(3, float(value))),
+        lambda value: facts(warpers=warpers(value / 10)),
+    ):
+        first, again = make(2), make(2)  # both are alive, so their processors have different addresses
+        assert difference(first, again) is None
+        assert difference(first, make(3)) is not None
+    said = difference(facts(warpers=warpers(0.5)), facts(warpers=warpers(0.6)))
+    assert said is not None
+    assert said.startswith("warpers ['TypicalLogitsWarper(")
+    assert "mass=0.6" in said
+
+
+def edited(folder: Path, name: str, values: dict[str, Any]) -> None:
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+EDITS: list[tuple[str, dict[str, Any], str]] = [
+    ("generation_config.json", {"eos_token_id": [0, 7]}, "eos [0], which is now [0, 7]"),
+    ("generation_config.json", {"forced_eos_token_id": 9}, "final_token None, which is now 9"),
+    ("generation_config.json", {"min_new_tokens": 3}, "processors [], which is now ['MinNewTokensLength"),
+    ("tokenizer_config.json", {"padding_side": "left"}, "whose files have changed since"),
+]
+
+
+@pytest.mark.parametrize(("left", "name", "values", "said"), [*((2, *edit) for edit in EDITS), (4, *EDITS[3])])
+def test_edited_files_of_a_target_are_noticed(
+    own: tuple[Job, Path], left: int, name: str, values: dict[str, Any], said: str
+) -> None:
+    job, target = own
+    job.keep(left)
+    edited(target, name, values)
+    assert said in job.fails()
+    assert len(job.answers) == left
+
+
+@pytest.mark.parametrize(("name", "values", "said"), [EDITS[1], EDITS[3]])
+def test_edited_files_of_a_translating_target_are_noticed(
+    german: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch, name: str, values: dict[str, Any], said: str
+) -> None:
+    job, target = german
+    killed(job, monkeypatch, before=True)
+    edited(target, name, values)
+    assert said.split(" None")[0] in job.fails()

@@ -1,0 +1,97 @@
+"""What a client sends to the server, and what it reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from tests.serve.shapes import check_error
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "the fox ran"}]
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """The body of a chat."""
+    return {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1, **fields}
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    """The body of a completion."""
+    return {"model": "tiny", "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
+
+
+def chunks(body: str) -> list[dict[str, Any]]:
+    """The chunks of a stream, which ends with the mark of its end; comments are left out."""
+    parts = [part for part in body.split("\n\n") if part and not part.startswith(":")]
+    assert all(part.startswith("data: ") and "\n" not in part for part in parts)
+    assert parts[-1] == "data: [DONE]"
+    return [json.loads(part.removeprefix("data: ")) for part in parts[:-1]]
+
+
+def route(body: dict[str, Any]) -> str:
+    return CHAT if "messages" in body else COMPLETIONS
+
+
+def answer(client: TestClient, body: dict[str, Any], *, path: str | None = None) -> dict[str, Any]:
+    """The whole answer to a chat or a completion."""
+    response = client.post(path or route(body), json=body)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+def choice(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+    """The first choice of the answer."""
+    return dict(answer(client, body)["choices"][0])
+
+
+def written(client: TestClient, **fields: Any) -> str:
+    """The text of a completion."""
+    return text_of(choice(client, completion(**fields)))
+
+
+def streamed(client: TestClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The chunks of the answer as a stream."""
+    response = client.post(route(body), json={**body, "stream": True})
+    assert response.status_code == 200, response.text
+    return chunks(response.text)
+
+
+def parts_of(client: TestClient, body: dict[str, Any], *, stream: bool) -> list[dict[str, Any]]:
+    """The chunks of a stream, or the whole answer."""
+    return streamed(client, body) if stream else [answer(client, body)]
+
+
+def raw(body: dict[str, Any], *headers: str, version: str = "1.1") -> bytes:
+    """A request for a completion, for a socket."""
+    data = json.dumps(body).encode()
+    lines = [f"POST {COMPLETIONS} HTTP/{version}", "Host: a", "Content-Type: application/json", *headers]
+    return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
+
+
+def text_of(*choices: dict[str, Any]) -> str:
+    """The text of a choice, or of the choices of a stream."""
+    texts = (one.get("text", one.get("delta", one.get("message", {})).get("content")) for one in choices)
+    return "".join(text or "" for text in texts)
+
+
+def refused(client: TestClient, body: Any, status: int = 400, *, path: str | None = None) -> dict[str, Any]:
+    """The error of a body: an object, or bytes as they are."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    where = path or (route(body) if isinstance(body, dict) else COMPLETIONS)
+    response = client.post(where, content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == status, response.text[:500]
+    check_error(response.json())
+    return dict(response.json()["error"])
+
+
+def metric(client: TestClient, name: str) -> float:
+    """The value of a metric, labels included in its name."""
+    return value_of(client.get("/metrics").text, name)
+
+
+def value_of(metrics: str, name: str) -> float:
+    found = (float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(f"draftwood:{name} "))
+    return next(found, 0.0)
