@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import Any
 
+import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
@@ -16,6 +20,7 @@ from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.output import RowOutput, ends_of
+from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
@@ -187,6 +192,33 @@ def begin(runner, texts, sources=(), roots=()) -> list[Row]:
     runner.clear()
     runner.set_rows(rows)
     return rows
+
+
+def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """The function, which is interrupted after so many calls."""
+    calls = iter(range(after))
+
+    def until(*arguments: Any) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return until
+
+
+def hide_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Nothing finds this package."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find_spec(name, *rest))
+
+
+RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+def ragged(length: int = 24, seed: int = 11) -> list[Request]:
+    """Requests with prompts and lengths that differ, ``length`` tokens at most, and seeds from this one on."""
+    limits = [Limits(max_new_tokens=length - 3 * i) for i in range(len(RAGGED))]
+    return [Request(prompt=RAGGED[i], seed=seed + i, limits=limits[i]) for i in range(len(RAGGED))]
 
 
 def output_of(prompt, limits, *, eos=(), **more) -> RowOutput:

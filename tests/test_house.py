@@ -32,7 +32,7 @@ INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
         ["protocols", "rows", "limits"],
-        ["history", "forward"],
+        ["forward"],
         ["slots", "pairing", "context", "windows"],
         ["cache", "prefill", "support", "window_check"],
         ["bart", "torch_runner", "openvino", "unpadded"],

@@ -28,6 +28,7 @@ from draftwood.engine.requests import Request
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
+from tests.adaptive.clocked import ClockedRunner, counting
 from tests.helpers import always, best_first, sampler_of
 from tests.tables import TableRunner
 
@@ -86,15 +87,18 @@ def distribution_of(*texts, stops=(), sources=()):
     return sampler_of(Sampling(), texts, VOCAB, stops=frozenset(stops), sources=sources)
 
 
+TEXT = [1, 2, 3, 4, 5, 6, 1, 2]
+AGAIN = distribution_of(TEXT)
+
+
 def test_chances_follow_what_came():
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    sampler = distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
-    [before] = lookup.guess(sampler, [4])
+    [before] = lookup.guess(AGAIN, [4])
     assert before.tokens == [3, 4, 5, 6]
     assert len(set(before.probabilities)) == 1  # nothing is known yet
     for _ in range(40):
         lookup.learn([[3, 4, 9]])
-    [after] = lookup.guess(sampler, [4])
+    [after] = lookup.guess(AGAIN, [4])
     assert after.probabilities[0] > 0.75
     assert after.probabilities[1] > 0.9
     assert after.probabilities[2] < before.probabilities[2]
@@ -131,28 +135,13 @@ def test_a_guess_and_a_draft_share_what_they_agree_on():
     assert tree.gain(3, tree.cut(2), 0.05) == 0.0
 
 
-class Timed(TableRunner):
-    """A runner whose forwards take seconds of a simulated clock, and are counted."""
-
-    def __init__(self, table, now, seconds, node):
-        super().__init__(table)
-        self.now, self.seconds, self.node, self.forwards = now, seconds, node, 0
-
-    def extend(self, tokens, depths, ancestors):
-        self.forwards += 1
-        self.now[0] += self.seconds + self.node * tokens.shape[1]
-        return super().extend(tokens, depths, ancestors)
-
-
-def rounds_of(prompt, favourite, tokens=24):
-    """Rounds of a target that counts modulo 6, with a draft that does ``favourite``; per round, forwards of the draft.
+def rounds_of(prompt, tokens):
+    """Rounds of a target that counts modulo 6, with a draft that does so, too; per round, forwards of the draft.
 
     At first a level takes what 0.2 tokens are worth, and a node what 0.01 are."""
-    table = torch.zeros(VOCAB, VOCAB)
-    for token in range(VOCAB):
-        table[token, (token + 1) % 6] = 9.0
-    now = [0.0]
-    draft, target = Timed(favourite, now, 0.002, 0.0), Timed(table, now, 0.0094, 0.0001)
+    table, now = counting(VOCAB, 6, 9.0), [0.0]
+    draft = ClockedRunner(table, now, lambda rows, nodes: 0.002)
+    target = ClockedRunner(table, now, lambda rows, nodes: 0.0094 + 0.0001 * nodes)
     costs = Costs(base=0.0095, tree=0.0, node=0.0001, change=0.0, back=0.0, level=0.002, frontier_node=0.0)
     learnt = replace(NOTHING, costs=costs, timed=True, reach=(1.0,))
     drafter = best_first(
@@ -169,22 +158,13 @@ def rounds_of(prompt, favourite, tokens=24):
     return [after - before for before, after in pairwise(forwards)], engine.stats[0]
 
 
-def test_where_a_guess_is_sure_nothing_is_drafted():
-    good = torch.zeros(VOCAB, VOCAB)
-    for token in range(VOCAB):
-        good[token, (token + 1) % 6] = 9.0
-    drafted, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], good, tokens=90)
+def test_where_a_guess_is_sure_nothing_is_drafted_and_without_one_the_draft_is_asked():
+    drafted, stats = rounds_of([0, 1, 2, 3, 4, 5, 0], tokens=90)
     assert len(drafted) > 4
     assert drafted[4] > 0  # at first a guess of one token is not trusted
     assert not any(drafted[5:])
     assert stats.block_efficiency > 5
-
-
-def test_where_there_is_no_guess_the_draft_is_asked():
-    good = torch.zeros(VOCAB, VOCAB)
-    for token in range(VOCAB):
-        good[token, (token + 1) % 6] = 9.0
-    drafted, _ = rounds_of([7, 0], good, tokens=8)
+    drafted, _ = rounds_of([7, 0], tokens=8)
     first = 1 + AdaptiveSettings().probe_skip + AdaptiveSettings().probe_rounds  # the first one reads the prompt
     assert not any(drafted[:first])
     assert drafted[first] > 1  # nothing stood before
@@ -204,26 +184,23 @@ def test_it_is_what_auto_means_and_has_no_shape():
 def test_what_is_known_of_shorter_matches_stands_for_longer_ones():
     """A few lucky tokens do not pass for certainty."""
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    sampler = distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
-    lookup.guess(sampler, [4])
+    lookup.guess(AGAIN, [4])
     lookup.learn([[3, 4, 5, 6]])  # from two tokens that agree on; of one nothing was seen
-    [lucky] = lookup.guess(sampler, [4])
+    [lucky] = lookup.guess(AGAIN, [4])
     assert min(lucky.probabilities) > 0.25
     assert max(lucky.probabilities) < 0.8
-    lookup, sampler = PromptLookup(AdaptiveSettings(), 4), distribution_of([1, 2, 3, 4, 5, 6, 1, 2])
+    lookup = PromptLookup(AdaptiveSettings(), 4)
     for _ in range(40):
-        lookup.guess(sampler, [4])
+        lookup.guess(AGAIN, [4])
         lookup.learn([[9]])
-    [unlucky] = lookup.guess(sampler, [4])
+    [unlucky] = lookup.guess(AGAIN, [4])
     assert max(unlucky.probabilities) < 0.25
 
 
 def test_equal_rows_are_one_observation():
-    text = [1, 2, 3, 4, 5, 6, 1, 2]
-
     def learnt(*new: list[int]) -> PromptLookup:
         lookup = PromptLookup(AdaptiveSettings(), 4)
-        lookup.guess(distribution_of(*[text] * len(new)), [4] * len(new))
+        lookup.guess(distribution_of(*[TEXT] * len(new)), [4] * len(new))
         lookup.learn(new)
         return lookup
 
@@ -233,7 +210,7 @@ def test_equal_rows_are_one_observation():
 
 def test_what_lookup_meets_in_a_pause_is_forgotten():
     lookup = PromptLookup(AdaptiveSettings(), 4)
-    lookup.guess(distribution_of([1, 2, 3, 4, 5, 6, 1, 2]), [4])
+    lookup.guess(AGAIN, [4])
     lookup.learn([[3, 9]])
     before = list(lookup.hits), list(lookup.guesses), lookup.probabilities
     with lookup.paused():

@@ -19,10 +19,10 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy
+from tests.adaptive.clocked import ClockedRunner, counting
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text
 from tests.helpers import sampler_of
-from tests.tables import TableRunner
 
 PLAIN = 100.0  # tokens per second
 LIKELY = {"useless": 0.05, "poor": 0.2, "medium": 0.5, "good": 0.8}
@@ -90,17 +90,8 @@ def test_what_is_gained_stays():
 VOCAB, BASE, TREE, NODE = 40, 0.010, 0.003, 0.0005
 
 
-class Timed(TableRunner):
-    """A target whose forwards take simulated seconds."""
-
-    def __init__(self, table: torch.Tensor, now: list[float]) -> None:
-        super().__init__(table)
-        self.now = now
-
-    def extend(self, tokens, depths, ancestors):
-        nodes = tokens.shape[1] - 1
-        self.now[0] += BASE + (TREE if nodes else 0.0) + NODE * nodes * len(tokens)
-        return super().extend(tokens, depths, ancestors)
+def seconds_of(rows: int, tokens: int) -> float:
+    return BASE + (TREE + NODE * (tokens - 1) * rows) * (tokens > 1)
 
 
 def alone(
@@ -112,19 +103,12 @@ def alone(
     if always:
         controllers.at(rows).shows_guess = lambda chains: any(map(bool, chains))
         controllers.at(rows).tree_size = lambda values, drawn=False: len(values)
-    engine = Decoder(Timed(table, now), drafter, Coupled() if temperature else Greedy())
+    target = ClockedRunner(table, now, seconds_of)
+    engine = Decoder(target, drafter, Coupled() if temperature else Greedy())
     names = [0 if equal else row for row in range(rows)]
     requests = [Request(prompt=[1 + n, 2, 3, 1 + n], seed=n, limits=Limits(max_new_tokens=new)) for n in names]
     engine.generate(requests, Sampling(temperature=temperature))
     return now[0] / (BASE * new), engine.stats[0].block_efficiency
-
-
-def cycle(length: int, logit: float = 30.0) -> torch.Tensor:
-    """A text that repeats itself after so many tokens, or at a smaller ``logit`` often begins to."""
-    table = torch.zeros(VOCAB, VOCAB)
-    for token in range(VOCAB):
-        table[token, (token + 1) % length] = logit
-    return table
 
 
 @pytest.mark.parametrize("rows", [1, 4, 8])
@@ -136,13 +120,13 @@ def test_lookup_is_not_slower_where_nothing_can_be_guessed(rows, new):
 
 @pytest.mark.parametrize("rows", [4, 8])
 def test_lookup_is_not_slower_where_all_rows_are_equal(rows):
-    seconds, _ = alone(cycle(12, logit=4.0), rows, 120, temperature=1.0, equal=True)
+    seconds, _ = alone(counting(VOCAB, 12, 4.0), rows, 120, temperature=1.0, equal=True)
     assert seconds <= 1.01  # 1.02 if each row counts as evidence of its own
 
 
 @pytest.mark.parametrize("rows", [1, 4, 8])
 def test_lookup_is_faster_where_a_text_repeats_itself(rows):
-    seconds, tokens = alone(cycle(7), rows, 120, temperature=0.0)
+    seconds, tokens = alone(counting(VOCAB, 7, 30.0), rows, 120, temperature=0.0)
     assert seconds < 0.6
     assert tokens > 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,15 @@ def pair() -> Pair:
         for weight in draft.parameters():
             weight += 0.02 * torch.randn_like(weight)
     return Pair(target, draft, Letters())
+
+
+@pytest.fixture
+def prompt_file(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Two prompts of two sources; commands load the tiny pair."""
+    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "ab", "source": "x"}\n{"prompt": "cde", "source": "y"}\n')
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from benchmarks import acceptance
-from benchmarks.__main__ import main
 from benchmarks.acceptance import DRAWS, compare, measure, write
 from benchmarks.prompts import Prompt
 from benchmarks.settings import Setting, plan
@@ -24,7 +21,7 @@ from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
-from tests.benchmarks.tiny import Letters
+from tests.benchmarks.tiny import Letters, call
 from tests.helpers import tiny_gpt, tiny_hidden
 
 PROMPTS = [Prompt(source="a", tokens=(1, 2, 3)), Prompt(source="b", tokens=(4, 5))]
@@ -86,13 +83,17 @@ def test_at_temperature_0_what_is_accepted_is_what_the_text_goes_on_with(pair: P
     assert measure(pair, [text], setting, sampling) == [1 + fmean(accepted)]
 
 
-def test_a_drafter_of_hidden_states_is_refused() -> None:
+def test_what_cannot_be_measured_is_refused(pair: Pair) -> None:
     model = tiny_gpt(23, 1, dtype=torch.float32)
     drafter = tiny_hidden(model)
-    pair = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend="torch"))
-    settings = plan("acceptance", ("chain",), has_draft=True, budgets=(6,))
-    with pytest.raises(ConfigError, match="measure it with python -m benchmarks generate"):
-        compare(pair, settings, PROMPTS, [1.0], 9, 0, lambda: None)
+    hidden = Pair(model, drafter, Letters(), runners=make_runners(model, drafter, backend="torch"))
+    for drafting, budget, tokens, message in (
+        (hidden, 6, 9, "measure it with python -m benchmarks generate"),
+        (pair, 30, 130, "3 tokens, 130 new ones and a tree of 30 do not fit the models' context of 160"),
+    ):
+        settings = plan("acceptance", ("chain",), has_draft=True, budgets=(budget,))
+        with pytest.raises(ConfigError, match=message):
+            compare(drafting, settings, PROMPTS, [1.0], tokens, 0, lambda: None)
 
 
 def rows_of(report: str) -> dict[str, dict[str, list[str]]]:
@@ -107,77 +108,26 @@ def rows_of(report: str) -> dict[str, dict[str, list[str]]]:
     return out
 
 
-def test_every_setting_of_every_budget_stands_beside_rsd_s(pair: Pair) -> None:
-    settings = plan("acceptance", None, has_draft=True, budgets=(6, 10))
-    steps: list[int] = []
-    found = rows_of(compare(pair, settings, PROMPTS, [0.6, 1.0], 8, 0, lambda: steps.append(1)))
-    assert len(steps) == 2 * len(settings)
-    assert set(found) == {f"Temperature {t}, {n} nodes" for t in ("0.6", "1") for n in (6, 10)}
-    for heading, rows in found.items():
-        here = {s.name for s in settings if ("budget", int(heading.split()[-2])) in s.comparisons}
-        assert set(rows) == here
-        same = [name for name, cells in rows.items() if cells[2] == "+0.0 % ± 0.0"]
-        assert any(name.startswith("rsd-s ") for name in same)  # RSD-S against itself
-        assert {name for name, cells in rows.items() if cells[1] != "exact"} == {n for n in here if n.startswith("shared")}
-    assert found["Temperature 1, 6 nodes"]["shared-noise 6 nodes"][1] == f"sampled, {DRAWS} draws"
-
-
-def test_methods_without_rsd_s_have_no_column_beside_it(pair: Pair) -> None:
-    settings = plan("acceptance", ("chain", "ngram"), has_draft=True, budgets=(6,))
-    rows = rows_of(compare(pair, settings, PROMPTS, [0.0], 8, 0, lambda: None))["Temperature 0, 6 nodes"]
-    assert {name: len(cells) for name, cells in rows.items()} == {"chain 6": 2, "ngram 6": 2}
-
-
-def test_the_targets_texts_are_written_once_per_temperature(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Sampling] = []
-
-    def counted(pair: Pair, prompts: list, sampling: Sampling, *rest: int) -> list:
-        written.append(sampling)
-        return write(pair, prompts, sampling, *rest)
-
-    monkeypatch.setattr(acceptance, "write", counted)
-    settings = plan("acceptance", ("chain", "rsd-s"), has_draft=True, budgets=(6,))
-    compare(pair, settings, PROMPTS, [0.0, 1.0], 6, 0, lambda: None)
-    assert [s.temperature for s in written] == [0.0, 1.0]
-
-
-def test_a_tree_that_would_leave_the_context_is_refused(pair: Pair) -> None:
-    settings = plan("acceptance", ("chain",), has_draft=True, budgets=(30,))
-    with pytest.raises(ConfigError, match="3 tokens, 130 new ones and a tree of 30 do not fit the models' context of 160"):
-        compare(pair, settings, PROMPTS, [1.0], 130, 0, lambda: None)
-
-
 @pytest.mark.parametrize(("method", "message"), [
     ("ar,generate", "for ar, generate (nothing is drafted, so the figure is 1): leave it out"),
-    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions): "
-     "leave it out"),
+    ("rsd-s,assisted", "for assisted (a method of transformers, whose drafts give no distributions): leave it out"),
 ])  # fmt: skip
 def test_methods_without_an_expectation_are_refused_by_name(method: str, message: str) -> None:
-    done = CliRunner().invoke(main, ["acceptance", "--methods", method])
-    assert done.exit_code == 2
-    assert message in " ".join(done.output.split())
+    assert message in " ".join(call("acceptance", "--methods", method, code=2).output.split())
 
 
-@pytest.fixture
-def small(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
-    """The report of the command on the tiny pair."""
-    monkeypatch.setattr("draftwood.api.load", lambda target, draft, options: pair)
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "ab"}\n{"prompt": "cde"}\n')
-
-    def run(*options: str) -> str:
-        base = ["acceptance", "--prompts", str(path), "--max-new-tokens", "6", "--output", str(tmp_path)]
-        done = CliRunner().invoke(main, [*base, *options], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        assert (tmp_path / "acceptance.md").read_text() in done.stdout
-        return done.stdout
-
-    return run
-
-
-def test_the_command_takes_several_budgets_and_temperatures(small: Callable[..., str]) -> None:
-    report = small("--budgets", "6,10", "--temperatures", "0,1", "--methods", "rsd-s,shared-noise")
-    assert set(rows_of(report)) == {f"Temperature {t}, {n} nodes" for t in (0, 1) for n in (6, 10)}
+def test_every_setting_of_every_budget_stands_beside_rsd_s(prompt_file: Path, tmp_path: Path) -> None:
+    options = "--max-new-tokens", "6", "--output", tmp_path, "--budgets", "6,10", "--temperatures", "0,1"
+    report = call("acceptance", "--prompts", prompt_file, *options, "--methods", "rsd-s,shared-noise").stdout
+    assert (tmp_path / "acceptance.md").read_text() in report
+    found = rows_of(report)
+    assert set(found) == {f"Temperature {t}, {n} nodes" for t in (0, 1) for n in (6, 10)}
     assert "Left out: ar, generate (nothing is drafted" in report
-    assert "*sampled*" in report
-    assert "*sampled*" not in small("--budgets", "6", "--temperatures", "0", "--methods", "rsd-s,shared-noise")
+    settings = plan("acceptance", ("rsd-s", "shared-noise"), has_draft=True, budgets=(6, 10))
+    for heading, rows in found.items():
+        assert set(rows) == {s.name for s in settings if ("budget", int(heading.split()[-2])) in s.comparisons}
+        same = [name for name, cells in rows.items() if cells[2] == "+0.0 % ± 0.0"]
+        assert any(name.startswith("rsd-s ") for name in same)  # RSD-S against itself
+        sampled = {name for name, cells in rows.items() if cells[1] != "exact"}
+        assert sampled == {name for name in rows if heading[12] == "1" and name.startswith("shared")}
+    assert found["Temperature 1, 6 nodes"]["shared-noise 6 nodes"][1] == f"sampled, {DRAWS} draws"

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import draftwood
-from benchmarks.__main__ import main
 from benchmarks.exact_chats import greedy
 from benchmarks.exact_chats.chats import Answer, Writer, read_chats
 from benchmarks.exact_chats.checks import checks
-from benchmarks.exact_chats.config import ExactChatsConfig
 from benchmarks.exact_chats.report import markdown
-from draftwood import ConfigError, LoadOptions, Method, Pair
+from draftwood import LoadOptions, Method, Pair
+from tests.benchmarks.tiny import call
 from tests.tiny_chat import save_chat
 
 LIMIT = 24
+
+
+SOME = "--tokens", "700", "--control-tokens", "700", "--control", "0.5"
 TALKS = [
     {"category": "fox", "turns": ["the fox ran", "and the red hen"]},
     {"category": "dog", "turns": ["a dog sat"]},
@@ -54,22 +55,21 @@ def answers(folder: Path, pair: Pair) -> list[Answer]:
     return [answer for number, chat in enumerate(chats) for answer in writer.answers(number, chat, 0)]
 
 
-def call(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """The exit status and the document of the command."""
+def exact_chats(folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
+    """The document of the command, which ends with this code."""
     base = ["exact-chats", "--backend", "torch", "--method", "rsd-s", "--chats", "3", "--max-new-tokens", str(LIMIT)]
     paths = {"--prompts": "chats.jsonl", "--target": "target", "--draft": "draft", "--output": "out"}
-    given = [text for name, path in paths.items() for text in (name, str(folder / path))]
-    done = CliRunner().invoke(main, [*base, *given, *options], catch_exceptions=False)
+    done = call(*base, *(text for name, path in paths.items() for text in (name, folder / path)), *options, code=code)
     found = json.loads((folder / "out" / "exact-chats.json").read_text())
     assert (folder / "out" / "exact-chats.md").read_text() == markdown(found)
-    assert markdown(found) in done.stdout
-    return done.exit_code, found
+    assert code == 130 or markdown(found) in done.stdout
+    return found
 
 
 def test_the_command_tests_both_parts_and_its_controls_fail(folder: Path) -> None:
-    status, found = call(folder, "--tokens", "700", "--control-tokens", "700", "--control", "0.5", "--generated", "2")
+    found = exact_chats(folder, *SOME, "--generated", "2")
     assert [check["holds"] for check in found["checks"]] == [True] * 6, found["checks"]
-    assert (status, found["partial"]) == (0, False)
+    assert not found["partial"]
     assert len(found["greedy"]["answers"]) == 6
     assert [g["at"] for g in found["greedy"]["generate"]] == [None, None]
     assert found["greedy"]["controls"] == {"one token replaced": False, "the last token taken away": False}
@@ -86,19 +86,14 @@ def test_the_command_tests_both_parts_and_its_controls_fail(folder: Path) -> Non
 
 def test_a_part_can_be_left_out_and_a_difference_ends_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = greedy.check
-
-    def other(model: Any, answer: Answer, limit: int) -> greedy.GreedyCheck:
-        return replace(real(model, answer, limit), differing=[(0, 0.5)])
-
-    monkeypatch.setattr(greedy, "check", other)
-    status, found = call(folder, "--parts", "greedy", "--generated", "0")
+    monkeypatch.setattr(greedy, "check", lambda *given: replace(real(*given), differing=[(0, 0.5)]))
+    found = exact_chats(folder, "--parts", "greedy", "--generated", "0", code=1)
     assert "sampled" not in found
     assert [check["holds"] for check in found["checks"]] == [False, True, True]
-    assert status == 1
 
 
 def test_an_interrupted_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--tokens", "700", "--control-tokens", "700", "--control", "0.5", "--generated", "0", "--seed", "1"
+    options = *SOME, "--generated", "0", "--seed", "1"
     real, calls = Writer.answers, list[int]()
 
     def answers(self: Writer, number: int, chat: Any, seed: int) -> Iterator[Answer]:
@@ -108,17 +103,13 @@ def test_an_interrupted_run_goes_on_where_it_was(folder: Path, monkeypatch: pyte
         return real(self, number, chat, seed)
 
     monkeypatch.setattr(Writer, "answers", answers)
-    for done in (2, 6):
-        with pytest.raises(AssertionError):
-            call(folder, *options)
-        assert len(calls) == done + 1 + done // 6
-    status, found = call(folder, *options)
-    assert (status, found["partial"]) == (0, False)
-    calls_before = len(calls)
-    monkeypatch.setattr(Writer, "answers", real)
+    for stopped in (3, 8):
+        exact_chats(folder, *options, code=130)
+        assert len(calls) == stopped
+    found = exact_chats(folder, *options)
+    assert len(calls) > 8
     (folder / "out" / "exact-chats.json").unlink()
-    _, whole = call(folder, *options)
-    assert calls_before > 8
+    whole = exact_chats(folder, *options)
     for part in ("greedy", "sampled", "control"):
         tokens = [[answer["tokens"] for answer in one[part]["answers"]] for one in (found, whole)]
         assert tokens[0] == tokens[1]
@@ -153,9 +144,6 @@ def test_control_a_replaced_token_is_found_with_its_gap(pair: Pair, answers: lis
     assert gap > 1e-3
     assert found.holds(1e6) is (found.end is None)
     assert greedy.generated(pair, changed, LIMIT) == 5
-    assert greedy.controls(pair.target.model, answer, LIMIT) == {
-        "one token replaced": False, "the last token taken away": False,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -173,14 +161,3 @@ def test_an_answer_ends_with_the_token_that_ends_a_turn_or_with_the_limit(
 ) -> None:
     found = greedy.end_fault(replace(answers[0], tokens=tokens, ends=(0,)), 4)
     assert found is None if fault is None else fault in str(found)
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"parts": "x"}, "parts holds 'x'"),
-    ({"chats": 0}, "chats is 0"),
-    ({"tokens": 20}, "tokens is 20: give 640 or more"),
-    ({"control": 1.0}, "control is 1.0"),
-])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ExactChatsConfig(prompts=Path("chats.jsonl"), **settings)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.batches import at_batches, batched, left_out
-from benchmarks.measure import Sample
 from benchmarks.prompts import Prompt
 from benchmarks.run import Bench, Log, by_prompt, orders, seed_of
 from benchmarks.settings import Setting
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
+from tests.benchmarks.tiny import made_up_sample
 
 
 def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
@@ -24,9 +24,6 @@ def test_every_pass_visits_all_cases_in_a_new_but_fixed_order() -> None:
     assert len({tuple(case for _, case in p) for p in passes}) > 1
     assert steps == list(orders(cases, 3, "a"))
     assert steps != list(orders(cases, 3, "b"))
-
-
-def test_seeds_differ_between_texts() -> None:
     assert len({seed_of(0, repeat, prompt) for repeat in range(5) for prompt in range(100)}) == 500
 
 
@@ -75,32 +72,17 @@ def test_every_case_continues_every_prompt_in_batches_of_its_size(pair: Pair) ->
     assert [len(repeats[0]) for repeats in log.samples] == [4, 4, 1, 1]
 
 
-def sample(tokens: int) -> Sample:
-    return Sample(
-        tokens=[[1] * tokens], forwards=1, row_forwards=1, draft_forwards=0, target_tokens=1, draft_tokens=0, drafted=0,
-        seconds=1.0, target_seconds=0.1, draft_seconds=0.0, verify_seconds=0.0,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("counts", "kept"),
-    [
-        ([[3, 3], [3, 3]], [[3, 3], [3, 3]]),
-        ([[3, 2], [3, 1]], [[3, 1], [3, 1]]),
-        ([[3, 1], [3]], [[3], [3]]),
-        ([[2], [1]], [[1], [1]]),
-        ([[1], []], [[1], []]),  # nothing is complete: what there is stays
-    ],
-)
-def test_an_interrupted_pass_is_dropped_unless_it_is_all(counts: list, kept: list) -> None:
-    cases = [(Setting(method="ar"), 0.0), (Setting(method="generate"), 0.0)]
-    log = Log(cases=cases, samples=[[[sample(1)] * n for n in repeats] for repeats in counts])
+@pytest.mark.parametrize(("sizes", "counts", "kept"), [
+    ([1, 1], [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
+    ([1, 1], [[3, 2], [3, 1]], [[3, 1], [3, 1]]),
+    ([1, 1], [[3, 1], [3]], [[3], [3]]),
+    ([1, 1], [[2], [1]], [[1], [1]]),
+    ([1, 1], [[1], []], [[1], []]),  # nothing is complete: what there is stays
+    ([1, 1, 2, 2], [[4, 4], [4, 4], [2, 1], [2]], [[4, 4], [4, 4], [2], [2]]),  # batches of one size alone
+])  # fmt: skip
+def test_an_interrupted_pass_is_dropped_unless_it_is_all(sizes: list, counts: list, kept: list) -> None:
+    methods = ["ar", "generate"] * 2
+    cases = [(Setting(method=method, batch=size), 0.0) for method, size in zip(methods, sizes, strict=False)]
+    log = Log(cases=cases, samples=[[[made_up_sample(1)] * n for n in repeats] for repeats in counts])
     log.level()
     assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == kept
-
-
-def test_an_interrupted_pass_of_one_batch_size_leaves_the_other_alone() -> None:
-    cases = [(Setting(method=method, batch=size), 0.0) for size in (1, 2) for method in ("ar", "generate")]
-    log = Log(cases=cases, samples=[[[sample(1)] * n for n in repeats] for repeats in ([4, 4], [4, 4], [2, 1], [2])])
-    log.level()
-    assert [[len(repeat) for repeat in repeats] for repeats in log.samples] == [[4, 4], [4, 4], [2], [2]]

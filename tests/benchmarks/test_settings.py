@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import get_args
 
 import pytest
 
 from benchmarks import config as bench_config
-from benchmarks.settings import BUDGETS, ENGINES, LENGTHS, METHODS, OURS, PLANS, Setting, node_count, plan
+from benchmarks.settings import BUDGETS, ENGINES, LENGTHS, METHODS, OURS, PLANS, Setting, plan
 from draftwood import METHODS as SPECS
 from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.settings import DTypeName
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
@@ -65,11 +63,6 @@ def test_at_temperature_0_independent_chains_fall_together_and_the_others_do_not
             assert int(first_tree(setting, pair, 0.0).valid.sum()) - 1 == nodes, setting.name
 
 
-@pytest.mark.parametrize(("shape", "nodes"), [("4", 4), ("3x5", 15), ("2-2-1", 10), ("3-2-2", 21), ("2-2-2-2", 30)])
-def test_nodes_of_shapes(shape: str, nodes: int) -> None:
-    assert node_count(shape) == nodes
-
-
 def test_every_method_competes_in_every_place_of_the_paper() -> None:
     places = {place: {s.method for s in plan("paper", None, has_draft=True) if place in s.comparisons}
               for place in [("length", n) for n in LENGTHS] + [("budget", n) for n in BUDGETS]}  # fmt: skip
@@ -90,51 +83,31 @@ def test_names_are_unique_and_a_shape_in_two_protocols_is_measured_once(name: st
         assert both.comparisons == (("length", 2), ("budget", 6))
 
 
-def test_no_side_has_more_tries_than_the_other() -> None:
-    counts = Counter(s.method for s in plan("peers", None, has_draft=True))
-    shapeless = ("ar", "generate", "adaptive", "adaptive-drawn", "lookup")
-    assert {counts.pop(name) for name in shapeless} == {1}
-    assert set(counts) == set(METHODS) - {*shapeless, *ENGINES}
+@pytest.mark.parametrize("preset", ["peers", "all-peers"])
+def test_no_side_has_more_tries_than_the_other(preset: str) -> None:
+    counts = Counter(s.method for s in plan(preset, None, has_draft=True))
+    assert set(counts) == set(METHODS) - set([] if preset == "all-peers" else ENGINES)
+    shapeless = ("ar", "generate", "adaptive", "adaptive-drawn", "lookup", "genai", "llama.cpp", "llama.cpp-file")
+    assert {counts.pop(name) for name in shapeless if name in counts} == {1}
     assert set(counts.values()) == {4}
 
 
-def test_methods_can_be_chosen_and_a_missing_draft_is_named() -> None:
+@pytest.mark.parametrize(("preset", "methods", "more", "message"), [
+    ("peers", None, {"has_draft": False}, r"draft model is needed for .*chain.*--methods ar,ngram,lookup,generate"),
+    ("all-peers", ["genai-draft"], {"has_draft": False}, "genai-draft"),
+    ("paper", ["ar", "ngram"], {}, r"'paper' does not measure ngram: .*all-peers, which measures everything"),
+    ("acceptance", ["chain", "adaptive"], {}, r"does not measure adaptive: leave it out$"),
+    ("peers", ["chain"], {"budgets": (14,)}, "measures none of"),
+])  # fmt: skip
+def test_methods_that_cannot_be_measured_are_named(preset: str, methods: list | None, more: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(preset, methods, **{"has_draft": True, **more})
+
+
+def test_methods_and_budgets_can_be_chosen() -> None:
     assert [s.name for s in plan("peers", ["ar", "ngram"], has_draft=False)][:2] == ["ar", "ngram 2"]
-    with pytest.raises(ConfigError, match=r"draft model is needed for .*chain.*--methods ar,ngram,lookup,generate"):
-        plan("peers", None, has_draft=False)
-    with pytest.raises(ConfigError, match=r"'paper' does not measure ngram: .*all-peers, which measures everything"):
-        plan("paper", ["ar", "ngram"], has_draft=True)
-    with pytest.raises(ConfigError, match=r"does not measure adaptive: leave it out$"):
-        plan("acceptance", ["chain", "adaptive"], has_draft=True)
-    assert {setting.method for setting in PLANS["all-peers"]()} == set(METHODS)
-
-
-def test_budgets_can_be_chosen() -> None:
     found = plan("paper", ["ar", "chain", "rsd-s", "shared-noise"], has_draft=True, budgets=(14,))
     assert {s.name for s in found} == {"ar", "chain 14", "rsd-s 2x7", "rsd-s 7x2", "shared-noise 14 nodes"}
-    with pytest.raises(ConfigError, match="measures none of"):
-        plan("peers", ["chain"], has_draft=True, budgets=(14,))
-
-
-def test_number_formats_are_those_of_loading() -> None:
-    assert get_args(bench_config.DTypeName) == get_args(DTypeName)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"repeats": 0}, "repeats is 0"),
-        ({"temperatures": "0,warm"}, "'warm'"),
-        ({"temperatures": ","}, "comma-separated"),
-        ({"temperatures": "-1"}, "'-1'"),
-        ({"budgets": "14,15"}, "'15': choose from 6, 10, 14, 21, 30"),
-        ({"methods": "chain,beam"}, "'beam': choose from ar, chain"),
-        ({"data": "x", "prompts": "y"}, "both given"),
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        bench_config.BenchConfig(**wrong)
 
 
 def test_what_is_given_replaces_the_presets_scale() -> None:

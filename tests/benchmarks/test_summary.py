@@ -24,7 +24,13 @@ TWO = [repeat([10, 20], [5, 10], [1.0, 3.0]), repeat([10, 20], [5, 5], [2.0, 4.0
 
 def test_speed_is_all_tokens_over_all_seconds() -> None:
     assert speed(TWO[0]) == 30 / 4
-    assert figures(TWO, ["a", "b"])["tokens_per_second"] == {"median": (7.5 + 5) / 2, "min": 5.0, "max": 7.5}
+    found = figures(TWO, ["a", "b"])
+    assert found["tokens_per_second"] == {"median": (7.5 + 5) / 2, "min": 5.0, "max": 7.5}
+    assert found["by_source"]["a"]["block_efficiency"] == 2
+    assert found["by_source"]["b"]["block_efficiency"] == 40 / 15
+    assert found["by_source"]["b"]["tokens_per_second"]["max"] == pytest.approx(20 / 3)
+    cut_short = figures([*TWO, repeat([30], [5], [3.0])], ["a", "b"])
+    assert (cut_short["block_efficiency"], cut_short["tokens_per_second"]["max"]) == (90 / 30, 10)
 
 
 def test_efficiency_is_tokens_over_forwards_of_all_texts() -> None:
@@ -32,6 +38,7 @@ def test_efficiency_is_tokens_over_forwards_of_all_texts() -> None:
     assert value == 60 / 25
     # prompts: 20 tokens in 10 forwards and 40 in 15; residuals 20 - 24 and 40 - 36
     assert error == pytest.approx(math.sqrt(2 / 1 * (16 + 16)) / 25)
+    assert efficiency(TWO, [0]) == (2.0, None)
 
 
 def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round() -> None:
@@ -44,10 +51,6 @@ def test_in_a_batch_a_forward_counts_once_for_every_text_and_once_for_the_round(
     assert unknown["block_efficiency"] is None
     assert unknown["tokens_per_second"]["median"] == 8
     assert efficiency_cell(unknown) == ""
-
-
-def test_one_prompt_has_no_standard_error() -> None:
-    assert efficiency(TWO, [0]) == (2.0, None)
 
 
 def test_the_standard_error_is_the_scatter_of_the_estimate() -> None:
@@ -76,16 +79,3 @@ def test_shares_add_up_and_the_rest_is_outside() -> None:
     assert found["share"]["target"] == pytest.approx(0.5)
     assert found["outside_share"] == pytest.approx(0.3)
     assert found["outside_ms_per_round"] == pytest.approx(75)
-
-
-def test_sources_are_told_apart() -> None:
-    found = figures(TWO, ["a", "b"])["by_source"]
-    assert found["a"]["block_efficiency"] == 2
-    assert found["b"]["block_efficiency"] == 40 / 15
-    assert found["b"]["tokens_per_second"]["max"] == pytest.approx(20 / 3)
-
-
-def test_a_repeat_cut_short_counts_for_what_it_has() -> None:
-    found = figures([*TWO, repeat([30], [5], [3.0])], ["a", "b"])
-    assert found["block_efficiency"] == 90 / 30
-    assert found["tokens_per_second"]["max"] == 10

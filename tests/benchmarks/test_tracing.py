@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.__main__ import main
-from benchmarks.tracing.config import TraceConfig
 from benchmarks.tracing.run import BARE, CASES, OFF, ON, between, within
-from draftwood.core.errors import ConfigError
+from tests.benchmarks.tiny import call
 
 
 def test_every_case_is_measured_and_written(tmp_path):
-    options = ["--repeats", "1", "--max-new-tokens", "3", "--shape", "2x2", "--output", str(tmp_path)]
-    done = CliRunner().invoke(main, ["trace", *options])
-    assert done.exit_code == 0, done.output
+    done = call("trace", "--repeats", "1", "--max-new-tokens", "3", "--shape", "2x2", "--output", tmp_path)
     document = json.loads((tmp_path / "trace.json").read_text())
     assert set(document["seconds"]) == set(CASES)
     for found in document["seconds"].values():
@@ -32,9 +27,3 @@ def test_ratios_are_taken_inside_each_text():
     assert between(seconds, "on")[0] == pytest.approx(1.1)
     assert within(seconds, "on")[0] == pytest.approx(1.1)
     assert within(seconds, "off") == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("bad", [{"repeats": 0}, {"max_new_tokens": 0}, {"shape": "24"}])
-def test_bad_settings_are_named(bad):
-    with pytest.raises(ConfigError, match=next(iter(bad))):
-        TraceConfig(**bad)

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from click.testing import CliRunner, Result
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.__main__ import main
+from benchmarks.measure import Sample
 from benchmarks.prompts import Prompt
 
 VOCAB = 96
 PROMPTS = [Prompt(source=s, tokens=t) for s, t in (("a", (1, 2, 3)), ("b", (4, 5)), ("a", (7, 8, 9, 10)))]
+
+
+def call(*arguments: object, code: int = 0) -> Result:
+    """``python -m benchmarks`` with these arguments, which ends with this code."""
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """The function, which is interrupted after so many calls."""
+    calls = iter(range(after))
+
+    def until(*arguments: Any) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return until
+
+
+def made_up_sample(tokens: int, *, forwards: int = 1, **seconds: float) -> Sample:
+    """The measurement of one text; without seconds it took a second."""
+    times = dict(seconds=1.0, target_seconds=0.0, draft_seconds=0.0, verify_seconds=0.0) | seconds
+    return Sample(
+        tokens=[[1] * tokens], forwards=forwards, row_forwards=forwards, draft_forwards=0, target_tokens=0, draft_tokens=0,
+        drafted=0, **times,
+    )  # fmt: skip
 
 
 class Letters:

@@ -24,7 +24,6 @@ def constraint(grammar: Grammar | None = None, stops: frozenset[int] = frozenset
 
 def tokens_of(mask: np.ndarray | None) -> list[int]:
     assert mask is not None
-    assert mask.shape == (VOCAB + 2,)
     return mask.nonzero()[0].tolist()
 
 
@@ -74,20 +73,26 @@ def test_masks_of_a_text_that_grows_are_those_of_the_same_path():
             one = constraint()
             one.mask([2, 2])  # forgotten when the text grows
             one.commit([9, 9, *text[:cut]], 2)
-            assert tokens_of(one.mask(text[cut:])) == legal(text)
+            mask = one.mask(text[cut:])
+            assert mask.shape == (VOCAB + 2,)
+            assert tokens_of(mask) == legal(text)
 
 
-def test_a_path_that_the_grammar_forbids_has_no_mask():
+def test_what_the_grammar_forbids_has_no_mask_and_is_an_error_in_a_text():
     one = constraint()
-    assert one.mask([3]) is None
-    assert one.mask([3, 1]) is None
-    assert one.mask([1, 1]) is None
+    assert [one.mask(path) for path in ([3], [3, 1], [1, 1])] == [None] * 3
     assert tokens_of(one.mask([1])) == legal([1])
-
-
-def test_a_text_that_breaks_the_grammar_is_an_error():
     with pytest.raises(NumericsError, match=r"does not follow the regular expression 'a\(b"):
-        constraint().commit([3], 0)
+        one.commit([3], 0)
+
+
+def test_after_the_end_only_the_end_is_possible():
+    one = constraint()
+    one.commit([4, 0], 0)
+    assert tokens_of(one.mask([])) == tokens_of(one.mask([0, 0])) == [0]
+    one.commit([4, 0, 0], 0)
+    assert one.permitted([0, 0, 1]) == 2
+    assert one.forced() == []
 
 
 @pytest.mark.parametrize(
@@ -107,17 +112,6 @@ def test_forced_tokens_are_those_of_the_only_text_that_may_follow():
     assert tokenizer.decode(one.forced()) == "the fox ran"
     one.commit(tokenizer("athe fox ran7")["input_ids"], 0)
     assert one.forced() in ([], [END])
-    ended = constraint()
-    ended.commit([2, END], 0)
-    assert ended.forced() == []
-
-
-def test_after_the_end_only_the_end_is_possible():
-    one = constraint()
-    one.commit([4, 0], 0)
-    assert tokens_of(one.mask([])) == tokens_of(one.mask([0, 0])) == [0]
-    one.commit([4, 0, 0], 0)
-    assert one.permitted([0, 0, 1]) == 2
 
 
 def test_special_stop_tokens_end_the_grammar_and_others_are_text():
@@ -126,15 +120,10 @@ def test_special_stop_tokens_end_the_grammar_and_others_are_text():
     turn, a = tokenizer.convert_tokens_to_ids(["<turn>", "a"])
     grammars = Grammars(tokenizer, len(tokenizer), frozenset([END]))
     one = grammars.constraint(Grammar.regex("a+"), frozenset([END, turn, a]))
-    assert tokens_of_any(one.mask([])) == [a]
-    assert tokens_of_any(one.mask([a])) == sorted([END, a, turn])
+    assert tokens_of(one.mask([])) == [a]
+    assert tokens_of(one.mask([a])) == sorted([END, a, turn])
     plain = grammars.constraint(Grammar.regex("a+"), frozenset())
-    assert tokens_of_any(plain.mask([a])) == sorted([END, a])
-
-
-def tokens_of_any(mask: np.ndarray | None) -> list[int]:
-    assert mask is not None
-    return mask.nonzero()[0].tolist()
+    assert tokens_of(plain.mask([a])) == sorted([END, a])
 
 
 def test_a_dead_end_names_the_grammar_and_leaves_other_nodes_alone():
@@ -150,6 +139,7 @@ def test_a_dead_end_names_the_grammar_and_leaves_other_nodes_alone():
 
 COMPLEX = Grammar.regex("c{1,12}|c{0,12}b(.{1,200}){1,200}(.{1,200}){1,200}x")
 """After "b", a long token that begins with "a" reaches a limit of the library."""
+TOO_COMPLEX = "is too complex to follow here: lexer error"
 
 
 def of_a_long_token() -> Grammars:
@@ -160,26 +150,22 @@ def of_a_long_token() -> Grammars:
 def test_a_node_that_is_too_complex_leaves_other_nodes_other_texts_and_later_ones_alone():
     grammars = of_a_long_token()
     one, other = (grammars.constraint(COMPLEX, frozenset()) for _ in range(2))
-    assert tokens_of_any(one.mask([2])) == []
-    assert "is too complex to follow here: lexer error" in str(one.dead_end([2]))
+    assert tokens_of(one.mask([2])) == []
+    assert TOO_COMPLEX in str(one.dead_end([2]))
     assert one.mask([3, 1]) is None
-    assert [tokens_of_any(one.mask(path)) for path in ([], [3], [3] * 12)] == [[2, 3], [0, 2, 3], [0, 2]]
-    assert "is too complex to follow here: lexer error" in str(one.dead_end([2]))
-    assert tokens_of_any(one.mask([3, 2])) == []
+    assert [tokens_of(one.mask(path)) for path in ([], [3], [3] * 12)] == [[2, 3], [0, 2, 3], [0, 2]]
+    assert TOO_COMPLEX in str(one.dead_end([2]))
+    assert tokens_of(one.mask([3, 2])) == []
     other.commit([3], 0)
-    assert tokens_of_any(other.mask([3])) == [0, 2, 3]
-    assert tokens_of_any(grammars.constraint(COMPLEX, frozenset()).mask([])) == [2, 3]
+    assert tokens_of(other.mask([3])) == [0, 2, 3]
+    assert tokens_of(grammars.constraint(COMPLEX, frozenset()).mask([])) == [2, 3]
     one.commit([2], 0)
-    assert tokens_of_any(one.mask([])) == []
-    assert "is too complex to follow here: lexer error" in str(one.dead_end([]))
-
-
-def test_nodes_that_are_too_complex_are_not_tried_for_ever():
-    one = of_a_long_token().constraint(COMPLEX, frozenset())
-    for count in range(10):
-        assert tokens_of_any(one.mask([*[3] * count, 2])) == []
-    assert tokens_of_any(one.mask([3])) == []
-    assert "is too complex to follow here: lexer error" in str(one.dead_end([3]))
+    assert tokens_of(one.mask([])) == []
+    assert TOO_COMPLEX in str(one.dead_end([]))
+    one = grammars.constraint(COMPLEX, frozenset())
+    assert all(tokens_of(one.mask([*[3] * count, 2])) == [] for count in range(10))
+    assert tokens_of(one.mask([3])) == []  # such nodes are not tried for ever
+    assert TOO_COMPLEX in str(one.dead_end([3]))
 
 
 def test_a_text_that_exceeds_a_limit_of_the_parser_says_so():
@@ -195,36 +181,23 @@ def test_a_long_text_that_a_grammar_leaves_is_not_guessed_and_spoils_no_mask():
     assert tokens_of(one.mask([])) == tokens_of(one.mask([1] * 9)) == [1]
 
 
-@pytest.mark.parametrize(
-    ("grammar", "said"),
-    [
+def test_models_that_cannot_follow_a_grammar_and_grammars_without_a_text_are_refused():
+    for tokenizer, eos, said in (
+        (None, [0], "needs the model's tokenizer"),
+        (object(), [0], "object is none"),
+        (letters(), [], "name one: write eos_token_id into"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Grammars(tokenizer, VOCAB, frozenset(eos)).constraint(Grammar.regex("a"), frozenset())
+    for grammar, said in (
         (Grammar.regex("[^\\s\\S]"), "leaves no token possible"),
         (Grammar.regex("xyz"), "leaves no token possible"),  # the model has no token for it
         (Grammar.json_schema({"$ref": "#"}), "leaves no token possible"),
         (Grammar.lark('start: "a" <|im_end|>'), "unknown special token"),
-    ],
-)
-def test_a_grammar_that_admits_no_text_of_the_model_is_refused(grammar, said):
-    with pytest.raises(ConfigError, match=said) as caught:
-        constraint(grammar)
-    assert grammar.name in str(caught.value)
-
-
-class Slow:
-    """A tokenizer that is none of the tokenizers library."""
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "eos", "said"),
-    [
-        (None, [0], "needs the model's tokenizer"),
-        (Slow(), [0], "Slow is none"),
-        (letters(), [], "name one: write eos_token_id into"),
-    ],
-)
-def test_models_that_cannot_follow_a_grammar_are_refused(tokenizer, eos, said):
-    with pytest.raises(ConfigError, match=said):
-        Grammars(tokenizer, VOCAB, frozenset(eos)).constraint(Grammar.regex("a"), frozenset())
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            constraint(grammar)
+        assert grammar.name in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,7 @@ def models(backend: str):
 
 
 def engine(
-    method: str,
-    shape: str | None = None,
-    verifier: str = "auto",
-    *,
-    greedy: bool = False,
-    backend: str = "torch",
-    parts=None,
+    method: str, shape: str | None = None, verifier: str = "auto", *, greedy=False, backend="torch", parts=None
 ) -> Decoder:
     target, draft = parts or models(backend)
     own = None if method in ("ar", "ngram", "lookup") else draft
@@ -58,6 +52,7 @@ def written(decoder: Decoder, grammar: Grammar | None, count: int, **sampling) -
     return [result.text if result.finish_reason == "stop" else f"{result.text}…" for result in results]
 
 
+KINDS = [("ar", None, "coupled"), ("adaptive", None, "coupled"), ("rsd-s", "2x2", "recursive")]
 COUPLED = [("adaptive", None), ("shared-noise", "2-2-1"), ("rsd-c", "2-2"), ("chain", "4"), ("lookup", None)]
 
 
@@ -129,15 +124,14 @@ def test_encoder_decoder_models_follow_a_grammar():
     settings = {"dtype": torch.float32, "spread": 0.5, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
     parts = Seq2SeqRunner(tiny("marian", **settings)), Seq2SeqRunner(tiny("marian", seed=2, **settings), drafts=True)
     request = Request(prompt=[1], source=[2, 3, 4, 0], seed=3, limits=Limits(max_new_tokens=24))
-    for method in (("ar", None, "coupled"), ("adaptive", None, "coupled"), ("rsd-s", "2x2", "recursive")):
+    for method in KINDS:
         [result] = engine(*method, parts=parts).generate([request], Sampling(grammar=GRAMMARS[0]))
         assert re.fullmatch(WORDS, result.text), method
 
 
 def test_with_ignore_eos_only_the_end_follows_the_end():
-    limits = Limits(max_new_tokens=12, ignore_eos=True)
-    for method in (("ar", None, "coupled"), ("adaptive", None, "coupled"), ("rsd-s", "2x2", "recursive")):
-        request = Request(prompt=[1], seed=2, limits=limits)
+    request = Request(prompt=[1], seed=2, limits=Limits(max_new_tokens=12, ignore_eos=True))
+    for method in KINDS:
         [result] = engine(*method).generate([request], Sampling(grammar=Grammar.regex("c(ab)?")))
         assert len(result.token_ids) == 12
         assert re.fullmatch("c(ab)?", result.text)

@@ -27,19 +27,29 @@ def pair() -> Pair:
     return Pair(target, draft, tokenizer)
 
 
-@cache
-def texts(temperature: float, method: str) -> list[tuple[str, str]]:
-    """Text and finish reason of each schema, all written together."""
-    found = {row: ["", ""] for row in range(len(SCHEMAS))}
+def written(
+    given: list[Sampling], method: Method | str, temperature: float, length: int
+) -> tuple[list[tuple[list[int], str, str]], int]:
+    """Tokens, text and finish reason of each, all written together, and the number of drafted end tokens."""
+    tokens, texts, reasons, drafted = [list[int]() for _ in given], [""] * len(given), [""] * len(given), 0
     with pair().decoder(method, temperature=temperature).batch() as batch:
-        for seed, schema in enumerate(SCHEMAS):
-            sampling = Sampling(temperature=temperature, grammar=Grammar.json_schema(compact(schema)))
-            batch.add(Request(prompt=[5, 6], seed=seed, limits=Limits(max_new_tokens=120)), sampling)
+        for seed, sampling in enumerate(given):
+            batch.add(Request(prompt=[5, 6], seed=seed, limits=Limits(max_new_tokens=length)), sampling)
         while len(batch):
             for piece in batch.step():
-                found[piece.row][0] += piece.text
-                found[piece.row][1] = piece.finish_reason or ""
-    return [(text, reason) for text, reason in found.values()]
+                tokens[piece.row] += piece.tokens
+                texts[piece.row] += piece.text
+                reasons[piece.row] = piece.finish_reason or ""
+                drafted += int((piece.round.tree.tokens[piece.round.tree.valid] == 0).sum())
+    return list(zip(tokens, texts, reasons, strict=True)), drafted
+
+
+@cache
+def texts(temperature: float, method: str) -> list[tuple[str, str]]:
+    """Text and finish reason of each schema."""
+    grammars = [Grammar.json_schema(compact(schema)) for schema in SCHEMAS]
+    samplings = [Sampling(temperature=temperature, grammar=grammar) for grammar in grammars]
+    return [(text, reason) for _, text, reason in written(samplings, method, temperature, 120)[0]]
 
 
 def valid(text: str, schema: dict) -> bool:
@@ -50,10 +60,7 @@ def valid(text: str, schema: dict) -> bool:
     return True
 
 
-CASES = pytest.mark.parametrize(("temperature", "method"), [(0.0, "adaptive"), (1.0, "adaptive"), (1.0, "rsd-s")])
-
-
-@CASES
+@pytest.mark.parametrize(("temperature", "method"), [(0.0, "adaptive"), (1.0, "adaptive"), (1.0, "rsd-s")])
 def test_every_finished_text_parses_and_validates(temperature, method):
     made = texts(temperature, method)
     finished = [(text, schema) for (text, reason), schema in zip(made, SCHEMAS, strict=True) if reason == "stop"]
@@ -89,31 +96,17 @@ ENDING = [
 """Six grammars that end by themselves, and two that may end or go on."""
 
 
-def with_ends(temperature: float, method: Method) -> tuple[list[tuple[list[int], str]], int]:
-    """Tokens and finish reason of each grammar, all written together, and the number of drafted end tokens."""
-    texts, reasons, drafted = [list[int]() for _ in ENDING], ["" for _ in ENDING], 0
-    with pair().decoder(method, temperature=temperature).batch() as batch:
-        for seed, grammar in enumerate(ENDING):
-            sampling = Sampling(temperature=temperature, grammar=grammar, logit_bias={0: 3.0})
-            batch.add(Request(prompt=[5, 6], seed=seed, limits=Limits(max_new_tokens=40)), sampling)
-        while len(batch):
-            for piece in batch.step():
-                texts[piece.row] += piece.tokens
-                reasons[piece.row] = piece.finish_reason or ""
-                drafted += int((piece.round.tree.tokens[piece.round.tree.valid] == 0).sum())
-    return list(zip(texts, reasons, strict=True)), drafted
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 @pytest.mark.parametrize(
     "method", [Method(method="shared-noise", shape="2-2-1-1-1-1"), Method(method="lookup"), Method(method="adaptive")]
 )
 def test_nothing_follows_the_end_of_a_grammar_though_the_end_is_drafted(temperature, method):
     """openvinotoolkit/openvino.genai#4081: a matcher that has ended has no mask."""
-    found, drafted = with_ends(temperature, method)
-    assert found == with_ends(temperature, Method(method="ar"))[0]
+    samplings = [Sampling(temperature=temperature, grammar=grammar, logit_bias={0: 3.0}) for grammar in ENDING]
+    found, drafted = written(samplings, method, temperature, 40)
+    assert found == written(samplings, "ar", temperature, 40)[0]
     assert drafted or method.method == "lookup"  # which guesses no end
-    assert [reason for _, reason in found[:6]] == ["stop"] * 6
-    assert all(text.count(0) == (text[-1] == 0) == (reason == "stop") for text, reason in found)
-    for (text, _), schema in zip(found[1:6], SCHEMAS, strict=False):
+    assert [reason for *_, reason in found[:6]] == ["stop"] * 6
+    assert all(text.count(0) == (text[-1] == 0) == (reason == "stop") for text, _, reason in found)
+    for (text, *_), schema in zip(found[1:6], SCHEMAS, strict=False):
         assert valid(pair().tokenizer.decode(text[:-1]), schema)

@@ -20,30 +20,29 @@ from draftwood.loading.gguf_store import converted, store_folder, stored
 from draftwood.loading.names import resolve
 from draftwood.loading.profile import default_path, document
 from draftwood.tune.documents import text_of
+from tests.helpers import interrupted
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
 
 TEXT = "the fox ran to the red hill"
 OPTIONS = {"backend": "torch"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [(F32, "float32"), (F16, "float16"), (BF16, "bfloat16"), (Q8_0, "bfloat16"), (Q4_1, "bfloat16")]
-)
-def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path: Path, kind: Any, dtype: str) -> None:
-    model, tokenizer = source()
-    pair = draftwood.load(write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind), options=OPTIONS)
+@pytest.mark.parametrize(("kind", "dtype", "more"), [
+    (F32, "float32", {}), (F16, "float16", {}), (BF16, "bfloat16", {}), (Q8_0, "bfloat16", {}), (Q4_1, "bfloat16", {}),
+    (F32, "float32", {"tie_word_embeddings": False}),
+])  # fmt: skip
+def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(
+    tmp_path: Path, kind: Any, dtype: str, more: dict[str, bool]
+) -> None:
+    model, tokenizer = source(**more)
+    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, kind, metadata={"tokenizer.ggml.eot_token_id": 7})
+    pair = draftwood.load(path, options=OPTIONS)
     ids = tokenizer(TEXT)["input_ids"]
     assert pair.encode(TEXT) == ids
     assert pair.tokenizer.decode(ids) == tokenizer.decode(ids)
     assert torch.equal(logits(pair.target.model, ids), logits(rounded(model, kind, getattr(torch, dtype)), ids))
     assert [one.dtype for one in stored()] == [dtype]
-
-
-def test_an_output_head_of_its_own_is_read(tmp_path: Path) -> None:
-    model, tokenizer = source(tie_word_embeddings=False)
-    pair = draftwood.load(write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32), options=OPTIONS)
-    ids = tokenizer(TEXT)["input_ids"]
-    assert torch.equal(logits(pair.target.model, ids), logits(model, ids))
+    assert set(pair.eos) == {0, 7}  # the end of a turn ends a text, too
 
 
 def test_target_and_draft_may_both_be_gguf_files(tmp_path: Path) -> None:
@@ -97,26 +96,23 @@ def test_the_tokenizer_of_another_model_in_the_same_folder_is_not_read(file: Pat
     assert draftwood.load(file, options=OPTIONS).encode(TEXT) == source()[1](TEXT)["input_ids"]
 
 
-def test_the_second_load_reads_the_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_load_reads_the_cache_and_a_changed_file_is_another_model(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = converted(file)
-    monkeypatch.setattr(gguf_convert, "convert", _refuse)
-    assert converted(file) == first
-    assert converted(Path(shutil.copy(file, file.with_name("copy.gguf")))) == first  # its content counts
-    assert [path.name for path in store_folder().iterdir()] == [first.name]  # neither lock nor unfinished folders
-    assert draftwood.load(file, options=OPTIONS).profile_key["target"]["name"] == str(first)
-
-
-def test_a_changed_file_is_another_model(file: Path) -> None:
-    first = converted(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_convert, "convert", interrupted(gguf_convert.convert, 0))
+        assert converted(file) == first
+        assert converted(Path(shutil.copy(file, file.with_name("copy.gguf")))) == first  # its content counts
+        assert [path.name for path in store_folder().iterdir()] == [first.name]  # neither lock nor unfinished folders
+        assert draftwood.load(file, options=OPTIONS).profile_key["target"]["name"] == str(first)
     write_gguf(file, *source(seed=5))
     assert converted(file) != first
 
 
-def _refuse(*_: Any) -> None:
-    raise AssertionError("converted again")
-
-
-def test_an_interrupted_conversion_leaves_nothing_behind(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_conversion_leaves_nothing_behind_and_a_cache_that_cannot_be_written_is_named(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(header: Any, folder: Path) -> None:
         (folder / "config.json").write_text("{}")
         raise KeyboardInterrupt
@@ -127,6 +123,10 @@ def test_an_interrupted_conversion_leaves_nothing_behind(file: Path, monkeypatch
             converted(file)
     assert list(store_folder().iterdir()) == []
     assert draftwood.load(file, options=OPTIONS).encode("the")
+    shutil.rmtree(cache)
+    cache.write_text("no folder")
+    with pytest.raises(ModelError, match=r"cannot be kept in .*DRAFTWOOD_CACHE"):
+        converted(file)
 
 
 def test_remains_of_a_killed_process_and_damaged_models_are_made_again(file: Path) -> None:
@@ -170,12 +170,6 @@ def test_two_processes_at_once_convert_it_once(file: Path, tmp_path: Path, cache
     assert made.read_text() == "x"
 
 
-def test_a_cache_that_cannot_be_written_is_named(file: Path, cache: Path) -> None:
-    cache.write_text("no folder")
-    with pytest.raises(ModelError, match=r"cannot be kept in .*DRAFTWOOD_CACHE"):
-        converted(file)
-
-
 def test_profiles_of_tune_apply_to_a_gguf_target(file: Path) -> None:
     profile_key = draftwood.load(file, options=OPTIONS).profile_key
     assert profile_key is not None
@@ -197,11 +191,6 @@ def test_openvino_finds_its_graph_of_a_gguf_target_again(file: Path, cache: Path
     assert before
     assert draftwood.load(file, options=options).generate(TEXT, max_new_tokens=6).token_ids == text
     assert graphs() == before
-
-
-def test_the_end_of_a_turn_ends_a_text(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "fox.gguf", *source(), metadata={"tokenizer.ggml.eot_token_id": 7})
-    assert set(draftwood.load(path, options=OPTIONS).eos) == {0, 7}
 
 
 def test_rotary_scaling_of_llama_3_is_set(tmp_path: Path) -> None:

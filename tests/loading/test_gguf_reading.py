@@ -20,64 +20,36 @@ from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, source, write_g
 METADATA = {"general.name": "Füchse", "llama.vocab_size": 12}
 
 
-def own_reader(path: Path) -> Any:
-    return gguf.GGUFReader(path)
-
-
 @pytest.mark.parametrize("kind", [F32, F16, BF16, Q8_0, Q4_1])
-def test_it_gives_the_tensors_of_the_own_reader(tmp_path: Path, kind: Any) -> None:
-    path = write_gguf(tmp_path / "fox.gguf", *source(), kind)
-    quick, slow = QuickReader(read_header(path)).tensors, own_reader(path).tensors
-    assert [(one.name, one.tensor_type) for one in quick] == [(one.name, one.tensor_type) for one in slow]
-    for one, other in zip(quick, slow, strict=True):
+def test_it_gives_what_the_own_reader_gives(tmp_path: Path, kind: Any) -> None:
+    header = read_header(path := write_gguf(tmp_path / "fox.gguf", *source(), kind, metadata=METADATA))
+    quick, slow = QuickReader(header), gguf.GGUFReader(path)
+    assert [(one.name, one.tensor_type) for one in quick.tensors] == [(one.name, one.tensor_type) for one in slow.tensors]
+    for one, other in zip(quick.tensors, slow.tensors, strict=True):
         assert one.data.dtype == other.data.dtype
         assert np.array_equal(one.data, other.data)
-
-
-def test_it_gives_the_values_of_the_own_reader_and_the_number_of_tokens(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "fox.gguf", *source(), metadata=METADATA)
-    header = read_header(path)
-    quick, slow = QuickReader(header).fields, own_reader(path).fields
     for key in header.metadata:
-        [found], [wanted] = ([one.parts[i] for i in one.data] for one in (quick[key], slow[key]))
+        [found], [wanted] = ([one.parts[i] for i in one.data] for one in (quick.fields[key], slow.fields[key]))
         assert found.tolist() == pytest.approx(wanted.tolist()), key
     tokens = "tokenizer.ggml.tokens"
-    assert len(quick[tokens].data) == len(slow[tokens].data) == len(source()[1])
-
-
-def test_an_array_of_numbers_is_read(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "fox.gguf", "llama")
+    assert len(quick.fields[tokens].data) == len(slow.fields[tokens].data) == len(source()[1])
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_array("llama.heads", [0, 8, 0, 4])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    found = QuickReader(read_header(tmp_path / "fox.gguf")).fields["llama.heads"]
-    assert [int(found.parts[i][0]) for i in found.data] == [0, 8, 0, 4]
-
-
-def test_a_conversion_opens_no_slow_reader_and_names_the_tensors_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(*_: Any) -> None:
-        raise AssertionError("the slow reader")
-
-    made, inner = [], gguf.get_tensor_name_map
-
-    def names(*wanted: Any) -> Any:
-        made.append(wanted)
-        return inner(*wanted)
-
-    monkeypatch.setattr(gguf, "GGUFReader", slow)
-    monkeypatch.setattr(gguf, "get_tensor_name_map", names)
-    converted(file)
-    assert len(made) == 1
-    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == (slow, names)  # as they were
+    heads = QuickReader(read_header(path)).fields["llama.heads"]
+    assert [int(heads.parts[i][0]) for i in heads.data] == [0, 8, 0, 4]
 
 
 def test_other_files_are_read_as_ever_meanwhile(file: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", *source())
+    fields, own = len(gguf.GGUFReader(other).fields), gguf.GGUFReader
     with quick_reading(read_header(file), lambda: None):
         assert isinstance(gguf.GGUFReader(file), QuickReader)
-        assert len(gguf.GGUFReader(other).fields) == len(own_reader(other).fields)
+        assert len(gguf.GGUFReader(other).fields) == fields
         assert not isinstance(gguf.GGUFReader(other), QuickReader)
+    assert gguf.GGUFReader is own
 
 
 def test_matrices_are_dequantised_one_at_a_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

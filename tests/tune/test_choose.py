@@ -15,13 +15,6 @@ from tests.helpers import tiny_runner
 CHAIN, BEAM = Method(method="chain", shape="2"), Method(method="rsd-s", shape="4x8")
 
 
-def speed(tokens_per_second, texts=1):
-    found = Speed()
-    for _ in range(texts):
-        found.add([Timed(1 / tokens_per_second, 1)] * 5)
-    return found
-
-
 def choice(speeds):
     return fastest({method: speed(value) for method, value in speeds.items()})
 
@@ -44,23 +37,25 @@ def test_only_what_wrote_all_texts_can_be_the_choice():
 
 
 def noisy(values):
+    """The speeds of as many texts."""
     found = Speed()
     for value in values:
         found.add([Timed(1 / value, 1)] * 5)
     return found
 
 
-@pytest.mark.parametrize(
-    ("plain", "other", "chosen"),
-    [
-        ([100.0] * 8, [102.0] * 8, ADAPTIVE),  # little, but in every text
-        ([100.0] * 8, [97.0] * 8, PLAIN),  # nearly as fast does not pay
-        ([90.0, 120.0, 100.0, 95.0], [120.0, 90.0, 105.0, 101.0], PLAIN),  # within the spread
-        ([50.0, 100.0, 200.0, 400.0], [60.0, 121.0, 239.0, 481.0], ADAPTIVE),  # texts differ, their ratios hardly
-        ([100.0], [104.0], PLAIN),  # one text shows no spread
-        ([100.0], [106.0], ADAPTIVE),
-    ],
-)
+def speed(tokens_per_second, texts=1):
+    return noisy([tokens_per_second] * texts)
+
+
+@pytest.mark.parametrize(("plain", "other", "chosen"), [
+    ([100.0] * 8, [102.0] * 8, ADAPTIVE),  # little, but in every text
+    ([100.0] * 8, [97.0] * 8, PLAIN),  # nearly as fast does not pay
+    ([90.0, 120.0, 100.0, 95.0], [120.0, 90.0, 105.0, 101.0], PLAIN),  # within the spread
+    ([50.0, 100.0, 200.0, 400.0], [60.0, 121.0, 239.0, 481.0], ADAPTIVE),  # texts differ, their ratios hardly
+    ([100.0], [104.0], PLAIN),  # one text shows no spread
+    ([100.0], [106.0], ADAPTIVE),
+])  # fmt: skip
 def test_a_draft_must_beat_plain_decoding_by_more_than_the_spread(plain, other, chosen):
     assert fastest({PLAIN: noisy(plain), ADAPTIVE: noisy(other)}) == chosen
 

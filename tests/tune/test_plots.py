@@ -26,19 +26,11 @@ def bar(label, value, **more):
 
 
 BARS = {
-    "temperature 0": [
-        bar("plain decoding", 10.0, low=9.0, high=11.0),
-        bar("auto", 20.0, low=18.0, high=21.0, marked=True),
-    ],
+    "temperature 0": [bar("plain decoding", 10.0, low=9.0, high=11.0), bar("auto", 20.0, low=18.0, high=21.0, marked=True)],
     "temperature 1": [bar("a method of a name that is much longer than its bar", 8.0), bar("<script>", 0.0)],
 }
-MEASURED = Measured(
-    title="a <test> & more",
-    speeds={0.0: BARS["temperature 0"], 1.0: BARS["temperature 1"]},
-    note="tokens per second",
-    traces=TRACES,
-    costs=COSTS,
-)
+SPEEDS = {0.0: BARS["temperature 0"], 1.0: BARS["temperature 1"]}
+MEASURED = Measured(title="a <test> & more", speeds=SPEEDS, note="tokens per second", traces=TRACES, costs=COSTS)
 
 
 def test_accepted_tokens_are_counted_by_depth_and_rank():
@@ -139,6 +131,12 @@ def test_a_report_is_written(tmp_path, name):
     assert text.count('class="chart"') == 4
     assert "<test>" not in text
     assert "<script>" not in text
+    write_report(path, Measured(title="speeds", speeds=SPEEDS, note="tokens per second"))
+    assert path.read_text(encoding="utf-8").count('class="chart"') == 1  # without traces and costs
+    with pytest.raises(ConfigError, match=r"\.svg or \.html"):
+        check_report(tmp_path / "report.png")
+    with pytest.raises(ConfigError, match="--report"):
+        check_report(tmp_path / "none" / name)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(380, False), (800, True), (1400, False)])
@@ -158,11 +156,6 @@ def test_in_chromium_a_report_can_be_read_at_every_width(browser, tmp_path, widt
     assert not serious(browser)
 
 
-def test_a_report_without_traces_and_costs_is_written(tmp_path):
-    write_report(tmp_path / "report.svg", Measured(title="speeds", speeds=MEASURED.speeds, note="tokens per second"))
-    assert (tmp_path / "report.svg").read_text(encoding="utf-8").count('class="chart"') == 1
-
-
 def test_a_method_whose_texts_accept_nothing_has_no_bars(tmp_path, recwarn):
     nothing = [replace(Maker(4).trace(3), rounds=[replace(made, path=[]) for made in Maker(4).trace(3).rounds])]
     found = charts(replace(MEASURED, traces={0.0: TRACES[0.0], 1.0: nothing}), 360)
@@ -170,10 +163,3 @@ def test_a_method_whose_texts_accept_nothing_has_no_bars(tmp_path, recwarn):
     assert all(any("temperature 0" in text for text in words(svg)) for svg in found[:3])
     assert not any("temperature 1" in text for svg in found[1:3] for text in words(svg))
     assert not [warning for warning in recwarn if "layout" in str(warning.message)]
-
-
-def test_other_names_and_missing_folders_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"\.svg or \.html"):
-        check_report(tmp_path / "report.png")
-    with pytest.raises(ConfigError, match="--report"):
-        check_report(tmp_path / "none" / "report.svg")

@@ -1,0 +1,36 @@
+"""Table runners on a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.tables import TableRunner
+
+
+class ClockedRunner(TableRunner):
+    """A runner whose forwards take simulated seconds, and are counted.
+
+    Args:
+        now: the time, in seconds; every forward adds to it.
+        seconds: of a forward of so many rows and tokens a row.
+    """
+
+    def __init__(self, table: torch.Tensor, now: list[float], seconds: Callable[[int, int], float]) -> None:
+        super().__init__(table)
+        self.now, self.seconds, self.forwards = now, seconds, 0
+
+    def extend(self, tokens: Any, depths: Any, ancestors: Any) -> Any:
+        self.forwards += 1
+        self.now[0] += self.seconds(*tokens.shape)
+        return super().extend(tokens, depths, ancestors)
+
+
+def counting(vocab: int, length: int, logit: float) -> torch.Tensor:
+    """Scores of a text that counts modulo ``length``, or at a small ``logit`` often does."""
+    table = torch.zeros(vocab, vocab)
+    for token in range(vocab):
+        table[token, (token + 1) % length] = logit
+    return table
