@@ -21,13 +21,13 @@ from draftwood.sampling.settings import Sampling
 from draftwood.trace.arrays import best_of
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
-from draftwood.trace.replay import replay
 from draftwood.trace.settings import TraceSettings
 from tests.helpers import decoder, hidden_pair, tiny_gpt
 from tests.tables import TableRunner
 from tests.test_decode import VOCAB, Words, pair
 from tests.tiny_chat import save_chat
 from tests.tiny_translation import sentences
+from tests.trace.replay import replay
 from tests.trace.runs import run
 
 
