@@ -13,7 +13,7 @@ from benchmarks.batches import batched
 from benchmarks.prompts import Prompt
 from benchmarks.run import Log, by_prompt
 from draftwood.api import Pair
-from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values
+from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values, target_distribution
 from draftwood.sampling.settings import Sampling
 
 ENOUGH: Final = 20 * BINS  # tokens; fewer allow no conclusion
@@ -53,5 +53,6 @@ class Goodness:
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash((self.seed, *key)) % 2**63)
             read, distribution = list(self.prompts[prompt].tokens), Sampling(temperature=temperature)
-            self._known[key] = pit_values(self.pair, read, tokens, distribution, generator)
+            logp = target_distribution(self.pair, read, tokens, distribution)
+            self._known[key] = pit_values(logp, self.pair, read, tokens, distribution, generator)
         return self._known[key]

@@ -141,43 +141,10 @@ def always(budget: Budget) -> Callable[[int], Budget]:
     return lambda rows: budget
 
 
-class Generous:
-    """A :class:`draftwood.draft.adaptive.budget.Budget` that allows everything, for tests to change."""
+class Generous(Budget):
+    """A budget that allows everything, for tests to change."""
 
     learns = True
-
-    def begin_text(self) -> None:
-        pass
-
-    def begin_round(self) -> bool:
-        return False
-
-    def shows_guess(self, chains) -> bool:
-        return any(chains)
-
-    def another_level(self, depth, above, nodes) -> bool:
-        return True
-
-    def min_frontier_value(self, depth) -> float:
-        return 0.0
-
-    def min_node_value(self) -> float:
-        return 0.0
-
-    def end_level(self, depth, above, gain, nodes, seconds) -> None:
-        pass
-
-    def tree_size(self, values, *, drawn=False) -> int:
-        return len(values)
-
-    def end_round(self, nodes, expected, tokens, drafting, seconds) -> None:
-        pass
-
-    def rest(self, looking) -> int:
-        return 0
-
-    def end_rest(self, rounds, tokens, seconds) -> None:
-        pass
 
 
 def rows_of(texts, sources=(), roots=()) -> list[Row]:

@@ -103,7 +103,7 @@ def test_control_noise_of_other_tokens_is_seen(monkeypatch):
         return self._rng.shared(offset, count, self._vocab, torch.arange(vocab))
 
     monkeypatch.setattr(warping, "LARGE", 1)
-    monkeypatch.setattr(sparse.UnionRng, "shared", shifted)
+    monkeypatch.setattr(sparse.SubsetRng, "shared", shifted)
     assert texts(case, setting) != whole
 
 

@@ -11,10 +11,10 @@ from benchmarks.expected import expected
 from draftwood.core.counter_rng import CounterRng
 from draftwood.core.log_probs import LogProbs
 from draftwood.verify.recursive import Recursive
-from draftwood.verify.reference import plain_tree
-from draftwood.verify.reference import recursive as plain_recursive
 from draftwood.verify.traversal import Traversal
 from tests.ladder.test_plain_twins import drafted
+from tests.reference import plain_tree
+from tests.reference import recursive as plain_recursive
 
 # Smaller trees in those that `drafted` draws: chain of 3, branching 3-2-1, beam 4 x 3.
 PARTS = {

@@ -15,9 +15,9 @@ from draftwood.draft.shared_noise import SharedNoiseBranching
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
 from draftwood.verify.recursive import Recursive
-from draftwood.verify.reference import match, plain_tree, recursive, traversal
 from draftwood.verify.traversal import Traversal
 from tests.helpers import begin, best_first, sampler_of
+from tests.reference import match, plain_tree, recursive, traversal
 from tests.tables import TableRunner
 
 ROWS, VOCAB = 64, 7

@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 
 from draftwood.core.draws import Draw
-from draftwood.verify.reference import PlainNode, match, recursive, traversal
+from tests.reference import PlainNode, match, recursive, traversal
 
 V = 3
 F = Fraction

@@ -16,8 +16,8 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.rsd_s import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.reference import plain_tree, recursive
 from tests.helpers import begin, sampler_of
+from tests.reference import plain_tree, recursive
 from tests.tables import TableRunner
 
 Z = 4.5  # two-sided 7e-6 per comparison; some hundred comparisons in this file

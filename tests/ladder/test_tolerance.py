@@ -14,12 +14,12 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.coupled import Greedy
-from draftwood.verify.reference import plain_tree, tolerance
 from draftwood.verify.tolerance import Tolerance
 from tests.helpers import tiny_runner
 from tests.ladder.test_block import PROMPTS, WORDS, engine, pair, requests
 from tests.ladder.test_plain_twins import drafted, verdicts
 from tests.ladder.test_rung3_tape import EXACT
+from tests.reference import plain_tree, tolerance
 
 CASES = [(1, 0.0), (3, 1.0), (5, 5.0), (2, 0.0), (1, 3.0), (2, 0.5)]
 

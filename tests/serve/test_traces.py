@@ -18,10 +18,10 @@ from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.files import from_json
 from draftwood.trace.page.pieces import round_data, unstyled
 from draftwood.trace.record import Recorder
-from draftwood.trace.replay import replay
 from tests.serve import shapes
 from tests.serve.client import answer, chat, chunks, completion, refused, streamed
 from tests.serve.conftest import METHOD, loaded, make_service, serving
+from tests.trace.replay import replay
 
 
 def traced(client: TestClient, **fields: Any) -> str:

@@ -14,7 +14,7 @@ import pytest
 from draftwood.core.errors import ConfigError
 from draftwood.core.methods import METHODS
 from draftwood.trace.records import Trace
-from draftwood.trace.replay import replay
+from tests.trace.replay import replay
 from tests.trace.runs import run
 from tests.trace.thousand import PAIRS
 

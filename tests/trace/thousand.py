@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from draftwood.core.methods import METHODS
-from draftwood.trace.replay import replay
+from tests.trace.replay import replay
 from tests.trace.runs import run
 
 PAIRS = [(spec.name, verifier) for spec in METHODS.values() for verifier in spec.verifiers if verifier != "greedy"]

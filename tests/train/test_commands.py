@@ -64,10 +64,10 @@ def test_a_type_without_an_option_is_refused() -> None:
         dataclass_options(Settings)
 
 
-def test_an_unknown_loss_is_refused_by_name(tmp_path: Path) -> None:
-    run = CliRunner().invoke(commands.group, ["draft", "--data", "d", "--target", "t", "--out", "o", "--loss", "mse"])
+def test_an_unknown_optimizer_is_refused_by_name(tmp_path: Path) -> None:
+    run = CliRunner().invoke(commands.group, ["draft", "--data", "d", "--target", "t", "--out", "o", "--optimizer", "sgd"])
     assert run.exit_code == 2
-    assert "reverse_kl" in run.output
+    assert "adamw" in run.output
 
 
 def test_a_bad_folder_is_one_line(tmp_path: Path) -> None:

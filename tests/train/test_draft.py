@@ -41,19 +41,13 @@ def test_distillation_raises_acceptance_and_a_shuffled_teacher_does_not(
     assert metrics["evaluate"] == {"models": None}
     assert set(metrics["held_out"]) == {"woods", "farm", "written_by_target"}
 
-    def shuffled(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
+    def shuffled(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
         order = torch.randperm(target_logp.shape[-1])
-        return losses.kl(target_logp[..., order], draft_logp, labels)
+        return losses.kl(target_logp[..., order], draft_logp)
 
-    monkeypatch.setitem(losses.DISTANCES, "kl", shuffled)
+    monkeypatch.setattr("draftwood.train.draft.kl", shuffled)
     shutil.copytree(tmp_path / "true" / "sampled", tmp_path / "false" / "sampled")
     assert rise(train_draft(draft_config(tmp_path / "false", tvd_weight=0.0))) < rise(metrics) / 2
-
-
-@pytest.mark.parametrize("loss", ["ce", "reverse_kl", "jsd", "tvd"])
-def test_every_loss_trains(draft_config: Make, tmp_path: Path, loss: str) -> None:
-    metrics = train_draft(draft_config(tmp_path, loss=loss, steps=12, sampled=0, tvd_weight=0.5, save_every=100))
-    assert rise(metrics) > 0.01
 
 
 def test_written_blocks_are_kept_and_do_not_depend_on_a_stop(draft_config: Make, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def words(svg):
 
 @pytest.mark.parametrize("width", [360, 520, 1056])
 def test_a_bar_is_as_long_as_its_value_and_has_its_number(width):
-    svg = draw_bars("speeds", BARS, note="tokens per second", width=width, one=1.0)
+    svg = draw_bars("speeds", BARS, note="tokens per second", width=width)
     plain, other, nothing = extents(svg, "fill: var(--bar)")
     [auto] = extents(svg, "fill: var(--own)")
     scale = (plain[2] - plain[0]) / 10.0

@@ -5,7 +5,8 @@ What a command can refuse by its settings and by the names of models, it refuses
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
@@ -21,102 +22,55 @@ from draftwood.train.config import (
     TranslatorConfig,
 )
 
+_COMMANDS: Final[dict[str, tuple[type[Any], str, str]]] = {  # settings, what runs, help
+    "lm": (LMConfig, "lm.train_lm", "Train a small language model and its tokenizer from text."),
+    "draft": (DraftConfig, "draft.train_draft", "Distil a drafter from a target, on text and on the target's own samples."),
+    "drafter": (
+        DrafterConfig,
+        "drafter.train_drafter",
+        "Train a drafter that reads a model's hidden states, on chats or texts that the model writes.",
+    ),
+    "average": (AverageConfig, "average.average", "Average the weights of models from one training."),
+    "translator": (
+        TranslatorConfig,
+        "translator.train_translator",
+        "Train a small translation model and its tokenizer from sentence pairs.",
+    ),
+    "spec-drafter": (
+        SpecDrafterConfig,
+        "spec_drafter.train_spec_drafter",
+        "Distil a block drafter from a translation model, on that model's own translations.",
+    ),
+    "chats": (
+        ChatsConfig,
+        "chats.write_chats",
+        "Let a model write chats (user turns and answers), or plain texts, as training data for its drafter.",
+    ),
+}
+
 
 @click.group(name="train")
 def group() -> None:
     """Train a small language model, or a drafter for a model."""
 
 
-@group.command(name="lm")
-@dataclass_options(LMConfig)
-def lm(**options: Any) -> None:
-    """Train a small language model and its tokenizer from text."""
-    config = LMConfig(**options)
+def _add(name: str, settings: type[Any], runs: str, text: str) -> None:
+    """Add a command to the group."""
 
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.lm import train_lm
+    @group.command(name=name, help=text)
+    @dataclass_options(settings)
+    def command(**options: Any) -> None:
+        config = settings(**options)
+        if hasattr(config, "target"):
+            check_model(config.target)
 
-    quiet_loading()
-    train_lm(config)
+        from draftwood.loading.models import quiet_loading
 
-
-@group.command(name="draft")
-@dataclass_options(DraftConfig)
-def draft(**options: Any) -> None:
-    """Distil a drafter from a target, on text and on the target's own samples."""
-    config = DraftConfig(**options)
-    check_model(config.target)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.draft import train_draft
-
-    quiet_loading()
-    train_draft(config)
+        module, _, function = runs.partition(".")
+        train = getattr(import_module(f"draftwood.train.{module}"), function)
+        quiet_loading()
+        train(config)
 
 
-@group.command(name="drafter")
-@dataclass_options(DrafterConfig)
-def drafter(**options: Any) -> None:
-    """Train a drafter that reads a model's hidden states, on chats or texts that the model writes."""
-    config = DrafterConfig(**options)
-    check_model(config.target)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.drafter import train_drafter
-
-    quiet_loading()
-    train_drafter(config)
-
-
-@group.command(name="average")
-@dataclass_options(AverageConfig)
-def average(**options: Any) -> None:
-    """Average the weights of models from one training."""
-    config = AverageConfig(**options)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train import average
-
-    quiet_loading()
-    average.average(config)
-
-
-@group.command(name="translator")
-@dataclass_options(TranslatorConfig)
-def translator(**options: Any) -> None:
-    """Train a small translation model and its tokenizer from sentence pairs."""
-    config = TranslatorConfig(**options)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.translator import train_translator
-
-    quiet_loading()
-    train_translator(config)
-
-
-@group.command(name="spec-drafter")
-@dataclass_options(SpecDrafterConfig)
-def spec_drafter(**options: Any) -> None:
-    """Distil a block drafter from a translation model, on that model's own translations."""
-    config = SpecDrafterConfig(**options)
-    check_model(config.target)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.spec_drafter import train_spec_drafter
-
-    quiet_loading()
-    train_spec_drafter(config)
-
-
-@group.command(name="chats")
-@dataclass_options(ChatsConfig)
-def chats(**options: Any) -> None:
-    """Let a model write chats (user turns and answers), or plain texts, as training data for its drafter."""
-    config = ChatsConfig(**options)
-    check_model(config.target)
-
-    from draftwood.loading.models import quiet_loading
-    from draftwood.train.chats import write_chats
-
-    quiet_loading()
-    write_chats(config)
+for _name, _command in _COMMANDS.items():
+    _add(_name, *_command)

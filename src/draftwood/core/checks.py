@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 from numbers import Real
 from reprlib import Repr
 from typing import Any, Final, TypeVar
@@ -18,6 +18,11 @@ LARGEST: Final = 3.4028234663852886e38
 _SMALLEST = 1.1754943508222875e-38  # the smallest normal number of float32; hardware may treat smaller ones as zero
 _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = 60
+
+
+def setting(default: Any, text: str) -> Any:
+    """A field of a dataclass of settings, with the help of its command-line option."""
+    return field(default=default, metadata={"help": text})
 
 
 def short_repr(value: object) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
-from draftwood.core.checks import flag, integer, several
+from draftwood.core.checks import flag, integer, setting, several
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 
@@ -20,10 +20,10 @@ class Limits:
         ConfigError: a value out of range.
     """
 
-    max_new_tokens: int = field(default=200, metadata={"help": "the most tokens to generate"})
-    stop: tuple[str, ...] = field(default=(), metadata={"help": "end before this text; can be repeated"})
-    stop_token_ids: tuple[int, ...] = field(default=(), metadata={"help": "end after this token; can be repeated"})
-    ignore_eos: bool = field(default=False, metadata={"help": "continue after the end-of-text token"})
+    max_new_tokens: int = setting(200, "the most tokens to generate")
+    stop: tuple[str, ...] = setting((), "end before this text; can be repeated")
+    stop_token_ids: tuple[int, ...] = setting((), "end after this token; can be repeated")
+    ignore_eos: bool = setting(False, "continue after the end-of-text token")
 
     def __post_init__(self) -> None:
         several("stop", self.stop, str, "texts")

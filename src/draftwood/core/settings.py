@@ -5,10 +5,10 @@ This module imports nothing heavy, since the command line derives its options fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, final, get_args
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, final, get_args
 
-from draftwood.core.checks import choice, flag, integer, number, short_repr
+from draftwood.core.checks import choice, flag, integer, number, setting, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.methods import METHODS, MethodName, Option, taking
 from draftwood.core.shapes import MAX_NODES
@@ -42,31 +42,20 @@ class LoadOptions:
         ConfigError: a value of another type, or an unknown one.
     """
 
-    dtype: DTypeName = field(default="auto", metadata={"help": "number format of weights and arithmetic"})
-    device: str = field(
-        default="auto",
-        metadata={"help": "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one"},
+    dtype: DTypeName = setting("auto", "number format of weights and arithmetic")
+    device: str = setting("auto", "cpu, cuda, cuda:1, or openvino:GPU (run by OpenVINO); auto takes CUDA if there is one")
+    backend: BackendName = setting(
+        "auto", "library that runs the models; auto: OpenVINO on a CPU if installed and able to run both, else PyTorch"
     )
-    backend: BackendName = field(
-        default="auto",
-        metadata={
-            "help": "library that runs the models; auto: OpenVINO on a CPU if installed and able to run both, else PyTorch"
-        },
+    weights: Weights = setting(
+        "same", "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"
     )
-    weights: Weights = field(
-        default="same",
-        metadata={"help": "int8 and int4 round weights to eight or four bits (OpenVINO only), which changes the model"},
-    )
-    threads: int | None = field(
-        default=None, metadata={"help": "threads of PyTorch and OpenVINO; by default the number of free cores"}
-    )
-    trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with a model"})
-    profile: str = field(
-        default="auto",
-        metadata={
-            "help": "profile of 'draftwood tune': auto (the one for this pair and machine), a file, or none (without what "
-            "earlier runs have learnt, too)"
-        },
+    threads: int | None = setting(None, "threads of PyTorch and OpenVINO; by default the number of free cores")
+    trust_remote_code: bool = setting(False, "run code that comes with a model")
+    profile: str = setting(
+        "auto",
+        "profile of 'draftwood tune': auto (the one for this pair and machine), a file, or none (without what "
+        "earlier runs have learnt, too)",
     )
 
     def __post_init__(self) -> None:
@@ -120,26 +109,19 @@ class Method:
             at temperature 0. Either setting selects that verifier, and the text may then differ from the target's.
     """
 
-    method: MethodName = field(default="auto", metadata={"help": "drafting method; 'draftwood info' lists them"})
-    verifier: VerifierName = field(default="auto", metadata={"help": "verifier of drafts"})
-    shape: str | None = field(default=None, metadata={"help": "2-2-2 is branching, 3x5 width x length, 4 a chain"})
-    nodes: int | None = field(default=None, metadata={"help": f"node budget ({_named('nodes')})"})
-    min_gain: float | None = field(
-        default=None,
-        metadata={
-            "help": "stop drafting where another level is expected to bring fewer accepted tokens, from 0 to 1 "
-            f"({_named('min_gain')})"
-        },
+    method: MethodName = setting("auto", "drafting method; 'draftwood info' lists them")
+    verifier: VerifierName = setting("auto", "verifier of drafts")
+    shape: str | None = setting(None, "2-2-2 is branching, 3x5 width x length, 4 a chain")
+    nodes: int | None = setting(None, f"node budget ({_named('nodes')})")
+    min_gain: float | None = setting(
+        None,
+        f"stop drafting where another level is expected to bring fewer accepted tokens, from 0 to 1 ({_named('min_gain')})",
     )
-    beta: int | None = field(
-        default=None,
-        metadata={
-            "help": f"changes the text: keep drafts among the target's BETA best tokens ({BETA} if only --tau is given)"
-        },
+    beta: int | None = setting(
+        None, f"changes the text: keep drafts among the target's BETA best tokens ({BETA} if only --tau is given)"
     )
-    tau: float | None = field(
-        default=None,
-        metadata={"help": f"changes the text: keep drafts within TAU nats of the best ({TAU:g} if only --beta is given)"},
+    tau: float | None = setting(
+        None, f"changes the text: keep drafts within TAU nats of the best ({TAU:g} if only --beta is given)"
     )
 
     def __post_init__(self) -> None:
@@ -181,7 +163,3 @@ def check_tolerance(beta: int, tau: float) -> None:
         raise ConfigError(f"beta is {beta}: give 1 (the target's best token only) or more")
     if number("tau", tau) < 0:
         raise ConfigError(f"tau is {tau}: give 0 (the target's best token only) or more")
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})

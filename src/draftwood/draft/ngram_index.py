@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import final
+from typing import Final, final
 
+_ANY_TOKEN: Final = 1 << 63  # vocabulary size: the drafter cuts off tokens that the target lacks
 MAX_NGRAM = 3
 MAX_AGREED = 16
 """Matches longer than this count as this long."""
@@ -30,6 +31,10 @@ class NgramIndex:
         self._max_ngram = max_ngram
         self._after: dict[tuple[int, ...], int] = {}  # n-gram -> the position after its last occurrence
         self._indexed = 0  # positions up to here are indexed
+
+    def propose(self, text: Sequence[int], count: int) -> list[int]:
+        """See :class:`draftwood.draft.proposed.Proposer`."""
+        return self.follow(text, count, _ANY_TOKEN)[0]
 
     def follow(self, text: Sequence[int], count: int, vocab: int) -> tuple[list[int], int]:
         """Find the last earlier match of the longest n-gram that ends ``text``. The n-gram never reaches into the source.

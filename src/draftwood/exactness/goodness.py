@@ -189,24 +189,6 @@ def target_distribution(pair: Pair, prompt: list[int], ids: list[int], sampling:
 
 
 def pit_values(
-    pair: Pair,
-    prompt: list[int],
-    ids: list[int],
-    sampling: Sampling,
-    generator: torch.Generator,
-) -> Float[Tensor, "token"]:
-    """The PIT values of the new tokens ``ids`` of a text in the target's distribution.
-
-    Args:
-        pair: tokens are ordered by the ratio of the draft's distribution to the target's; without a draft, by the target's
-            own.
-        generator: draws the point within a token's own probability.
-    """
-    logp = target_distribution(pair, prompt, ids, sampling)
-    return pit_values_under(logp, pair, prompt, ids, sampling, generator)
-
-
-def pit_values_under(
     logp: Float[Tensor, "token vocab"],
     pair: Pair,
     prompt: list[int],
@@ -214,7 +196,14 @@ def pit_values_under(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Float[Tensor, "token"]:
-    """:func:`pit_values` under known log-probabilities of the target."""
+    """The PIT values of the new tokens ``ids`` of a text.
+
+    Args:
+        logp: the target's distributions at their prefixes.
+        pair: tokens are ordered by the ratio of the draft's distribution to the target's; without a draft, by the target's
+            own.
+        generator: draws the point within a token's own probability.
+    """
     return _pit(logp.exp(), _order(pair, prompt, ids, sampling, logp), ids, generator)
 
 

@@ -23,7 +23,7 @@ from draftwood.exactness.goodness import (
     Report,
     goodness_of_fit,
     greedy_report,
-    pit_values_under,
+    pit_values,
     rounding,
     target_distribution,
 )
@@ -121,7 +121,7 @@ class SampledTests:
     def _text(self, prompt: list[int], ids: list[int]) -> Text:
         pair, tokens = self._pair, torch.tensor(ids)
         logp = target_distribution(pair, prompt, ids, self._sampling)
-        self._pit.append(pit_values_under(logp, pair, prompt, ids, self._sampling, self._generator))
+        self._pit.append(pit_values(logp, pair, prompt, ids, self._sampling, self._generator))
         probs = logp.exp()
         return Text(prompt=prompt, tokens=tokens, probs=probs, pit=pit_by_token_id(probs, tokens, self._others))
 

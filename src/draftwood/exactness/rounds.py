@@ -50,7 +50,7 @@ class Rounds:
     """
 
     def __init__(self, verifier: str, generator: torch.Generator) -> None:
-        self._rule, self._generator = RULES.get(verifier), generator
+        self._verifier, self._generator = verifier, generator
         self._trials: list[Trial] = []
         self._drafted: dict[int, list[float]] = {}
         self._extra: dict[bool, list[float]] = {}
@@ -70,8 +70,8 @@ class Rounds:
                 self._drafted.setdefault(min(rank, LAST), []).append(pit)
             now = [Remembered() for _ in rows]
             self._origins(this_round.tree, rows, now)
-            if self._rule is not None:
-                for decision, row, current in zip(decisions(this_round, self._rule), rows, now, strict=True):
+            if self._verifier in RULES:
+                for decision, row, current in zip(decisions(this_round, self._verifier), rows, now, strict=True):
                     self._add_decision(decision, row, current)
         self._before.update(zip(rows, now, strict=True))
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
-from draftwood.core.checks import LARGEST, factor, integer, number, short_repr
+from draftwood.core.checks import LARGEST, factor, integer, number, setting, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 from draftwood.grammar.grammar import Grammar
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
 
 ONLY_PYTHON = ("processors", "warpers")
 """Settings of a :class:`Sampling` that hold Python objects."""
@@ -41,13 +36,13 @@ class Sampling:
         ConfigError: a value out of range.
     """
 
-    temperature: float = _setting(1.0, "0 for the most likely text, 1 for the model's own distribution")
-    top_k: int = _setting(0, "keep the k most likely tokens; 0 keeps all")
-    top_p: float = _setting(1.0, "keep the most likely tokens that together reach this probability; 1 keeps all")
-    min_p: float = _setting(0.0, "drop tokens less likely than this share of the most likely one")
-    repetition_penalty: float = _setting(1.0, "divide the scores of tokens already in prompt or text; 1 is off")
-    presence_penalty: float = _setting(0.0, "subtract from the scores of tokens already generated")
-    frequency_penalty: float = _setting(0.0, "subtract from a token's score for every time it was generated")
+    temperature: float = setting(1.0, "0 for the most likely text, 1 for the model's own distribution")
+    top_k: int = setting(0, "keep the k most likely tokens; 0 keeps all")
+    top_p: float = setting(1.0, "keep the most likely tokens that together reach this probability; 1 keeps all")
+    min_p: float = setting(0.0, "drop tokens less likely than this share of the most likely one")
+    repetition_penalty: float = setting(1.0, "divide the scores of tokens already in prompt or text; 1 is off")
+    presence_penalty: float = setting(0.0, "subtract from the scores of tokens already generated")
+    frequency_penalty: float = setting(0.0, "subtract from a token's score for every time it was generated")
     logit_bias: Mapping[int, float] | None = None
     processors: Sequence[Any] | None = None
     warpers: Sequence[Any] | None = None

@@ -1,1 +1,1 @@
-"""What the rounds of a text did: recorded, replayed, explained and drawn."""
+"""What the rounds of a text did: recorded, explained and drawn."""

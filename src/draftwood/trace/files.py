@@ -6,9 +6,7 @@ field that is read in another sense would show what did not happen.
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -16,12 +14,11 @@ from typing import Any, Final, NoReturn
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.trace.checks import check
-from draftwood.trace.plain import definition_of, plain, record
-from draftwood.trace.records import Choice, Distribution, Node, Part, Trace, TracedRound, Trial
+from draftwood.trace.plain import plain, record
+from draftwood.trace.records import Trace
 
 FORMAT: Final = "draftwood trace"
 VERSION: Final = 2
-_RECORDS: Final = (Trace, TracedRound, Part, Node, Trial, Choice, Distribution)
 
 
 def to_json(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -79,29 +76,3 @@ def from_json(found: Any) -> list[Trace]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a file, with the fields' descriptions."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Traces of Draftwood",
-        "type": "object",
-        "properties": {
-            "format": {"const": FORMAT},
-            "version": {"const": VERSION},
-            "traces": {"type": "array", "items": {"$ref": "#/$defs/Trace"}},
-        },
-        "required": ["format", "version", "traces"],
-        "additionalProperties": False,
-        "$defs": {cls.__name__: definition_of(cls, _descriptions(cls)) for cls in _RECORDS},
-    }
-
-
-def _descriptions(cls: type[Any]) -> dict[str, str]:
-    """What a record's docstring says of each field."""
-    text = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")[2]
-    found: dict[str, str] = {}
-    for names, words in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {6,}.*)*)", text, flags=re.MULTILINE):
-        found.update(dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split())))
-    return found

@@ -1,4 +1,4 @@
-"""Records as plain values of JSON and back, checked field by field; and the JSON Schema, from the same types."""
+"""Records as plain values of JSON and back, checked field by field."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar, Union
 
 from draftwood.core.checks import is_unicode, short_repr
@@ -15,7 +14,6 @@ from draftwood.core.errors import ConfigError
 T = TypeVar("T")
 _WORDS: Final = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 _KNOWN: Final[dict[Any, dict[str, Any]]] = {}
-_SCHEMA: Final = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def plain(value: Any) -> Any:
@@ -104,26 +102,3 @@ def _mapping(args: tuple[Any, ...], value: Any, where: str) -> dict[Any, Any]:
 
 def _wrong(where: str, value: Any, wanted: str) -> ConfigError:
     return ConfigError(f"{where} is {short_repr(value)} where {wanted} is needed")
-
-
-def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of a type; dataclasses are references to ``$defs``."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return {"$ref": f"#/$defs/{hint.__name__}"}
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(arg) if arg is not type(None) else {"type": "null"} for arg in args]}
-    if origin is Literal:
-        return {"enum": list(args)}
-    if origin is list:
-        return {"type": "array", "items": schema_of(args[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": schema_of(args[1])}
-    return {"type": _SCHEMA[hint]}
-
-
-def definition_of(cls: type[Any], descriptions: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON Schema of a dataclass."""
-    hints = _hints(cls)
-    fields = {name: {**schema_of(hint), "description": descriptions.get(name, "")} for name, hint in hints.items()}
-    return {"type": "object", "properties": fields, "required": list(hints), "additionalProperties": False}

@@ -15,7 +15,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.tree import DraftTree
 from draftwood.trace.arrays import RoundArrays, real_nodes
 from draftwood.trace.records import Choice, Distribution, Node, Part, TracedRound, Trial, Verdict
-from draftwood.trace.walks import Test, Walk, walk_recursive, walk_traversal
+from draftwood.trace.walks import Walk, walk_recursive, walk_traversal
 
 _WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
 
@@ -207,15 +207,12 @@ class RowRecord:
                     draft_prob=test.draft_prob,
                     chance=min(1.0, test.chance),
                     uniform=uniform,
-                    accepted=self._accepted(test),
+                    accepted=test.node in self._path,
                     residual=self._shown(above) if test.residual is None else next(made),
                     proposal=own if test.proposal is None else next(made),
                 )
             )
         return trials, next(made, None)
-
-    def _accepted(self, test: Test) -> bool:
-        return test.node == self._end if self._rules.verifier == "traversal" else test.node in self._path
 
     def _uniforms(self, walk: Walk) -> list[float | None]:
         """The number that each test's chance is compared with."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from draftwood.core.checks import integer, settings
+from draftwood.core.checks import integer, setting, settings
 from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 
@@ -25,8 +25,8 @@ class TraceSettings:
         ConfigError: a number below 1.
     """
 
-    tokens: int = field(default=8, metadata={"help": "likeliest tokens of each distribution that are kept"})
-    rounds: int = field(default=500, metadata={"help": "rounds that are kept, the first ones"})
+    tokens: int = setting(8, "likeliest tokens of each distribution that are kept")
+    rounds: int = setting(500, "rounds that are kept, the first ones")
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rounds"):

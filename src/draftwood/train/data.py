@@ -8,9 +8,9 @@ Blocks are packed: documents, each closed by the end-of-text token, are joined a
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,12 +23,8 @@ from draftwood.train.corpus import read_documents
 _SUFFIXES = (".txt", ".txt.xz")
 
 
-class Encoder(Protocol):
-    """The part of a tokenizer that packing needs."""
-
-    def __call__(self, documents: list[str]) -> list[list[int]]:
-        """Token ids of each document, without special tokens."""
-        ...
+Encoder: TypeAlias = Callable[[list[str]], list[list[int]]]
+"""From documents to their token ids, without special tokens."""
 
 
 def parse_mix(text: str) -> dict[str, float]:

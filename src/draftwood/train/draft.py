@@ -23,7 +23,7 @@ from draftwood.train import data, loop
 from draftwood.train.chat_files import check_tokens, held_out_of, read_chats
 from draftwood.train.config import DraftConfig
 from draftwood.train.lm import load_tokenizer, new_llama, saved_model
-from draftwood.train.losses import DISTANCES, acceptance, chain_efficiency, tvd
+from draftwood.train.losses import acceptance, chain_efficiency, kl, tvd
 from draftwood.train.number_format import number_format
 from draftwood.train.sample import sampled_blocks
 from draftwood.train.tokenizer import encoder
@@ -37,16 +37,16 @@ _HELD_OUT_SEED = 1
 class Distillation(Trainer):  # type: ignore[misc]
     """A Trainer whose loss is a distance to a frozen target's distribution."""
 
-    def __init__(self, *, target: nn.Module, loss: str, tvd_weight: float, **settings: Any) -> None:
+    def __init__(self, *, target: nn.Module, tvd_weight: float, **settings: Any) -> None:
         super().__init__(**settings)
-        self.name, self.tvd_weight = loss, tvd_weight
+        self.tvd_weight = tvd_weight
         fuse = torch.compile if self.args.torch_compile else lambda function: function
         self.target, self.distance = fuse(target), fuse(self._distance)
 
-    def _distance(self, draft_logits: Tensor, target_logits: Tensor, labels: Tensor) -> Tensor:
+    def _distance(self, draft_logits: Tensor, target_logits: Tensor) -> Tensor:
         draft_logp, target_logp = draft_logits.float().log_softmax(-1), target_logits.float().log_softmax(-1)
-        loss = DISTANCES[self.name](target_logp, draft_logp, labels)
-        return loss + self.tvd_weight * tvd(target_logp, draft_logp, labels) if self.tvd_weight else loss
+        loss = kl(target_logp, draft_logp)
+        return loss + self.tvd_weight * tvd(target_logp, draft_logp) if self.tvd_weight else loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
         """Mean distance over positions; see Trainer."""
@@ -54,7 +54,7 @@ class Distillation(Trainer):  # type: ignore[misc]
         outputs = model(input_ids=tokens, use_cache=False)
         with torch.no_grad():
             target_logits = self.target(input_ids=tokens, use_cache=False).logits
-        loss = self.distance(outputs.logits[:, :-1], target_logits[:, :-1], tokens[:, 1:])
+        loss = self.distance(outputs.logits[:, :-1], target_logits[:, :-1])
         return (loss, outputs) if return_outputs else loss
 
 
@@ -80,7 +80,6 @@ def train_draft(config: DraftConfig, evaluate: Evaluate | None = None) -> dict[s
 
     trainer = Distillation(
         target=target,
-        loss=config.loss,
         tvd_weight=config.tvd_weight,
         model=model,
         args=loop.arguments(config, loop.steps_of(config, len(dataset))),

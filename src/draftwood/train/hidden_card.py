@@ -13,14 +13,14 @@ from draftwood.train.hidden_report import TREE
 
 def card(config: DrafterConfig, drafter: HiddenBlockConfig, metrics: Mapping[str, Any]) -> str:
     """The text of ``README.md``; ``metrics`` are the contents of ``metrics.json``."""
-    found, kind = metrics["held_out"], drafter
-    facts = [
-        f"{metrics['parameters']:,} parameters in bfloat16: {kind.num_hidden_layers} layer(s) of width {kind.hidden_size}, "
-        f"a Markov head of rank {kind.markov_rank}",
-        f"reads the hidden states {', '.join(map(str, kind.target_layers))} of {kind.target_depth} of its target, "
+    found, own = metrics["held_out"], drafter
+    facts = "\n".join([
+        f"* {metrics['parameters']:,} parameters in bfloat16: {own.num_hidden_layers} layer(s) of width {own.hidden_size}, "
+        f"a Markov head of rank {own.markov_rank}",
+        f"* reads the hidden states {', '.join(map(str, own.target_layers))} of {own.target_depth} of its target, "
         "and shares its embeddings and output weights",
-        f"proposes {kind.draft_vocab_size:,} of {kind.vocab_size:,} tokens",
-    ]
+        f"* proposes {own.draft_vocab_size:,} of {own.vocab_size:,} tokens",
+    ])  # fmt: skip
     training = (
         f"{metrics['steps']:,} steps of {config.batch} chats with {config.anchors} blocks each "
         f"({metrics['tokens_seen']:,} blocks) in {metrics['seconds'] / 60:.0f} minutes."
@@ -28,9 +28,9 @@ def card(config: DrafterConfig, drafter: HiddenBlockConfig, metrics: Mapping[str
     rows = [(f"step {entry['step']:,}", entry["report"]) for entry in metrics["history"] if "report" in entry]
     return f"""# A drafter for {config.target.name}
 
-It drafts a tree of up to {kind.block} levels in one pass over the hidden states of its target, for `draftwood`.
+It drafts a tree of up to {own.block} levels in one pass over the hidden states of its target, for `draftwood`.
 
-{_listed(facts)}
+{facts}
 
 ## Training
 
@@ -50,10 +50,6 @@ best-first tree of {TREE} nodes. Rejection rates are by slot. A token that the d
 |---|---|---:|---:|
 {_table([*rows, ("end", found)])}
 """
-
-
-def _listed(facts: list[str]) -> str:
-    return "\n".join(f"* {fact}" for fact in facts)
 
 
 def _table(rows: list[tuple[str, Mapping[str, Any]]]) -> str:

@@ -1,53 +1,27 @@
 """Distances between the next-token distributions of target and drafter, and estimates of acceptance.
 
-Shapes: ``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab]; ``labels`` int64 [...].
+Shapes: ``target_logp`` and ``draft_logp`` are log-probabilities, float [..., vocab].
 
-Sources: forward KL, Hinton et al. 2015 (arXiv 1503.02531); the other divergences, and total variation as the rejection rate,
+Sources: forward KL, Hinton et al. 2015 (arXiv 1503.02531); total variation as the rejection rate,
 DistillSpec (Zhou et al. 2024, arXiv 2310.08461, section 3 and table 1).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-Distance = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-
-def ce(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy with the next token of the text; does not use the target."""
-    return -draft_logp.gather(-1, labels[..., None]).mean()
-
-
-def kl(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
+def kl(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
     """Forward divergence KL(target || draft)."""
-    return _kl(target_logp, draft_logp)
+    return (target_logp.exp() * (target_logp - draft_logp)).sum(-1).mean()
 
 
-def reverse_kl(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
-    """Reverse divergence KL(draft || target)."""
-    return _kl(draft_logp, target_logp)
-
-
-def jsd(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
-    """Jensen-Shannon divergence, with equal weights."""
-    middle = torch.logaddexp(target_logp, draft_logp) - math.log(2)
-    return (_kl(target_logp, middle) + _kl(draft_logp, middle)) / 2
-
-
-def tvd(target_logp: Tensor, draft_logp: Tensor, labels: Tensor) -> Tensor:
+def tvd(target_logp: Tensor, draft_logp: Tensor) -> Tensor:
     """Total variation distance: the probability that one drafted token is rejected."""
     return (target_logp.exp() - draft_logp.exp()).abs().sum(-1).mean() / 2
-
-
-def _kl(left: Tensor, right: Tensor) -> Tensor:
-    return (left.exp() * (left - right)).sum(-1).mean()
-
-
-DISTANCES: dict[str, Distance] = {f.__name__: f for f in (ce, kl, reverse_kl, jsd, tvd)}
 
 
 def acceptance(target_logp: Tensor, draft_logp: Tensor) -> Tensor:

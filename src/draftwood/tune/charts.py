@@ -67,9 +67,7 @@ def figure_class() -> Any:
     return Figure
 
 
-def draw_bars(
-    name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360, one: float | None = None
-) -> str:
+def draw_bars(name: str, panels: Mapping[str, Sequence[Bar]], *, note: str, width: int = 360) -> str:
     """A chart of bars.
 
     Args:
@@ -77,7 +75,6 @@ def draw_bars(
         panels: title -> bars, from top to bottom; all panels have the same scale.
         note: below the chart: the unit, the meaning of marks, the source.
         width: in pixels. Two panels stand side by side from 700 on.
-        one: a value at which a line is drawn through every panel; None without.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -92,8 +89,6 @@ def draw_bars(
         axes = figure.subplots(len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
         reach = max((_most(bar) for bars in panels.values() for bar in bars), default=0.0) or 1.0
         for panel, (title, bars) in zip(axes.flat, panels.items(), strict=False):
-            if one is not None:
-                panel.axvline(one, color=_COLOURS["ink"][0], linewidth=1, linestyle=":")
             _bars(panel, title, bars, labels, _BAR / row)
             panel.set_xlim(0.0, 1.3 * reach)
         for panel in list(axes.flat)[len(panels) :]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
-from draftwood.core.checks import integer, number
+from draftwood.core.checks import integer, number, setting
 from draftwood.core.errors import ConfigError
 from draftwood.sampling.settings import Sampling
 
@@ -19,13 +19,11 @@ class Sizes:
         ConfigError: a value out of range.
     """
 
-    minutes: float = field(default=2.5, metadata={"help": "minutes to measure; more minutes make the figures more certain"})
-    temperature: tuple[float, ...] = field(
-        default=(0.0, 0.6, 1.0), metadata={"help": "measure at this temperature; can be repeated"}
-    )
-    prompts: int = field(default=6, metadata={"help": "the most prompts to continue"})
-    max_new_tokens: int = field(default=48, metadata={"help": "new tokens per prompt"})
-    seed: int = field(default=0, metadata={"help": "seed of texts and orders"})
+    minutes: float = setting(2.5, "minutes to measure; more minutes make the figures more certain")
+    temperature: tuple[float, ...] = setting((0.0, 0.6, 1.0), "measure at this temperature; can be repeated")
+    prompts: int = setting(6, "the most prompts to continue")
+    max_new_tokens: int = setting(48, "new tokens per prompt")
+    seed: int = setting(0, "seed of texts and orders")
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens"):

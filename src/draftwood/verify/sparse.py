@@ -7,14 +7,13 @@ others keep their order, so draws from cumulative distributions give the same to
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from draftwood.core.log_probs import LogProbs
-from draftwood.core.rng import RoundRng
+from draftwood.core.rng import RoundRng, SubsetRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.verify import Verifier
@@ -33,7 +32,7 @@ def verify(verifier: Verifier, tree: DraftTree, target: LogProbs, rng: RoundRng)
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
         return verifier.verify(smaller, target_logp, rng)
-    verdict = verifier.verify(smaller, target_logp, UnionRng(rng, tokens, target.vocab))
+    verdict = verifier.verify(smaller, target_logp, SubsetRng(rng, tokens, target.vocab))
     return replace(verdict, next_tokens=tokens[list(verdict.next_tokens)].tolist())
 
 
@@ -58,22 +57,3 @@ def reduced(
         draft_log_probs=None if draft is None else LogProbs(logp=draft.on(tokens), vocab=len(tokens)),
     )
     return smaller, target.on(tokens), tokens
-
-
-@final
-class UnionRng:
-    """:class:`RoundRng` for a verifier that numbers the tokens of a union only.
-
-    The shared noise alone belongs to tokens, so it alone is translated.
-    """
-
-    def __init__(self, rng: RoundRng, tokens: Int[Tensor, "n"], vocab: int) -> None:
-        self._rng, self._tokens, self._vocab = rng, tokens, vocab
-        self.ordered, self.independent, self.beam = rng.ordered, rng.independent, rng.beam
-        self.accept, self.token, self.path = rng.accept, rng.token, rng.path
-
-    def shared(
-        self, offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
-    ) -> Float[Tensor, "row count _"] | None:
-        """The noise of these tokens, given by their numbers in the union; of all its tokens without them."""
-        return self._rng.shared(offset, count, self._vocab, self._tokens if tokens is None else self._tokens[tokens])

@@ -15,6 +15,7 @@ from typing import final
 
 from draftwood.core.estimates import Ratio
 from draftwood.draft.adaptive.acceptance import AcceptanceModel
+from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import CostModel
 from draftwood.draft.adaptive.gains import GainModel
 from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
@@ -48,8 +49,8 @@ class _RoundState:
 
 
 @final
-class Controller:
-    """A :class:`Budget` that grows what pays.
+class Controller(Budget):
+    """A budget that grows what pays.
 
     Args:
         settings: its constants.

@@ -8,7 +8,7 @@ noise is zero; EAGLE-2 (arXiv 2406.16858) takes the draft model's probability it
 Trees of drawn children are cut in the same way, and stay exact. The existence of a drawn node may depend on anything except
 its own token and the tokens below it. Its path probability depends on the draft's distributions above it and the number of
 siblings before it, and no node below has a larger one. So neither its own token nor one below decides whether it is among
-the best, or whether its level is drawn. With a :class:`FixedBudget` the tree is the same in every run of a seed. With a
+the best, or whether its level is drawn. Under a plain :class:`Budget` the tree is the same in every run of a seed. With a
 :class:`draftwood.draft.adaptive.controller.Controller` its shape depends on seconds and on earlier rounds as well.
 """
 
@@ -30,7 +30,7 @@ from draftwood.core.log_probs import LogProbs
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
-from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget, FixedBudget
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.growers import DraftRound, Grower
 from draftwood.draft.adaptive.lookup import PromptLookup
@@ -61,7 +61,7 @@ class BestFirstDrafter:
     ) -> None:
         self.grower, self.runner = grower, grower.runner
         self.lookup = lookup
-        self._schedule = Schedule(budgets or _everything, clock)
+        self._schedule = Schedule(budgets or (lambda rows: Budget()), clock)
         self._round: DraftRound | None = None
         self._kept: list[list[int]] = []  # per row, the candidate of each tree node
         self._behind = True  # the draft model has not read all of the text
@@ -134,11 +134,7 @@ class BestFirstDrafter:
         has_distributions = bool(draft.distributions)
         needed = has_distributions and self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         return DraftTree(
-            tokens=tree.tokens,
-            parents=tree.parents,
-            depths=tree.depths,
-            valid=tree.valid,
-            ancestors=tree.ancestors,
+            **tree._asdict(),
             branching=self.grower.expander.count + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
             draft_log_probs=_distributions(draft, self._kept, tree) if needed else None,
@@ -191,8 +187,3 @@ def _number(draft: DraftRound, tree: CandidateTree, candidate: int) -> int:
         return tree.numbers.get(candidate, 0)
     depth = tree.depths[candidate]
     return depth if depth < draft.distributions[0].logp.shape[1] else 0
-
-
-def _everything(rows: int) -> Budget:
-    """Every level and every node, for any number of rows."""
-    return FixedBudget()

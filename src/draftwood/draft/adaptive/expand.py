@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Protocol, final, runtime_checkable
+from typing import Final, TypeAlias, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -19,34 +19,6 @@ _IMPOSSIBLE: Final = -float("inf")
 _SMALLEST: Final = 1e-30
 # Acceptance of a child divided by that of the rejected sibling before it; found on the bundled pair, and any value is exact.
 _AFTER_REJECTION: Final = 0.5
-
-
-@runtime_checkable
-class Expander(Protocol):
-    """Gives candidates their children.
-
-    Attributes:
-        name: the method's name on the command line.
-        draw: how siblings are chosen.
-        count: the most children of a node.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def draw(self) -> Draw: ...
-
-    @property
-    def count(self) -> int: ...
-
-    def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
-        """The children of ``n`` nodes of each row at this depth; ``first`` is the first node's noise slot."""
-        ...
-
-    def learn(self, children: Children, choice: int) -> None:
-        """Learn that the target chose this token below the parent of these children."""
-        ...
 
 
 @final
@@ -75,6 +47,7 @@ class GumbelExpander:
         self.model = AcceptanceModel() if model is None else model
 
     def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row at this depth."""
         return self._best(shared_scores(logp, rng, depth), logp)
 
     def expand_depths(self, logp: Float[Tensor, "row depth vocab"], rng: RoundRng) -> list[list[Children]]:
@@ -95,6 +68,7 @@ class GumbelExpander:
         return Children(tokens[:possible], self.model.log_probs(scores, -likeliest), scores, -likeliest)
 
     def learn(self, children: Children, choice: int) -> None:
+        """Learn that the target chose this token below the parent of these children."""
         at = children.tokens.index(choice) if choice in children.tokens else len(children.tokens)
         self.model.learn(children.scores, children.uncertainty, at)
 
@@ -118,6 +92,7 @@ class SampledExpander:
         self.name = name
 
     def expand(self, logp: Float[Tensor, "row n vocab"], rng: RoundRng, depth: int, first: int) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row at this depth; ``first`` is the first node's noise slot."""
         drawn = rng.ordered(logp, self.count, first, 0).tolist()  # host sync
         best = logp.amax(dim=-1).exp().tolist()
         return [
@@ -136,3 +111,7 @@ def _sampled(tokens: list[int], likeliest: float) -> Children:
         left *= 1.0 - accept
         accept *= _AFTER_REJECTION
     return Children(tokens, log_probs)
+
+
+Expander: TypeAlias = GumbelExpander | SampledExpander
+"""Gives candidates their children, at most ``count`` each, and learns which of them the target chose."""

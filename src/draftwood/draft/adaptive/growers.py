@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Int
@@ -93,33 +93,15 @@ class DraftRound:
         self.behind = False
 
 
-@runtime_checkable
-class Grower(Protocol):
-    """Adds candidates to a round's trees.
+@final
+class LevelGrower:
+    """Grows trees by one forward per level, for the best candidates of that level.
 
-    Attributes:
+    Args:
         runner: the draft model.
         expander: gives candidates their children.
         shape: the largest tree.
     """
-
-    @property
-    def runner(self) -> Runner: ...
-
-    @property
-    def expander(self) -> Expander: ...
-
-    @property
-    def shape(self) -> TreeShape: ...
-
-    def expand(self, draft: DraftRound) -> None:
-        """Grow every row's tree within the row's limit and the budget."""
-        ...
-
-
-@final
-class LevelGrower:
-    """Grows trees by one forward per level, for the best candidates of that level."""
 
     def __init__(self, runner: Runner, expander: Expander, shape: TreeShape) -> None:
         self.runner = runner
@@ -127,6 +109,7 @@ class LevelGrower:
         self.shape = shape
 
     def expand(self, draft: DraftRound) -> None:
+        """Grow every row's tree within the row's limit and the budget."""
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
         seen, (nodes, width, depths) = 0, self.shape
         for depth in range(depths):
@@ -187,7 +170,7 @@ class BlockGrower:
         levels: grows the tree instead where distributions depend on earlier tokens of the tree.
     """
 
-    def __init__(self, runner: BlockRunner, expander: GumbelExpander, shape: TreeShape, levels: Grower) -> None:
+    def __init__(self, runner: BlockRunner, expander: GumbelExpander, shape: TreeShape, levels: LevelGrower) -> None:
         self.runner = runner
         self.expander = expander
         self.shape = shape
@@ -210,3 +193,7 @@ class BlockGrower:
             tree.numbers[0] = 0  # the runner has scored the root alone
             tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
         draft.end_level(0, above, [tree.cut(self.shape.nodes) for tree in draft.trees], 1)
+
+
+Grower: TypeAlias = LevelGrower | BlockGrower
+"""Adds candidates to a round's trees."""

@@ -7,7 +7,7 @@ from typing import Final, final
 
 from draftwood.core.estimates import RunningMean
 from draftwood.core.rounds import Round
-from draftwood.draft.adaptive.budget import Budget, FixedBudget
+from draftwood.draft.adaptive.budget import Budget
 from draftwood.sampling.rows import Row
 
 RESTING: Final = "no draft has paid lately"
@@ -71,7 +71,7 @@ class Schedule:
     def __init__(self, budgets: Callable[[int], Budget], clock: Callable[[], float]) -> None:
         self._budgets = budgets
         self.clock = clock
-        self.budget: Budget = FixedBudget()
+        self.budget = Budget()
         self.resting = self.plain = self.joined = False
         self._rest = Rest()
         self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree

@@ -9,6 +9,7 @@ from typing import Final, TypeVar, final
 
 import numpy as np
 
+from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.learnt import Costs
 
 _Key = TypeVar("_Key")
@@ -23,8 +24,8 @@ TRIAL: Final[Sequence[int]] = (
 
 
 @final
-class CostTrial:
-    """A :class:`draftwood.draft.adaptive.budget.Budget` whose trees have given sizes. Only their costs are measured.
+class CostTrial(Budget):
+    """A budget whose trees have given sizes. Only their costs are measured.
 
     Of equal rounds the fastest counts: other processes may delay one.
 
@@ -41,24 +42,12 @@ class CostTrial:
         self._back = math.inf  # seconds of a round without a tree after one with a tree
         self._levels: dict[tuple[int, int], float] = {}  # depth and nodes of a forward -> seconds
 
-    def begin_text(self) -> None:
-        """Nothing to begin."""
-
     def begin_round(self) -> bool:
         self._last, self._size = self._size, next(self._sizes, PLAIN)
         return self._size == PLAIN
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
         return False
-
-    def another_level(self, depth: int, above: float, nodes: int) -> bool:
-        return True
-
-    def min_frontier_value(self, depth: int) -> float:
-        return 0.0
-
-    def min_node_value(self) -> float:
-        return 0.0
 
     def end_level(self, depth: int, above: float, gain: float, nodes: int, seconds: float | None) -> None:
         if seconds is not None:
@@ -72,12 +61,6 @@ class CostTrial:
             _keep_least(self._rounds, nodes - 1, seconds - drafting)
         elif self._size == PLAIN:
             self._back = min(self._back, seconds)
-
-    def rest(self, looking: float) -> int:
-        return 0
-
-    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
-        """A trial looks in every round."""
 
     @property
     def costs(self) -> Costs | None:

@@ -60,10 +60,6 @@ class VerdictColumns:
         return self.candidate + self.pill + 20
 
 
-def width_of(bar: float, pill: float) -> float:
-    return _NAME + bar + _VALUE + 6 + pill + 20
-
-
 def draw_verdicts(scene: Scene, y: float, columns: VerdictColumns) -> VerdictPanel:
     """Draw trials, or the target's choices, and the draw of the last token."""
     kept: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""A recorded run, checked against the slow reference verifiers (``verify/reference.py``) with the recorded numbers.
+"""A recorded run, checked against the slow reference verifiers (``tests/reference.py``) with the recorded numbers.
 
 The reference walks the tree again and must keep the same path and the same next token. That needs whole distributions: a
 round is replayed if every distribution that the reference may read is stored completely (``TraceSettings.tokens``). Of other
@@ -20,8 +20,8 @@ from draftwood.core.counter_rng import CounterRng
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.trace.records import Distribution, Trace, TracedRound, largest_token
-from draftwood.verify import reference
-from draftwood.verify.reference import PlainNode
+from tests import reference
+from tests.reference import PlainNode
 
 _COMPLETE: Final = 1e-6  # float32 distributions sum to 1 within this
 _NEAR: Final = 1e-5  # rounding may decide a comparison that is closer than this
