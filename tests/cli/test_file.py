@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli.job.answers import Answers
+from draftwood.cli.job.forms import ANSWERS
+from draftwood.cli.job.output import Output
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 
@@ -243,7 +244,7 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(run: Run, pair: list[str
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, real = Answers(tmp_path / "out.jsonl"), os.fsync
+    written, real = Output(tmp_path / "out.jsonl", [], ANSWERS), os.fsync
 
     def fsync(number: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -252,5 +253,5 @@ def test_an_interrupt_waits_until_the_lines_are_on_the_disk(tmp_path: Path, monk
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         written.write([json.loads(answer())])
-    assert written.count == len(objects(tmp_path / "out.jsonl")) == 1
+    assert len(written.done) == len(objects(tmp_path / "out.jsonl")) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -13,8 +13,8 @@ from click.testing import Result
 
 import draftwood
 from draftwood import Method, load_translator
-from draftwood.cli import translate_settings
-from draftwood.cli.job import translations as files
+from draftwood.cli import translate
+from draftwood.cli.job import output as files
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 from tests.tiny_translation import sentences
@@ -416,7 +416,7 @@ def test_wrong_files_and_models(run: Run, pair: list[str], translation: Path, ge
 
 def test_help_lists_the_options_by_subject(run: Run) -> None:
     text = succeeded(run("translate", "--help")).output
-    places = [text.index(f"\n{title}:") for title in translate_settings.SECTIONS]
+    places = [text.index(f"\n{title}:") for title in translate.SECTIONS]
     assert places == sorted(places)
     for name in ("--target", "--beta", "--tau", "--k ", "--output", "--compare", "--show", "--max-new-tokens", "--backend"):
         assert f"  {name}" in text

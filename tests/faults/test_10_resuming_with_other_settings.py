@@ -139,7 +139,7 @@ def test_an_output_of_an_earlier_version_is_not_completed(run: Run, pair: list[s
 def test_a_translation_killed_at_the_very_end_is_not_taken_for_another(
     run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftwood.cli.job import translations as sentences
+    from draftwood.cli.job import output as sentences
 
     path, out = tmp_path / "german.txt", tmp_path / "english.txt"
     path.write_text("ein Haus\nein Boot\n", encoding="utf-8")
@@ -289,7 +289,7 @@ def test_another_tokenizer_is_noticed_when_all_is_answered(run: Run, models: Pat
 def test_edited_files_of_a_translating_target_are_noticed(
     run: Run, translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: dict[str, Any], said: str
 ) -> None:
-    from draftwood.cli.job import translations as sentences
+    from draftwood.cli.job import output as sentences
 
     def killed(*args: Any) -> None:
         raise KeyboardInterrupt

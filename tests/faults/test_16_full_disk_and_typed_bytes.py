@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.job import translations as sentences
+from draftwood.cli.job import output as sentences
 from draftwood.core.files import replace_file
 from tests.cli.conftest import Run
 
