@@ -24,7 +24,8 @@ FLOORS = [
     ["draft", "verify", "loading"],
     ["trace"],
     ["engine"],
-    ["api", "translation"],
+    ["api"],
+    ["translation"],
     ["hf", "train", "exactness", "tune", "serve"],
     ["cli"],
 ]

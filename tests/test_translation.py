@@ -65,16 +65,6 @@ def test_greedy_texts_are_generates_texts_one_by_one_and_in_a_ragged_batch(
         assert all(result.stats.block_efficiency > 3 for result in chains if len(result.token_ids) > 5)
 
 
-@pytest.mark.parametrize("draft", [None, "block", "causal"])
-def test_a_stop_text_ends_a_translation_where_a_search_in_its_text_finds_it(translation: Path, draft: str | None) -> None:
-    translator = opened(translation, draft)
-    wholes = [result.text for result in translator.translate(SOURCES)]
-    for stop in (" red", "red", "s", " "):
-        found = translator.translate(SOURCES, stop=stop)
-        assert [result.text for result in found] == [whole.split(stop)[0] for whole in wholes]
-        assert any(stop in whole for whole in wholes)
-
-
 WAYS = [("block", "rsd-s"), ("block", "shared-noise"), ("other", "chain"), ("causal", "dynamic"), ("block", "ngram")]
 
 
@@ -113,15 +103,6 @@ def test_sampled_texts_do_not_hang_on_the_draft(translation: Path) -> None:
         texts.append([result.token_ids for result in results])
         assert [result.seed for result in results] == [7, 8, 9, 10]
     assert texts[0] == texts[1]
-
-
-def test_streamed_pieces_make_the_text(translation: Path) -> None:
-    translator = opened(translation, "block")
-    pieces = list(translator.stream(SOURCES[0]))
-    whole = translator.translate(SOURCES[0])
-    assert "".join(piece.text for piece in pieces) == whole.text
-    assert [token for piece in pieces for token in piece.tokens] == whole.token_ids
-    assert len(pieces) > 1
 
 
 def test_the_time_to_read_the_source_counts(translation: Path, monkeypatch: pytest.MonkeyPatch) -> None:

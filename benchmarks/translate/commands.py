@@ -5,6 +5,7 @@ Nothing heavy is imported before a benchmark runs.
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +48,7 @@ def command(**options: Any) -> None:
         config.output.mkdir(parents=True, exist_ok=True)
         with steps("greedy translations", count) as advance:
             sentences = read_sentences(config, translator, longest_translation(config, translator), advance)
-        (_exact if config.exact else _speed)(config, translator, systems, sentences)
+        _measure(config, translator, systems, sentences)
 
 
 def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
@@ -58,51 +59,49 @@ def _systems(config: TranslateConfig, translator: Translator) -> list[System]:
     longest = longest_translation(config, translator)
     peers = peer_systems(config, translator.model, translator.tokenizer, translator.eos, longest)
     systems = [*peers, *our_systems(config, translator, longest)]
-    return [system for system in systems if system.greedy or not config.exact]
+    kept = [system for system in systems if system.greedy or not config.exact]
+    if not kept:
+        raise ConfigError("no chosen system means to write the target's greedy translations: name another one")
+    return kept
 
 
-def _speed(config: TranslateConfig, translator: Translator, systems: list[System], sentences: list[Sentence]) -> None:
+def _groups(config: TranslateConfig, sentences: list[Sentence]) -> tuple[list[list[int]], dict[str, list[int]]]:
+    """The sentences that share batches, and those of each group in the report."""
+    everything = list(range(len(sentences)))
+    if config.exact:
+        random.Random(config.seed).shuffle(everything)  # files are often sorted by length
+        return [everything], {"all": everything}
+    long = [n for n in everything if len(sentences[n].greedy) >= config.long]
+    short = [n for n in everything if len(sentences[n].greedy) < config.long]
+    return [short, long], {"all": everything, **({"long": long} if long else {})}
+
+
+def _measure(config: TranslateConfig, translator: Translator, systems: list[System], sentences: list[Sentence]) -> None:
     """Run, and write the results so far even after an error."""
     from benchmarks.translate.document import Writer
     from benchmarks.translate.run import Bench, Log, batched
     from draftwood.hardware.machine import load_average
 
-    cases = [(system, size) for size in config.batch_size for system in systems]
-    long = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) >= config.long]
-    short = [n for n, sentence in enumerate(sentences) if len(sentence.greedy) < config.long]
-    batches = {size: batched([short, long], size) for size in config.batch_size}
-    bench = Bench(
-        cases=cases, sources=[s.tokens for s in sentences], batches=batches, repeats=config.times(), seed=config.seed
-    )
-    log = Log(cases=cases)
+    together, groups = _groups(config, sentences)
+    batches = {size: batched(together, size) for size in config.sizes()}
+    log = Log(cases=[(system, size) for size in config.sizes() for system in systems])
+    sources = [sentence.tokens for sentence in sentences]
+    bench = Bench(cases=log.cases, sources=sources, batches=batches, repeats=config.times(), seed=config.seed)
     writer = Writer(
         config=config,
         translator=translator,
         sentences=sentences,
         batches=batches,
-        groups={"all": sorted([*short, *long]), **({"long": long} if long else {})},
+        groups=groups,
         log=log,
         load_before=load_average(),
     )
+    report = config.output / f"{config.name}.md"
     try:
-        with steps("translate", bench.steps) as advance:
+        with steps(config.name, bench.steps) as advance:
             bench.run(log, advance, lambda: writer.write(partial=log.repeats < config.times()))
     except KeyboardInterrupt:
-        kept = f"{config.output / 'translate.md'} holds {log.repeats}" if log.repeats else "nothing was written"
+        kept = f"{report} holds {log.repeats}" if log.repeats else "nothing was written"
         click.echo(f"Interrupted after {log.repeats} complete repeats of {config.times()}: {kept}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    click.echo(f"Report: {config.output / 'translate.md'}")
-
-
-def _exact(config: TranslateConfig, translator: Translator, systems: list[System], sentences: list[Sentence]) -> None:
-    from benchmarks.record import save
-    from benchmarks.translate import exact
-    from benchmarks.translate.report import exact_markdown
-    from draftwood.hardware.machine import load_average
-
-    if not systems:
-        raise ConfigError("no chosen system means to write the target's greedy translations: name another one")
-    with steps("exact", exact.steps(systems, len(sentences))) as advance:
-        document = exact.compare(config, translator, systems, sentences, load_average(), advance)
-    save(config.output, "translate-exact", document, exact_markdown(document))
-    click.echo(exact_markdown(document))
+    click.echo(report.read_text(encoding="utf-8") if config.exact else f"Report: {report}")

@@ -14,6 +14,8 @@ PEERS: Final = ("generate", "beam", "ctranslate2", "ctranslate2-beam")
 NONE: Final = "none"
 LIMIT: Final = 200
 REPEATS: Final = 3
+EXACT_SIZES: Final = (1, 16)
+"""Batch sizes of a comparison of texts: one sentence at a time, and rows of different lengths side by side."""
 TOLERANCES: Final = ("1,0", "3,1")
 ABLATION: Final = ("ar", "block")  # methods, and below peers, block lengths and tolerances, of an ablation
 ABLATION_PEERS: Final = ("generate",)
@@ -159,7 +161,16 @@ class TranslateConfig:
 
     def times(self) -> int:
         """Repeats."""
-        return (1 if self.ablation else REPEATS) if self.repeats is None else self.repeats
+        return 1 if self.exact else self.repeats or (1 if self.ablation else REPEATS)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes."""
+        return EXACT_SIZES if self.exact else self.batch_size
+
+    @property
+    def name(self) -> str:
+        """The name of the document and of the report."""
+        return "translate-exact" if self.exact else "translate"
 
 
 def _chosen_or_none(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:

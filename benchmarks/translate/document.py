@@ -9,7 +9,7 @@ from typing import Any, final
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.translate.config import TranslateConfig
 from benchmarks.translate.figures import Columns, columns, part, quality, speeds, translations
-from benchmarks.translate.report import markdown
+from benchmarks.translate.report import exact_markdown, markdown
 from benchmarks.translate.run import Batch, Log
 from benchmarks.translate.sentences import Sentence, differences
 from draftwood.translation import Translator
@@ -40,7 +40,7 @@ class Writer:
     def write(self, *, partial: bool) -> dict[str, Any]:
         """Write both files; returns the document."""
         found = self.document(partial=partial)
-        save(self.config.output, "translate", found, markdown(found))
+        save(self.config.output, self.config.name, found, (exact_markdown if self.config.exact else markdown)(found))
         return found
 
     def document(self, *, partial: bool) -> dict[str, Any]:
@@ -51,9 +51,16 @@ class Writer:
             "partial": partial,
             **setting(self.config, self.translator, self.load_before),
             "groups": {name: len(numbers) for name, numbers in self.groups.items()},
-            "sentences": pairs,
-            "results": self._results(),
+            **({"results": self._differences()} if self.config.exact else {"sentences": pairs, "results": self._results()}),
         }
+
+    def _differences(self) -> list[dict[str, Any]]:
+        """The results without speed and quality."""
+        results = []
+        for (system, size), repeats in zip(self.log.cases, self.log.samples, strict=True):
+            apart = differences(self.translator, self.sentences, [translations(repeats[0], self.batches[size])])
+            results.append({"system": system.name, "ours": system.ours, "batch_size": size, "differing": apart})
+        return results
 
     def _results(self) -> list[dict[str, Any]]:
         raw = [[columns(repeat) for repeat in repeats[: self.log.repeats]] for repeats in self.log.samples]

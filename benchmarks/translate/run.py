@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, sleep
 from typing import TypeAlias, final
 
+from benchmarks.run import orders
 from benchmarks.translate.systems import Output, System
 
 BLOCK = 32
@@ -96,10 +96,8 @@ class Bench:
     def _turns(self, repeat: int) -> Iterator[tuple[int, list[Batch]]]:
         """Cases and blocks, in order for every case; the cases of one batch size follow one another in shuffled order."""
         for size in self.batches:
-            here = [case for case, (_, its) in enumerate(self.cases) if its == size]
-            for number, block in enumerate(self._blocks(size)):
-                random.Random(f"{self.seed}/{repeat}/{size}/{number}").shuffle(here)
-                yield from ((case, block) for case in here)
+            here, blocks = [case for case, (_, its) in enumerate(self.cases) if its == size], self._blocks(size)
+            yield from ((case, blocks[turn]) for turn, case in orders(here, len(blocks), f"{self.seed}/{repeat}/{size}"))
 
     def _blocks(self, size: int) -> list[list[Batch]]:
         step = max(1, BLOCK // size)

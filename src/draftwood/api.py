@@ -8,29 +8,29 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, TypeVar, Unpack, final, overload
+
+from torch import device, dtype
 
 from draftwood.core.checks import settings
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
-from draftwood.core.token_logprobs import LogprobSettings, LogprobsLike, TokenLogprob, logprob_settings
+from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.engine import arguments, tracing
-from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingKwargs, SamplingLike
+from draftwood.engine.arguments import Array, CallSettings, LimitsLike, Prompt, limits_of, sampling_of
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.logprobs import of_prompt
-from draftwood.engine.memory import Memory, memory_of
+from draftwood.engine.memory import memory_of
 from draftwood.engine.messages import Message
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.session import Session
-from draftwood.grammar.grammar import Grammar
 from draftwood.hardware.threads import loading_threads
 from draftwood.loading.drafts import load_draft
 from draftwood.loading.generation import max_new_tokens_of, own_sampling, remarks
 from draftwood.loading.models import (
-    check_parts,
     choose_device,
     choose_dtype,
     is_encoder_decoder,
@@ -39,14 +39,21 @@ from draftwood.loading.models import (
     openvino_place,
 )
 from draftwood.loading.names import locate, named_or_bundled
-from draftwood.loading.profile import Profile, ProfileKey, find, profile_key_of
+from draftwood.loading.profile import find, profile_key_of
 from draftwood.runners.factory import Runners, make_runners
 from draftwood.runners.openvino.store import loading
+from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.support import check_exact
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.settings import TraceLike, trace_settings
 
 _LOG = logging.getLogger(__name__)
+S = TypeVar("S", bound=Session)
+_NOT = {
+    "language": "is an encoder-decoder model: use draftwood translate, or load_translator",
+    "translation": "is no encoder-decoder model: use draftwood generate, or load",
+}
+"""Kind of a session -> what is said of a model that is not of this kind."""
 
 
 @known_arguments
@@ -72,29 +79,32 @@ def load(
         PairingError: two models with different tokens.
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
-    target, draft = named_or_bundled("language", target, draft)
-    with loading_threads(options.threads):
-        pair = _load(locate(target), None if draft is None else locate(draft), options)
+    pair = load_session(Pair, target, draft, options)
     pair.measure_costs()
     for remark in pair.remarks:
         _LOG.warning("%s", remark)
     return pair
 
 
-def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Pair:
+def load_session(cls: type[S], target: str | Path | None, draft: str | Path | None, options: LoadOptions) -> S:
+    """A session with the named models, or with the bundled ones of its kind; raises what :func:`load` raises."""
+    target, draft = named_or_bundled(cls.kind, target, draft)
+    with loading_threads(options.threads):
+        return _load(cls, locate(target), None if draft is None else locate(draft), options)
+
+
+def _load(cls: type[S], target: str | Path, draft: str | Path | None, options: LoadOptions) -> S:
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
     with loading(f"{target} {draft} {options}"):
         tokenizer = load_tokenizer(target, options)
-        if is_encoder_decoder(target, options):
-            raise ModelError(f"{str(target)!r} is an encoder-decoder model: use draftwood translate, or load_translator")
-        model = load_model(target, options, device, dtype)
-        draft_model = None if draft is None else load_draft(draft, target, model, tokenizer, options)
-        place = openvino_place(options.device)
-        runners = make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
-    profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
-    profile, memory = find(options.profile, profile_key), memory_of(options.profile, profile_key)
-    return Pair(model, draft_model, tokenizer, profile_key=profile_key, profile=profile, memory=memory, runners=runners)
+        if is_encoder_decoder(target, options) != (cls.kind == "translation"):
+            raise ModelError(f"{str(target)!r} {_NOT[cls.kind]}")
+        model, draft_model = cls.load_models(target, draft, tokenizer, options, device, dtype)
+        runners = cls.make_runners(model, draft_model, options)
+    key = profile_key_of(target, draft, dtype, device, runners.target.engine)
+    profile, memory = find(options.profile, key), memory_of(options.profile, key)
+    return cls(model, draft_model, tokenizer, profile_key=key, profile=profile, memory=memory, runners=runners)
 
 
 @final
@@ -104,48 +114,31 @@ class Pair(Session):
     A call uses ``self.sampling`` by default. Its distribution is that of ``model.generate`` under the target's generation
     config: greedy decoding without ``do_sample``. The length and stop strings of texts are set by the limits.
 
-    Args:
-        model: the target, a ``transformers`` causal language model.
-        draft_model: the draft model, or None.
-        tokenizer: the tokenizer of both.
-        profile_key: identifies matching profiles, where the models' files are known.
-        profile: the methods that were measured as fastest; method ``auto`` uses it.
-        memory: keeps what adaptive methods learn, from process to process.
-        runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
-
     Attributes:
-        model, draft_model: as given.
-        target, draft: their runners.
         special_tokens_in_content: names of special tokens, such as ``<|im_end|>``, in messages of chats become these tokens;
             by default they are text.
-        fallback: why backend ``auto`` is PyTorch for this pair; None if it is another library or a backend was named.
         remarks: settings of the target's generation config that are not part of a sampling, such as stop strings.
-
-    Raises:
-        ConfigError: a model, tokenizer or profile of another type.
-        ModelError: a model that cannot score a tree.
     """
 
+    kind = "language"
     _argument = _item = "prompt"
+    target: TargetRunner
+    special_tokens_in_content = False
 
-    def __init__(
-        self,
-        model: Any,
-        draft_model: Any,
-        tokenizer: Any,
-        *,
-        profile_key: ProfileKey | None = None,
-        profile: Profile | None = None,
-        memory: Memory | None = None,
-        runners: Runners | None = None,
-    ) -> None:
-        check_parts(model, draft_model, tokenizer)
-        self.model, self.draft_model = model, draft_model
-        self.target, self.draft, self.fallback = runners or make_runners(model, draft_model, backend="torch")
-        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, profile=profile, memory=memory)
-        self.limits = Limits()
-        self.special_tokens_in_content = False
-        self.remarks = remarks(model)
+    @staticmethod
+    def load_models(
+        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
+    ) -> tuple[Any, Any]:
+        model = load_model(target, options, device, dtype)
+        return model, None if draft is None else load_draft(draft, target, model, tokenizer, options)
+
+    @staticmethod
+    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> Runners:
+        place = openvino_place(options.device)
+        return make_runners(model, draft_model, backend=options.backend, weights=options.weights, place=place)
+
+    def _set_defaults(self) -> None:
+        self.limits, self.remarks = Limits(), remarks(self.model)
 
     def __repr__(self) -> str:
         def described(model: Any, runner: Any) -> str:
@@ -178,7 +171,7 @@ class Pair(Session):
         Raises:
             CacheError: prompt and ``max_new_tokens`` exceed the length up to which the target's trees are exact.
         """
-        wanted = SamplingKwargs().limits(limits, self.limits)
+        wanted = limits_of({"limits": limits}, self.limits)
         check_exact(self.model, len(ids) + wanted.max_new_tokens)
         return Request(prompt=ids, seed=seed_or_random(seed), limits=wanted, final=self.final_token)
 
@@ -218,7 +211,7 @@ class Pair(Session):
             ConfigError: messages that are not valid, no chat template, or one that refuses these messages.
             CacheError: as :meth:`request`.
         """
-        wanted = SamplingKwargs().limits(limits, self.chat_limits)
+        wanted = limits_of({"limits": limits}, self.chat_limits)
         ids = self.template.encode(
             messages, chat_template_kwargs, continues=continue_final_message, special_tokens=self.special_tokens_in_content
         )
@@ -229,31 +222,22 @@ class Pair(Session):
     @overload
     def chat(
         self, messages: Sequence[Message], *, stream: Literal[False] = False, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
+        seed: int | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False, **given: Unpack[CallSettings],
     ) -> Result: ...  # fmt: skip
 
     @overload
     def chat(
         self, messages: Sequence[Message], *, stream: Literal[True],
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
+        seed: int | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False, **given: Unpack[CallSettings],
     ) -> Iterator[Piece]: ...  # fmt: skip
 
     @known_arguments
     def chat(
         self, messages: Sequence[Message], *, stream: bool = False, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None, continue_final_message: bool = False,
+        seed: int | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False, **given: Unpack[CallSettings],
     ) -> Result | Iterator[Piece]:  # fmt: skip
         """The model's answer to a chat, written in the target's own chat template.
 
@@ -276,18 +260,14 @@ class Pair(Session):
             ConfigError: as :meth:`generate`; messages that are not valid, no chat template, or one that refuses them.
             CacheError: as :meth:`generate`.
         """
-        singles = SamplingKwargs(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
-        )  # fmt: skip
-        own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.chat_limits)
+        own, wanted = sampling_of(given, self.own_sampling), limits_of(given, self.chat_limits)
         request = self.chat_request(
             messages, wanted, seed, chat_template_kwargs=chat_template_kwargs, continue_final_message=continue_final_message
         )
-        request = replace(request, logprobs=logprob_settings(logprobs))
-        decoder, resolved = self._with_method(method, own)
+        request = replace(request, logprobs=logprob_settings(given.get("logprobs")))
+        decoder, resolved = self._with_method(given.get("method"), own)
         if not stream:
-            draft = self._draft_runner
+            draft = self.draft
             return tracing.generate(decoder, [request], own, method=resolved, draft=draft, trace=trace, reuse=True)[0]
         if trace_settings(trace) is not None:
             raise ConfigError("trace is for whole answers, and stream gives pieces: record them with pair.recorder")

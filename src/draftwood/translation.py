@@ -7,33 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+from torch import device, dtype
+
+from draftwood.api import load_session
 from draftwood.core.checks import settings
-from draftwood.core.errors import CacheError, ConfigError, ModelError
+from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.unknown import known_arguments
-from draftwood.engine.arguments import Array, LimitsLike, Prompt, SamplingKwargs, prompt_of
-from draftwood.engine.memory import Memory, memory_of
+from draftwood.engine.arguments import Array, LimitsLike, Prompt, limits_of, prompt_of
 from draftwood.engine.requests import Request
 from draftwood.engine.session import Session
-from draftwood.hardware.threads import loading_threads
 from draftwood.loading.generation import defaults_of, refuse_idle
 from draftwood.loading.models import (
-    check_parts,
     check_tokenizers,
-    choose_device,
-    choose_dtype,
     is_encoder_decoder,
     load_model,
     load_tokenizer,
     model_type,
     openvino_place,
 )
-from draftwood.loading.names import locate, named_or_bundled
-from draftwood.loading.profile import ProfileKey, profile_key_of
 from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
 from draftwood.runners.factory import TranslationRunners, make_translation_runners
-from draftwood.runners.openvino.store import loading
+from draftwood.runners.protocols import SourceRunner
 from draftwood.sampling.settings import Sampling
 
 _CAUSAL_ONLY = {"profile": ("auto", "none"), "weights": ("same",)}  # option -> permitted values
@@ -64,27 +60,7 @@ def load_translator(
     """
     options = LoadOptions() if options is None else settings("options", options, LoadOptions)
     _check_options(options)
-    target, draft = named_or_bundled("translation", target, draft)
-    with loading_threads(options.threads):
-        return _load(locate(target), None if draft is None else locate(draft), options)
-
-
-def _load(target: str | Path, draft: str | Path | None, options: LoadOptions) -> Translator:
-    device = choose_device(options.device)
-    dtype = choose_dtype(options.dtype, device)
-    with loading(f"{target} {draft} {options}"):
-        tokenizer = load_tokenizer(target, options)
-        if not is_encoder_decoder(target, options):
-            raise ModelError(f"{str(target)!r} is no encoder-decoder model: use draftwood generate, or load")
-        model = load_model(target, options, device, dtype, _seq2seq())
-        draft_model = None
-        if draft is not None:
-            draft_model = load_model(draft, options, device, dtype, _class_of(draft, options))
-            check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
-        runners = make_translation_runners(model, draft_model, backend=options.backend)
-    profile_key = profile_key_of(target, draft, dtype, device, runners.target.engine)
-    memory = memory_of(options.profile, profile_key)
-    return Translator(model, draft_model, tokenizer, profile_key=profile_key, memory=memory, runners=runners)
+    return load_session(Translator, target, draft, options)
 
 
 def _check_options(options: LoadOptions) -> None:
@@ -97,20 +73,6 @@ def _check_options(options: LoadOptions) -> None:
         )
 
 
-def _seq2seq() -> type[Any]:
-    from transformers import AutoModelForSeq2SeqLM
-
-    found: type[Any] = AutoModelForSeq2SeqLM
-    return found
-
-
-def _class_of(draft: str | Path, options: LoadOptions) -> type[Any] | None:
-    """The class that loads a draft; None for a causal model."""
-    if model_type(draft, options) == MaskedBlockConfig.model_type:
-        return MaskedBlockDrafter
-    return _seq2seq() if is_encoder_decoder(draft, options) else None
-
-
 @final
 class Translator(Session):
     """An encoder-decoder model, its drafter and their tokenizer, ready to translate.
@@ -119,44 +81,40 @@ class Translator(Session):
     ``model.generate(num_beams=1, do_sample=False)``, token for token. A text is translated as a whole; single sentences work
     best.
 
-    Args:
-        model: the target, a ``transformers`` text-to-text model.
-        draft_model: a :class:`MaskedBlockDrafter`, a text-to-text or a causal model, or None.
-        tokenizer: the tokenizer of both.
-        profile_key: identifies the models' files, where they are known.
-        memory: keeps what adaptive methods learn, from process to process.
-        runners: runners of both models; by default PyTorch runs the models.
-
     Attributes:
-        target, draft: their runners.
-        fallback: why backend ``auto`` is PyTorch for these models; None if it is another library or a backend was named.
         prompt: the start of the decoder's text: the start token, and a forced first token if there is one.
         max_source: the longest sentence in tokens, None if unlimited.
         remarks: settings of the model's generation config that are not honoured, such as beams, in sentences.
-
-    Raises:
-        ConfigError: a model or tokenizer of another type.
-        ModelError: a model that cannot score a tree.
-        PairingError: a drafter that was trained for another target.
     """
 
+    kind = "translation"
     _argument, _item = "text", "sentence"
+    target: SourceRunner
 
-    def __init__(
-        self,
-        model: Any,
-        draft_model: Any,
-        tokenizer: Any,
-        *,
-        profile_key: ProfileKey | None = None,
-        memory: Memory | None = None,
-        runners: TranslationRunners | None = None,
-    ) -> None:
-        check_parts(model, draft_model, tokenizer)
-        self.model = model
-        self.target, self.draft, self.fallback = runners or make_translation_runners(model, draft_model, backend="torch")
-        super().__init__(model, self.target, self.draft, tokenizer, profile_key=profile_key, memory=memory)
-        own = defaults_of(model, self.eos, self.target.max_length)
+    @staticmethod
+    def load_models(
+        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
+    ) -> tuple[Any, Any]:
+        from transformers import AutoModelForSeq2SeqLM
+
+        model = load_model(target, options, device, dtype, AutoModelForSeq2SeqLM)
+        if draft is None:
+            return model, None
+        cls: Any = None  # a causal model
+        if model_type(draft, options) == MaskedBlockConfig.model_type:
+            cls = MaskedBlockDrafter
+        elif is_encoder_decoder(draft, options):
+            cls = AutoModelForSeq2SeqLM
+        draft_model = load_model(draft, options, device, dtype, cls)
+        check_tokenizers(tokenizer, load_tokenizer(draft, options), str(target), str(draft))
+        return model, draft_model
+
+    @staticmethod
+    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> TranslationRunners:
+        return make_translation_runners(model, draft_model, backend=options.backend)
+
+    def _set_defaults(self) -> None:
+        own = defaults_of(self.model, self.eos, self.target.max_length)
         self.prompt, self.limits, self.remarks, self._greedy = own.prompt, own.limits, own.remarks, own.sampling
         self.max_source: int | None = self.target.max_source
 
@@ -209,17 +167,17 @@ class Translator(Session):
         Raises:
             ConfigError: limits that leave room for forced tokens only.
         """
-        limits = SamplingKwargs().limits(limits, self.limits)
+        wanted = limits_of({"limits": limits}, self.limits)
         forced = len(self.prompt) - 1
-        if limits.max_new_tokens <= forced:
+        if wanted.max_new_tokens <= forced:
             raise ConfigError(
-                f"max_new_tokens is {limits.max_new_tokens}, but the target begins every text with token {self.prompt[-1]}: "
+                f"max_new_tokens is {wanted.max_new_tokens}, but the target begins every text with token {self.prompt[-1]}: "
                 f"give {forced + 1} or more"
             )
         return Request(
             prompt=self.prompt,
             source=ids,
             seed=seed_or_random(seed),
-            limits=replace(limits, max_new_tokens=limits.max_new_tokens - forced),
+            limits=replace(wanted, max_new_tokens=wanted.max_new_tokens - forced),
             final=self.final_token,
         )

@@ -9,7 +9,9 @@ import pytest
 
 from draftwood.cli import comparison, single
 from draftwood.cli.comparison import MOST, NOTHING, SECONDS, by_turns
+from draftwood.cli.settings import Opened
 from draftwood.core.settings import Method
+from draftwood.sampling.settings import Sampling
 
 
 def written(seconds: float, tokens: int = 10) -> Any:
@@ -81,9 +83,9 @@ def test_plain_decoding_is_not_compared_with_itself(
     monkeypatch.setattr(single, "summary", lambda *_: "a line")
     monkeypatch.setattr(single, "_ending", lambda *_: "an end")
     monkeypatch.setattr(comparison, "by_turns", None)
+    decoder: Any = SimpleNamespace(pipeline=SimpleNamespace(tokenizer=None))
     one: Any = SimpleNamespace(
-        decoder=SimpleNamespace(pipeline=SimpleNamespace(tokenizer=None)), plain=object(), method=Method(method="ar"),
-        sampling=None, seed="", head={},
+        opened=Opened(None, decoder, Sampling(), Method(method="ar")), seed="", head={},
         display=SimpleNamespace(json=as_json, show=False, compare=True), shown_before="", quiet=False,
     )  # fmt: skip
     single.write_one(one)

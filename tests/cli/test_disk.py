@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli.job import translations
+from draftwood.cli.job import output
 from draftwood.core.files import replace_file
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job
@@ -39,7 +39,7 @@ def test_a_full_disk_is_named_by_the_partial_translation(
         patch.setattr(os, "fsync", full)
         assert job.fails(code=1) == f"Error: {job.out}.partial: No space left on device\n"
     with monkeypatch.context() as patch:
-        patch.setattr(translations, "replace_file", lambda path, text: full(0))
+        patch.setattr(output, "replace_file", lambda path, text: full(0))
         job.fails(code=1)
     job.succeeds()
 
@@ -49,6 +49,7 @@ import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 from pathlib import Path
+from draftwood.cli.job import output
 from draftwood.core.files import replace_file
 try:
     replace_file(Path(sys.argv[1]), "x" * 5000)

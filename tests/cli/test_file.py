@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli.job.answers import Answers
+from draftwood.cli.job.forms import ANSWERS
+from draftwood.cli.job.output import Output
 from draftwood.engine.decode import Decoder
 from tests.cli.conftest import Run
 from tests.cli.jobs import Job, objects
@@ -176,7 +177,7 @@ def test_a_real_interrupt_ends_with_130_and_whole_lines(job: Job) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_the_lines_are_on_the_disk(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, real = Answers(job.out), os.fsync
+    written, real = Output(job.out, [], ANSWERS), os.fsync
 
     def fsync(number: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -185,5 +186,5 @@ def test_an_interrupt_waits_until_the_lines_are_on_the_disk(job: Job, monkeypatc
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(KeyboardInterrupt):
         written.write([json.loads(answer())])
-    assert written.count == len(job.answers) == 1
+    assert len(written.done) == len(job.answers) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -21,7 +21,7 @@ from transformers import NoRepeatNGramLogitsProcessor as NoRepeat
 from transformers import SuppressTokensLogitsProcessor as Suppress
 
 from draftwood import Limits, Method, Sampling
-from draftwood.cli.job import translations
+from draftwood.cli.job import output
 from draftwood.cli.job.resume import difference, text_facts
 from draftwood.sampling.processors import ByPrompt
 from tests.cli.conftest import Run
@@ -170,7 +170,7 @@ def german(run: Run, translation: Path, tmp_path: Path) -> tuple[Job, Path]:
 
 def killed(job: Job, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
     """The run ends before or after the output gets its name."""
-    real = translations.replace_file
+    real = output.replace_file
 
     def replace(*args: Any) -> None:
         if not before:
@@ -178,7 +178,7 @@ def killed(job: Job, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(translations, "replace_file", replace)
+        patch.setattr(output, "replace_file", replace)
         job.fails(code=130)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from draftwood.cli.chat_settings import ChatDisplay, before, limits_of
-from draftwood.cli.settings import DisplayOptions, Settings
+from draftwood.api import Pair
+from draftwood.cli.chat_settings import ChatDisplay, before
+from draftwood.cli.settings import Opened, Settings
 from draftwood.cli.single import OneText, write_one
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method
 
 
 def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
@@ -21,23 +21,11 @@ def ask(settings: Settings, display: ChatDisplay, message: str) -> None:
         raise ConfigError("the message is not UTF-8 text: convert it, for example with iconv -t utf-8")
     if not message.strip():
         raise ConfigError("the message is empty: write one, or leave it out to talk line by line")
-    pair, decoder, sampling = settings.open()
+    opened: Opened[Pair] = settings.open()
+    pair = opened.session
     pair.special_tokens_in_content = display.special_tokens_in_content
     messages = [*before(display.system), {"role": "user", "content": message}]
-    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if display.compare else None
-    write_one(
-        OneText(
-            decoder=decoder,
-            plain=plain,
-            request=pair.chat_request(
-                messages, limits_of(pair, settings), settings.seed, chat_template_kwargs=display.variables
-            ),
-            sampling=sampling,
-            display=DisplayOptions(show=display.show, compare=display.compare),
-            shown_before="",
-            head={},
-            method=pair.method(settings.method, temperature=sampling.temperature),
-            dtype=str(pair.model.dtype),
-            quiet=display.quiet,
-        )
+    request = pair.chat_request(
+        messages, settings.limits_from(pair.chat_limits), settings.seed, chat_template_kwargs=display.variables
     )
+    write_one(OneText(opened=opened, request=request, display=settings.display, quiet=display.quiet))

@@ -7,19 +7,19 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
+from draftwood.cli.chat_settings import CHANGES, SECTIONS, ChatDisplay
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
-from draftwood.cli.options import pick
+from draftwood.cli.options import Sectioned, pick, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import Sectioned, section_options
+from draftwood.cli.settings import Settings
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models
 
 
 @click.command(name="chat", cls=Sectioned, sections=SECTIONS, short_help="Talk with a chat model.")
 @click.argument("message", required=False)
-@section_options(SECTIONS)
+@section_options(SECTIONS, changes=CHANGES)
 @click.pass_context
 def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     """Talk with a chat model. Only what is new in the chat is read for each answer.
@@ -32,7 +32,7 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     for name in ("target", "draft", "system"):
         options[name] = None if options[name] is None else typed(options[name])
     display = pick(ChatDisplay, options)
-    settings = settings_of(*with_grammar(options, given))
+    settings = Settings.of(*with_grammar(options, given))
     if message is None and display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
     check_models("language", settings.models.target, settings.models.draft)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, final
 
-from draftwood.cli.chat_settings import ChatDisplay, limits_of
-from draftwood.cli.settings import Settings
+from draftwood.api import Pair
+from draftwood.cli.chat_settings import ChatDisplay
+from draftwood.cli.settings import Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.rounds import Stats
 
@@ -25,10 +26,11 @@ class ChatModel:
     """
 
     def __init__(self, settings: Settings, display: ChatDisplay) -> None:
-        self._pair, self._decoder, self._sampling = settings.open()
+        opened: Opened[Pair] = settings.open()
+        self._pair, self._decoder, self._sampling, _ = opened
         self._pair.special_tokens_in_content = display.special_tokens_in_content
         self.name = str(settings.models.target)
-        self._limits = limits_of(self._pair, settings)
+        self._limits = settings.limits_from(self._pair.chat_limits)
         self._seed = settings.seed
         self._variables = display.variables
         self._show = display.show

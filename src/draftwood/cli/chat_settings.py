@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass, field
+from typing import Any, final
 
 from draftwood.cli.grammar_options import GrammarOptions
-from draftwood.cli.options import pick
-from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
+from draftwood.cli.options import Changes
+from draftwood.cli.settings import Models, Seed
 from draftwood.core.checks import is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.sampling.settings import Sampling
-
-if TYPE_CHECKING:
-    from draftwood.api import Pair
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ChatModels:
-    """The models: hub names or folders."""
-
-    target: str = field(default="smollm2", metadata={"help": "chat model that answers"})
-    draft: str | None = field(default=None, metadata={"help": "small model that drafts, with the target's tokenizer"})
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ChatLength:
-    """The length of an answer; None is the model's own."""
-
-    max_new_tokens: int | None = field(
-        default=None, metadata={"help": "the most tokens of an answer; default: the model's own, else 1024"}
-    )
 
 
 @final
@@ -82,37 +59,21 @@ class ChatDisplay:
 
 
 SECTIONS: dict[str, tuple[type[Any], ...]] = {
-    "Models": (ChatModels, LoadOptions),
+    "Models": (Models, LoadOptions),
     "Drafting": (Method,),
     "Grammar": (GrammarOptions,),
     "Sampling": (Sampling, Seed),
-    "Length": (ChatLength, Limits),
+    "Length": (Limits,),
     "Chat": (ChatDisplay,),
 }
-
-
-def limits_of(pair: Pair, settings: Settings) -> Limits:
-    """The limits of an answer: the chat's own, with what was given."""
-    given = {f.name: getattr(settings.limits, f.name) for f in fields(Limits) if f.name in settings.given}
-    return replace(pair.chat_limits, **given)
+CHANGES: Changes = {
+    "target": {"default": "smollm2", "help": "chat model that answers"},
+    "max_new_tokens": {
+        "default": None, "help": "the most tokens of an answer; default: the model's own, else 1024"
+    },
+}  # fmt: skip
 
 
 def before(system: str | None) -> list[dict[str, Any]]:
     """The messages before a chat."""
     return [] if system is None else [{"role": "system", "content": system}]
-
-
-def settings_of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
-    """The settings from all options by name, and the names of the given ones."""
-    lengths = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
-    return Settings(
-        models=pick(ChatModels, options),
-        loading=pick(LoadOptions, options),
-        method=pick(Method, options),
-        sampling=pick(Sampling, options),
-        limits=pick(Limits, lengths),
-        seed=pick(Seed, options).seed,
-        files=Files(),
-        display=DisplayOptions(),
-        given=given,
-    )

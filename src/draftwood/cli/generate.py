@@ -10,9 +10,9 @@ from click.core import ParameterSource
 
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
-from draftwood.cli.job.lines import check_files
+from draftwood.cli.options import Sectioned, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import SECTIONS, Sectioned, Settings, check_display, section_options
+from draftwood.cli.settings import SECTIONS, Settings, check_input
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models
@@ -39,10 +39,10 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
     for name in ("target", "draft"):
         options[name] = None if options[name] is None else typed(options[name])
     settings = Settings.of(*with_grammar(options, given))
-    _check_together(ctx, settings, prompt)
+    check_input(settings, prompt, single=prompt is not None)
     if prompt is None:
         with loading_libraries():
-            from draftwood.cli.generate_lines import run_file
+            from draftwood.cli.job.file import run_file
         if run_file(settings):
             ctx.exit(1)
     else:
@@ -50,27 +50,6 @@ def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
         with loading_libraries():
             from draftwood.cli.single import run_single
         run_single(settings, _text(prompt))
-
-
-def _check_together(ctx: click.Context, settings: Settings, prompt: str | None) -> None:
-    """Refuse options that would have no effect, and files that cannot be read or written."""
-    files, display = settings.files, settings.display
-    if prompt is None and files.input is None:
-        raise ConfigError(
-            'there is no prompt: give a text such as "Once upon a time", - for standard input, or --input FILE'
-        )
-    if prompt is not None and files.input is not None:
-        raise ConfigError(f"both a prompt ({prompt!r}) and --input {files.input} were given: leave one of them out")
-    if files.input is None:
-        for name in ("output", "batch_size"):
-            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
-                raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE, which is missing")
-    for name in ("show", "compare"):
-        if files.input is not None and getattr(display, name):
-            raise ConfigError(f"--{name} is for a single prompt; leave it out with --input")
-    check_files(files.input, files.output)
-    settings.logprobs.check_json(display.json or files.input is not None, "--json, or give --input FILE")
-    check_display(display, settings.method)
 
 
 def _text(prompt: str) -> str:

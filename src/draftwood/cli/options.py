@@ -8,32 +8,44 @@ True. A field without a default is a required option. The option's help is ``met
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, TypeAlias, TypeVar, Union, final
 
 import click
 
 from draftwood.core.errors import ConfigError
+from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def dataclass_options(cls: type[Any], *, leave_out: Collection[str] = ()) -> Callable[[F], F]:
+Changes: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Field -> the ``help`` and the ``default`` of its option in one command, in place of the field's own."""
+Sections: TypeAlias = Mapping[str, tuple[type[Any], ...]]
+"""Title -> the dataclasses whose fields are its options."""
+
+
+def dataclass_options(
+    cls: type[Any], *, leave_out: Collection[str] = (), changes: Changes | None = None
+) -> Callable[[F], F]:
     """A decorator that adds one click option per field of ``cls`` and passes its values by field name.
 
     Args:
         cls: the dataclass.
         leave_out: fields without an option.
+        changes: what differs in this command.
 
     Raises:
         ConfigError: a field of an unsupported type.
     """
-    hints = typing.get_type_hints(cls)
-    options = [_option(f, hints[f.name]) for f in dataclasses.fields(cls) if f.init and f.name not in leave_out]
+    hints, changes = typing.get_type_hints(cls), changes or {}
+    shown = [f for f in dataclasses.fields(cls) if f.init and f.name not in leave_out]
+    options = [_option(f, hints[f.name], changes.get(f.name, {})) for f in shown]
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -48,17 +60,16 @@ def pick(cls: type[T], options: Mapping[str, Any]) -> T:
     return cls(**{f.name: options[f.name] for f in dataclasses.fields(cls) if f.name in options})  # type: ignore[arg-type]
 
 
-def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[[F], F]:
+def _option(field: dataclasses.Field[Any], hint: Any, changed: Mapping[str, Any]) -> Callable[[F], F]:
     flag = "--" + field.name.replace("_", "-")
-    hint = _without_none(hint)
-    settings: dict[str, Any] = {"help": field.metadata.get("help", "")}
-    if field.default is dataclasses.MISSING:
+    hint, default = _without_none(hint), changed.get("default", field.default)
+    settings: dict[str, Any] = {"help": changed.get("help", field.metadata.get("help", ""))}
+    if default is dataclasses.MISSING:
         settings["required"] = True
     else:
-        shown = field.default is not None and field.default is not False and field.default != ()
-        settings |= {"default": field.default, "show_default": shown}
+        settings |= {"default": default, "show_default": default is not None and default is not False and default != ()}
     if hint is bool:
-        both = f"{flag}/--no-{flag[2:]}" if field.default is True else flag
+        both = f"{flag}/--no-{flag[2:]}" if default is True else flag
         return click.option(both, field.name, is_flag=True, **settings)
     if typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (...,):
         hint, settings["multiple"] = typing.get_args(hint)[0], True
@@ -81,3 +92,69 @@ def _type(name: str, hint: Any) -> Any:
     if hint in (int, float, str):
         return hint
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
+
+
+def section_options(
+    sections: Sections, *, leave_out: Collection[str] = (), changes: Changes | None = None
+) -> Callable[[F], F]:
+    """A decorator that adds all options of these sections, and ``--logit-bias`` to those of a sampling.
+
+    Args:
+        sections: title -> the dataclasses whose fields are its options; of fields with the same name the first one counts.
+        leave_out, changes: as for :func:`dataclass_options`.
+    """
+    classes = [cls for section in sections.values() for cls in section]
+
+    def decorate(function: F) -> F:
+        if Sampling in classes:
+            function = click.option(
+                "--logit-bias",
+                multiple=True,
+                metavar="TOKEN=VALUE",
+                callback=_bias,
+                help="add to a token's score; repeatable",
+            )(function)
+        for i, cls in reversed(list(enumerate(classes))):
+            before = {f.name for other in classes[:i] for f in dataclasses.fields(other)}
+            without = before.union(leave_out, NO_PLAIN_OPTION if cls is Sampling else ())
+            function = dataclass_options(cls, leave_out=without, changes=changes)(function)
+        return function
+
+    return decorate
+
+
+def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:
+    bias = {}
+    for text in values:
+        token, _, value = text.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not TOKEN=VALUE, such as 42=-5 to add -5 to token 42") from None
+        if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
+            raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
+    return bias or None
+
+
+@final
+class Sectioned(click.Command):
+    """A command whose help shows its options in sections.
+
+    Args:
+        sections: title -> the dataclasses whose fields are its options.
+    """
+
+    def __init__(self, *args: Any, sections: Sections, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        left = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}
+        titles = {
+            title: [f.name for cls in classes for f in dataclasses.fields(cls)] for title, classes in self.sections.items()
+        }
+        for title, names in (titles | {"Other": list(left)}).items():
+            shown = [left.pop(name) for name in names if name in left]
+            records = [record for option in shown if (record := option.get_help_record(ctx))]
+            with formatter.section(title):
+                formatter.write_dl(records)

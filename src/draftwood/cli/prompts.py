@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from draftwood.api import Pair
 from draftwood.cli.grammar_options import GrammarOptions
-from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines, report_error
-from draftwood.cli.job.run import Task
+from draftwood.cli.job.lines import NOT_UTF8, Line, name_of_input, read_lines
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.settings import Settings
 from draftwood.core.checks import is_unicode
-from draftwood.core.errors import CacheError, ConfigError
+from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED, Method
-from draftwood.engine.decode import Decoder
 from draftwood.sampling.settings import ONLY_PYTHON, Sampling
 
 _LEVELS = 100  # the deepest nesting of an id
@@ -108,54 +103,4 @@ def _seed(found: Mapping[str, Any]) -> int | None:
     seed = found.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed <= MAX_SEED):
         raise ConfigError(f"seed is {json.dumps(seed)[:40]}; give an integer from 0 to {MAX_SEED}, or leave it out")
-    return seed
-
-
-def tasks_of(
-    lines: Sequence[Line], pair: Pair, decoder: Decoder, settings: Settings, first_seed: int, facts: Mapping[str, Any]
-) -> list[Task]:
-    """A task for each line. Lines with errors are reported on standard error.
-
-    A line without a seed has the first seed plus its index.
-
-    Raises:
-        ConfigError: a first seed that leaves no room for the line numbers.
-    """
-    tasks = [_task(line, pair, decoder, settings, first_seed, facts) for line in lines]
-    for task in tasks:
-        if task.request is None:
-            report_error(task.index, task.record["error"])
-    return tasks
-
-
-def _task(line: Line, pair: Pair, decoder: Decoder, settings: Settings, first_seed: int, facts: Mapping[str, Any]) -> Task:
-    head = {"index": line.index, **line.carried}
-    error, request = line.error, None
-    if error is None:
-        seed = seed_of(line, first_seed)
-        try:
-            (request,) = pair.requests([line.text], settings.limits, [seed], settings.logprobs.wanted)
-            longest = decoder.pipeline.max_length
-            if longest is not None and len(request.prompt) >= longest:
-                raise CacheError(
-                    f"the prompt has {len(request.prompt)} tokens, but the models' context is {longest} and the text needs "
-                    "room: shorten it"
-                )
-        except (CacheError, ConfigError) as trouble:
-            error = str(trouble)
-    if error is not None:
-        record = {**head, "source": line.source, "error": error, "settings": facts}
-        return Task(index=line.index, request=None, record=record)
-    return Task(index=line.index, request=request, record={**head, "prompt": line.text})
-
-
-def seed_of(line: Line, first_seed: int) -> int:
-    """The line's own seed, else the first seed plus the line's index.
-
-    Raises:
-        ConfigError: the sum is out of range.
-    """
-    seed = line.seed if line.seed is not None else seed_at(first_seed, line.index)
-    if seed > MAX_SEED:
-        raise ConfigError(f"seed {first_seed} plus line number {line.index} is above {MAX_SEED}: give a smaller --seed")
     return seed

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from draftwood.cli.console import typed
-from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.options import Sectioned, dataclass_options, pick
 from draftwood.cli.progress import note
-from draftwood.cli.settings import Models, Sectioned, check_fit
+from draftwood.cli.settings import Models, check_fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.loading.names import check_models

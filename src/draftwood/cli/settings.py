@@ -1,41 +1,32 @@
-"""The options of ``draftwood generate`` as dataclasses, which hold the defaults and the help texts."""
+"""Options as dataclasses, which hold the defaults and the help texts, and the settings of a command that writes texts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
 
 import click
 
 from draftwood.cli.grammar_options import GrammarOptions
+from draftwood.cli.job.lines import check_files
 from draftwood.cli.logprob_options import LogprobOptions
-from draftwood.cli.options import dataclass_options, pick
+from draftwood.cli.options import pick
 from draftwood.cli.progress import loading_libraries, note
 from draftwood.core import fit
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import bundled_drafter, check_models
-from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
+from draftwood.sampling.settings import Sampling
 
 if TYPE_CHECKING:
-    from draftwood.api import Pair
     from draftwood.engine.decode import Decoder
+    from draftwood.engine.session import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class AnyModels(Protocol):
-    """The models of any command."""
-
-    @property
-    def target(self) -> str | None: ...
-
-    @property
-    def draft(self) -> str | None: ...
+S = TypeVar("S", bound="Session")
+Kind: TypeAlias = Literal["language", "translation"]
 
 
 @final
@@ -111,17 +102,36 @@ SECTIONS: dict[str, tuple[type[Any], ...]] = {
 }
 
 
+class Opened(NamedTuple, Generic[S]):
+    """Loaded models, and how they write."""
+
+    session: S
+    decoder: Decoder
+    sampling: Sampling
+    method: Method
+
+    @property
+    def plain(self) -> Decoder:
+        """The decoder without a draft."""
+        return self.session.decoder(Method(method="ar"), temperature=self.sampling.temperature)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a command that writes one text after the other, checked as far as possible without the models.
+    """The settings of a command that writes texts, checked as far as possible without the models.
+
+    Attributes:
+        kind: ``language`` to continue prompts, ``translation`` to translate sentences.
+        given: names of the options that were given.
 
     Raises:
         ConfigError: options out of range, or in conflict.
         PairingError: a verifier that is not exact for the method.
     """
 
-    models: AnyModels
+    kind: Kind = "language"
+    models: Models
     loading: LoadOptions
     method: Method
     sampling: Sampling
@@ -138,39 +148,52 @@ class Settings:
         check_fit(self.models, self.method, *possible)
 
     @staticmethod
-    def of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
-        """The settings from all options by name, and the names of the given ones."""
+    def of(options: Mapping[str, Any], given: frozenset[str], kind: Kind = "language") -> Settings:
+        """The settings from options by name, and the names of the given ones. A translation is greedy."""
+        drawn = kind == "language"
         return Settings(
+            kind=kind,
             models=pick(Models, options),
             loading=pick(LoadOptions, options),
             method=pick(Method, options),
-            sampling=pick(Sampling, options),
-            limits=pick(Limits, options),
-            seed=pick(Seed, options).seed,
+            sampling=pick(Sampling, options) if drawn else Sampling(temperature=0.0),
+            limits=pick(Limits, {name: value for name, value in options.items() if value is not None}),
+            seed=pick(Seed, options).seed if drawn else 0,
             files=pick(Files, options),
             display=pick(DisplayOptions, options),
             logprobs=pick(LogprobOptions, options),
             given=given,
         )
 
-    def open(self) -> tuple[Pair, Decoder, Sampling]:
-        """Load the models and build the decoder. Sampling settings that were not given are the target's own."""
-        check_models("language", self.models.target, self.models.draft)
+    def open(self) -> Opened[Any]:
+        """Load the models and build the decoder. Settings of the sampling that were not given are the target's own."""
+        models = self.models
+        check_models(self.kind, models.target, models.draft)
         with loading_libraries():
-            from draftwood.api import load
+            from draftwood import api, translation
             from draftwood.loading.models import quiet_loading
-        with note(f"Loading {self.models.target or 'the bundled models'}"):
+        with note(f"Loading {models.target or 'the bundled models'}"):
             quiet_loading()
-            pair = load(self.models.target, self.models.draft, options=self.loading)
-        sampling = pair.own_sampling(
-            {f.name: getattr(self.sampling, f.name) for f in fields(Sampling) if f.name in self.given}
-        )
-        decoder = pair.decoder(self.method, temperature=sampling.temperature)
+            load = api.load if self.kind == "language" else translation.load_translator
+            session: Session = load(models.target, models.draft, options=self.loading)
+        if self.kind == "translation":  # those of a pair are logged by load
+            for remark in session.remarks:
+                click.echo(f"Note: {remark}.", err=True)
+            session.request((), self.limits_from(session.limits), 0)  # refuses impossible limits
+        sampling = session.own_sampling(self._given(self.sampling))
+        decoder = session.decoder(self.method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature
-        return pair, decoder, sampling
+        return Opened(session, decoder, sampling, session.method(self.method, temperature=sampling.temperature))
+
+    def limits_from(self, own: Limits) -> Limits:
+        """The models' own limits, with what was given."""
+        return replace(own, **self._given(self.limits))
+
+    def _given(self, part: Sampling | Limits) -> dict[str, Any]:
+        return {f.name: getattr(part, f.name) for f in fields(part) if f.name in self.given}
 
 
-def check_fit(models: AnyModels, method: Method, *samplings: Sampling) -> None:
+def check_fit(models: Models, method: Method, *samplings: Sampling) -> None:
     """Refuse a wrong shape or pairing before models are loaded. Block lengths are checked later: only the draft has them.
 
     Args:
@@ -204,61 +227,32 @@ def check_display(display: DisplayOptions, method: Method) -> None:
         raise ConfigError("--compare compares a method with plain decoding, but --method ar is plain decoding itself")
 
 
-def section_options(sections: Mapping[str, tuple[type[Any], ...]]) -> Callable[[F], F]:
-    """A decorator that adds all options of these sections and ``--logit-bias``.
+def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
+    """Refuse options that would have no effect, and files that cannot be read or written, before models are loaded.
 
     Args:
-        sections: title -> the dataclasses whose fields are its options; of fields with the same name the first one counts.
+        text: the argument of the command; None if it was left out.
+        single: it is one text, so there is no file.
+
+    Raises:
+        ConfigError: names the option or the file.
     """
-    classes = [cls for section in sections.values() for cls in section]
-
-    def decorate(function: F) -> F:
-        bias = click.option(
-            "--logit-bias",
-            multiple=True,
-            metavar="TOKEN=VALUE",
-            callback=_bias,
-            help="add to a token's score; repeatable",
-        )
-        function = bias(function)
-        for i, cls in reversed(list(enumerate(classes))):
-            before = {f.name for other in classes[:i] for f in fields(other)}
-            function = dataclass_options(cls, leave_out=before.union(NO_PLAIN_OPTION if cls is Sampling else ()))(function)
-        return function
-
-    return decorate
-
-
-def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:
-    bias = {}
-    for text in values:
-        token, _, value = text.partition("=")
-        try:
-            bias[int(token)] = float(value)
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not TOKEN=VALUE, such as 42=-5 to add -5 to token 42") from None
-        if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
-            raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
-    return bias or None
-
-
-@final
-class Sectioned(click.Command):
-    """A command whose help shows its options in sections.
-
-    Args:
-        sections: title -> the dataclasses whose fields are its options.
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, tuple[type[Any], ...]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.sections = sections
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        left = {str(p.name): p for p in self.get_params(ctx) if isinstance(p, click.Option)}
-        titles = {title: [f.name for cls in classes for f in fields(cls)] for title, classes in self.sections.items()}
-        for title, names in (titles | {"Other": list(left)}).items():
-            shown = [left.pop(name) for name in names if name in left]
-            records = [record for option in shown if (record := option.get_help_record(ctx))]
-            with formatter.section(title):
-                formatter.write_dl(records)
+    files, display, prompts = settings.files, settings.display, settings.kind == "language"
+    what, example = (
+        ("prompt", 'a text such as "Once upon a time"') if prompts else ("text", 'a sentence such as "Guten Tag."')
+    )
+    if text is None and files.input is None:
+        raise ConfigError(f"there is no {what}: give {example}, - for standard input, or --input FILE")
+    if text is not None and files.input is not None:
+        raise ConfigError(f"both a {what} ({text!r}) and --input {files.input} were given: leave one of them out")
+    for name in ("output", "batch_size"):
+        if single and name in settings.given:
+            why = "--input FILE, which is missing" if prompts else "--input FILE or -, but a single text was given"
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to {why}")
+    for name in ("show", "compare"):
+        if not single and getattr(display, name):
+            raise ConfigError(f"--{name} is for a single {what}; leave it out with --input{'' if prompts else ' and -'}")
+    check_files(files.input, files.output)
+    as_json = display.json or (prompts and not single)
+    settings.logprobs.check_json(as_json, "--json, or give --input FILE" if prompts else "--json")
+    check_display(display, settings.method)

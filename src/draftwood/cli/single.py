@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
 import click
@@ -13,38 +13,27 @@ from draftwood.cli.comparison import NOTHING, Comparison, by_turns
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import json_of, summary
-from draftwood.cli.settings import DisplayOptions, Settings
+from draftwood.cli.settings import DisplayOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seed_or_random
-from draftwood.core.settings import Method
 from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Piece, Request, Result
-from draftwood.sampling.settings import Sampling
+from draftwood.engine.session import Session
 
 _WARM_UP = Limits(max_new_tokens=8, ignore_eos=True)
 
 
-def run_single(settings: Settings, prompt: str) -> None:
-    """Continue one prompt and print the text."""
-    pair, decoder, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [seed_or_random(settings.seed)], settings.logprobs.wanted)
-    method = pair.method(settings.method, temperature=sampling.temperature)
-    plain = pair.decoder(Method(method="ar"), temperature=sampling.temperature) if settings.display.compare else None
-    write_one(
-        OneText(
-            decoder=decoder,
-            plain=plain,
-            request=request,
-            sampling=sampling,
-            display=settings.display,
-            shown_before=prompt,
-            head={"prompt": prompt, "engine": pair.target.engine, "fallback": pair.fallback},
-            method=method,
-            dtype=str(pair.model.dtype),
-        )
-    )
+def run_single(settings: Settings, text: str) -> None:
+    """Continue or translate one text and print what is written."""
+    opened: Opened[Session] = settings.open()
+    session, prompt = opened.session, settings.kind == "language"
+    limits, seed = settings.limits_from(session.limits), seed_or_random(settings.seed)
+    [request] = session.requests([text], limits, [seed], settings.logprobs.wanted)
+    head = {"prompt" if prompt else "source": text, "engine": session.target.engine, "fallback": session.fallback}
+    shown_before = text if prompt else ""
+    write_one(OneText(opened=opened, request=request, display=settings.display, shown_before=shown_before, head=head))
 
 
 @final
@@ -53,72 +42,63 @@ class OneText:
     """One text and how it is decoded and shown.
 
     Attributes:
-        plain: the decoder without a draft, for ``--compare``; None without that option.
         shown_before: the text that a terminal shows first.
         head: the first fields of the JSON object.
-        method: the drafting method and the verifier.
-        dtype: number format of the target.
         quiet: no remarks follow the text.
     """
 
-    decoder: Decoder
-    plain: Decoder | None
+    opened: Opened[Any]
     request: Request
-    sampling: Sampling
     display: DisplayOptions
-    shown_before: str
-    head: Mapping[str, Any]
-    method: Method
-    dtype: str
+    shown_before: str = ""
+    head: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = False
 
     @property
     def seed(self) -> str:
         """The seed as a note; empty where nothing is drawn."""
-        return "" if self.sampling.greedy else f"seed {self.request.seed}"
+        return "" if self.opened.sampling.greedy else f"seed {self.request.seed}"
 
 
 def write_one(one: OneText) -> None:
     """Decode and print one text, with the comparison and the remarks of its display."""
-    plain = None if one.method.method == "ar" else one.plain
+    _, decoder, sampling, method = one.opened
+    plain = one.opened.plain if one.display.compare and method.method != "ar" else None
     if plain is not None:
-        _warm_up([one.decoder, plain], one)
+        _warm_up([decoder, plain], one)
     if one.display.json:
-        result = _decode(one.decoder, one)
-        found = {
-            **one.head,
-            **json_of(result, one.sampling, TokenTexts(one.decoder.pipeline.tokenizer)),
-            "method": asdict(one.method),
-        }
+        result = _decode(decoder, one)
+        found = {**one.head, **json_of(result, sampling, TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
         if one.display.compare:
             found["compare"] = None if plain is None else _compared(result, one, plain).to_json()
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
         return
     screen = Screen()
-    painter = Painter(screen, one.decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
+    painter = Painter(screen, decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
     screen.prompt(one.shown_before)
-    result = _decode(one.decoder, one, screen, painter)
+    result = _decode(decoder, one, screen, painter)
     if one.quiet:
         return
-    screen.remark(", ".join(part for part in (summary(result.stats, one.decoder), one.seed, _ending(result)) if part))
+    screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, _ending(result)) if part))
     if painter is not None:
         screen.remark(painter.legend)
     if plain is not None:
-        screen.remark(_compared(result, one, plain).sentences(one.decoder.pipeline.verifier, one.dtype))
+        dtype = str(one.opened.session.model.dtype)
+        screen.remark(_compared(result, one, plain).sentences(decoder.pipeline.verifier, dtype))
     elif one.display.compare:
         screen.remark(NOTHING)
 
 
 def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:
-    return by_turns(result, lambda: _decode(one.decoder, one), lambda: _decode(plain, one))
+    return by_turns(result, lambda: _decode(one.opened.decoder, one), lambda: _decode(plain, one))
 
 
 def _warm_up(decoders: list[Decoder], one: OneText) -> None:
     """Decode a few tokens with each decoder in turn, so that first-run costs do not count for one alone."""
     short = replace(one.request, limits=_WARM_UP)
     for decoder in decoders * 2:
-        decoder.generate([short], one.sampling)
+        decoder.generate([short], one.opened.sampling)
 
 
 def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:
@@ -133,7 +113,7 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
             screen.write(piece.text)
 
     try:
-        [result] = decoder.generate([one.request], one.sampling, watch=watch)
+        [result] = decoder.generate([one.request], one.opened.sampling, watch=watch)
     except KeyboardInterrupt:
         if screen is not None and not screen.terminal:
             screen.write("\n")

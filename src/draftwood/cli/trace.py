@@ -11,17 +11,8 @@ import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import standard_output, typed
-from draftwood.cli.options import pick
-from draftwood.cli.settings import (
-    DisplayOptions,
-    Files,
-    Models,
-    Sectioned,
-    Seed,
-    Settings,
-    check_display,
-    section_options,
-)
+from draftwood.cli.options import Sectioned, Sections, pick, section_options
+from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_folder, check_readable, check_writable
@@ -31,6 +22,7 @@ from draftwood.sampling.settings import Sampling
 from draftwood.trace.settings import TraceSettings
 
 if TYPE_CHECKING:
+    from draftwood.engine.session import Session
     from draftwood.trace.records import Trace
 
 
@@ -52,7 +44,7 @@ class TraceOptions:
     explain: bool = field(default=False, metadata={"help": "say what depths and ranks brought, and what more would bring"})
 
 
-SECTIONS: dict[str, tuple[type[Any], ...]] = {
+SECTIONS: Sections = {
     "Models": (Models, LoadOptions),
     "Drafting": (Method,),
     "Sampling": (Sampling, Seed),
@@ -118,35 +110,24 @@ def _record(
 ) -> list[Trace]:
     traces: list[Trace] = []
     if prompt is not None:
-        files, display = Files(), DisplayOptions(compare=wanted.compare)
-        check_display(display, pick(Method, options))
-        own = {**options, **{f.name: getattr(part, f.name) for part in (files, display) for f in fields(part)}}
-        traces += _continued(Settings.of(own, given), prompt, kept)
+        settings = Settings.of({**options, "input": None, "json": False}, given)
+        check_display(settings.display, settings.method)
+        traces += _traced(settings, prompt, kept)
     if wanted.translate is not None:
-        traces.append(_translated(typed(wanted.translate), kept, {} if prompt is not None else options, given))
+        own = {} if prompt is not None else {name: value for name, value in options.items() if name in given}
+        traces += _traced(Settings.of(own, frozenset(own), "translation"), typed(wanted.translate), kept)
     return traces
 
 
-def _continued(settings: Settings, prompt: str, kept: TraceSettings) -> list[Trace]:
-    """The traces of a prompt, and of plain decoding for a comparison."""
+def _traced(settings: Settings, text: str, kept: TraceSettings) -> list[Trace]:
+    """The traces of a text, and of plain decoding for a comparison."""
     from draftwood.core.seeds import seed_or_random
 
-    pair, _, sampling = settings.open()
-    [request] = pair.requests([prompt], settings.limits, [seed_or_random(settings.seed)])
+    opened: Opened[Session] = settings.open()
+    session = opened.session
+    [request] = session.requests([text], settings.limits_from(session.limits), [seed_or_random(settings.seed)])
     methods = [settings.method, *([Method(method="ar")] if settings.display.compare else [])]
-    return [pair.traced([request], sampling, method, trace=kept)[0] for method in methods]
-
-
-def _translated(sentence: str, kept: TraceSettings, options: Mapping[str, Any], given: frozenset[str]) -> Trace:
-    """The trace of a translation."""
-    from draftwood.cli import translate_settings
-
-    wanted = {name: value for name, value in options.items() if name in given}
-    settings = translate_settings.Settings.of({**translate_settings.defaults(), **wanted})
-    opened = settings.open()
-    translator = opened.translator
-    request = translator.request(translator.encode(sentence), opened.limits(settings), 0)
-    return translator.traced([request], translator.sampling, opened.method, trace=kept)[0]
+    return [session.traced([request], opened.sampling, method, trace=kept)[0] for method in methods]
 
 
 def _show(traces: list[Trace], wanted: TraceOptions) -> None:

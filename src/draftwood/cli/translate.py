@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, final
 
 import click
 from click.core import ParameterSource
 
 from draftwood.cli.console import typed
-from draftwood.cli.job.lines import check_files
+from draftwood.cli.logprob_options import LogprobOptions
+from draftwood.cli.options import Changes, Sectioned, Sections, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import Sectioned, check_display
-from draftwood.cli.translate_settings import SECTIONS, Settings, translate_options
+from draftwood.cli.settings import DisplayOptions, Files, Models, Settings, check_input
 from draftwood.core.errors import ConfigError
-from draftwood.core.settings import Method
+from draftwood.core.limits import Limits
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.core.shapes import MAX_NODES
 from draftwood.loading.names import check_models
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The length of a drafted block."""
+
+    k: int | None = field(default=None, metadata={"help": "tokens drafted in one pass; default: the draft's own number"})
+
+
+SECTIONS: Sections = {
+    "Models": (Models, LoadOptions),
+    "Drafting": (Method, Block),
+    "Length": (Limits,),
+    "Files": (Files,),
+    "Display": (DisplayOptions, LogprobOptions),
+}
+_LEFT_OUT = ("profile", "weights", "stop", "stop_token_ids", "ignore_eos")  # for language models only
+_CHANGES: Changes = {
+    "target": {"help": "encoder-decoder model that translates; default: the bundled one"},
+    "draft": {
+        "help": "a drafter trained for the target ('train spec-drafter'), or another model with its tokenizer",
+    },
+    "max_new_tokens": {"default": None, "help": "most tokens of a translation; default: the model's own limit"},
+    "input": {"help": "text with one sentence per line; - is standard input"},
+    "output": {"help": "text with the translations, line by line; a stopped run resumes from OUTPUT.partial"},
+    "batch_size": {"help": "sentences that are translated at a time"},
+}
 
 
 @click.command(name="translate", cls=Sectioned, sections=SECTIONS, short_help="Translate a text, or a file line by line.")
 @click.argument("text", required=False)
-@translate_options
+@section_options(SECTIONS, leave_out=_LEFT_OUT, changes=_CHANGES)
 @click.pass_context
 def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     """Translate TEXT, or every line of standard input if TEXT is -, or every line of a file (--input).
@@ -32,56 +63,31 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     reported on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
     file appears when all lines are done. The same command resumes a stopped run.
     """
-    settings = Settings.of(options)
+    given = frozenset(n for n in options if ctx.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    settings = Settings.of({**options, "shape": _shape(options["k"], options["shape"])}, given, "translation")
     text = None if text is None else typed(text)
-    _check_together(ctx, settings, text)
-    if text is not None and text != "-":
+    single = text is not None and text != "-"
+    check_input(settings, text, single=single)
+    if text is not None and not text.strip():
+        raise ConfigError("the text is empty: give a sentence to translate")
+    if text is not None and single:
         check_models("translation", settings.models.target, settings.models.draft)
-        run_one(settings, text)
+        with loading_libraries():
+            from draftwood.cli.single import run_single
+        run_single(settings, text)
         return
     with loading_libraries():
-        from draftwood.cli.translate_lines import run_lines
-    if run_lines(settings):
+        from draftwood.cli.job.file import run_file
+    if run_file(settings):
         ctx.exit(1)
 
 
-def run_one(settings: Settings, text: str) -> None:
-    """Translate one text and print the translation."""
-    with loading_libraries():
-        from draftwood.cli.single import OneText, write_one
-    opened = settings.open()
-    translator = opened.translator
-    write_one(
-        OneText(
-            decoder=opened.decoder,
-            plain=translator.decoder(Method(method="ar")) if settings.display.compare else None,
-            request=opened.request(text, settings),
-            sampling=translator.sampling,
-            display=settings.display,
-            shown_before="",
-            head={"source": text, "engine": translator.target.engine, "fallback": translator.fallback},
-            method=opened.method,
-            dtype=str(translator.model.dtype),
-        )
-    )
-
-
-def _check_together(ctx: click.Context, settings: Settings, text: str | None) -> None:
-    """Refuse options that would have no effect, and files that cannot be read or written."""
-    files, display = settings.files, settings.display
-    if text is None and files.input is None:
-        raise ConfigError('there is no text: give a sentence such as "Guten Tag.", - for standard input, or --input FILE')
-    if text is not None and files.input is not None:
-        raise ConfigError(f"both a text ({text!r}) and --input {files.input} were given: leave one of them out")
-    if text is not None and not text.strip():
-        raise ConfigError("the text is empty: give a sentence to translate")
-    single = text is not None and text != "-"
-    for name in ("output", "batch_size"):
-        if single and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --input FILE or -, but a single text was given")
-    for name in ("show", "compare"):
-        if not single and getattr(display, name):
-            raise ConfigError(f"--{name} is for a single text; leave it out with --input and -")
-    check_files(files.input, files.output)
-    settings.logprobs.check_json(display.json, "--json")
-    check_display(display, settings.method)
+def _shape(k: int | None, shape: str | None) -> str | None:
+    """The shape of a draft, which a block has from its length."""
+    if k is None:
+        return shape
+    if not 1 <= k <= MAX_NODES:
+        raise ConfigError(f"k is {k}: give a number of tokens from 1 to {MAX_NODES}")
+    if shape is not None:
+        raise ConfigError(f"--k {k} and --shape {shape} both set the length of a block: leave one of them out")
+    return str(k)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args
 
 from draftwood.core.errors import ConfigError
 
@@ -32,8 +32,6 @@ _OTHER_ADVICE: Final = {
     "num_return_sequences": "give the prompt several times",
     "device_map": "give options=LoadOptions(device=...)",
 }
-
-
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
 """Arguments that are settings -> the name of their type, and its fields."""
 
@@ -44,7 +42,8 @@ class UnknownArgumentError(ConfigError, TypeError):
 
 def known_arguments(function: F) -> F:
     """A decorator: an unknown keyword argument is an :class:`UnknownArgumentError`, in a sentence."""
-    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    signature = _unpacked(function)
+    names = [name for name in signature.parameters if name != "self"]
 
     @wraps(function)
     def checked(*positional: Any, **given: Any) -> Any:
@@ -54,7 +53,20 @@ def known_arguments(function: F) -> F:
             raise UnknownArgumentError(f"{where} has no argument {unknown!r}: {said}")
         return function(*positional, **given)
 
+    checked.__signature__ = signature  # type: ignore[attr-defined]
     return cast(F, checked)
+
+
+def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature, with the keys of ``**given: Unpack[...]`` as keyword arguments of their own."""
+    signature = inspect.signature(function)
+    *others, last = signature.parameters.values()
+    if last.kind is not inspect.Parameter.VAR_KEYWORD:
+        return signature
+    (keys,) = get_args(inspect.signature(function, eval_str=True).parameters[last.name].annotation)
+    hints = {name: hint.__forward_arg__ for name, hint in keys.__annotations__.items()}
+    own = [inspect.Parameter(name, last.KEYWORD_ONLY, default=None, annotation=hint) for name, hint in hints.items()]
+    return signature.replace(parameters=[*others, *own])
 
 
 def known_fields(argument: str) -> Callable[[type[T]], type[T]]:

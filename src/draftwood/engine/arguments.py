@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias, final
+from dataclasses import replace
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import MethodName
 from draftwood.core.settings import Method
+from draftwood.core.token_logprobs import LogprobsLike
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.settings import Sampling
 
@@ -24,6 +25,7 @@ Prompt: TypeAlias = str | Sequence[int]
 """A text, or its token ids."""
 Array: TypeAlias = Tensor | np.ndarray[Any, Any]
 """Token ids; two dimensions are several prompts."""
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "grammar")
 _LIMITS = ("max_new_tokens", "stop")
 
 
@@ -38,45 +40,45 @@ def method_of(given: MethodLike | None) -> Method:
     return Method(method=given) if isinstance(given, str) else settings("method", given, Method)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class SamplingKwargs:
-    """Settings given one by one; None where a setting was not given."""
+class CallSettings(TypedDict, total=False):
+    """The settings of a call, whole or one by one; those that are left out, or None, are the session's own."""
 
-    max_new_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop: str | Sequence[str] | None = None
-    grammar: Grammar | None = None
+    method: MethodLike | None
+    sampling: SamplingLike | None
+    limits: LimitsLike | None
+    max_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    logprobs: LogprobsLike
+    grammar: Grammar | None
+    repetition_penalty: float | None
+    stop: str | Sequence[str] | None
 
-    def sampling(self, given: SamplingLike | None, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
-        """The sampling of a call: ``given``, or the result of ``own`` for the settings given one by one.
 
-        Raises:
-            ConfigError: both were given, or values that :class:`Sampling` refuses.
-        """
-        singles = {name: value for name, value in self._given.items() if name not in _LIMITS}
-        if given is None:
-            return own(singles)
-        _refuse_both("sampling", singles)
-        return settings("sampling", given, Sampling)
+def sampling_of(given: CallSettings, own: Callable[[Mapping[str, Any]], Sampling]) -> Sampling:
+    """The sampling of a call: the whole one, or the result of ``own`` for the settings given one by one.
 
-    def limits(self, given: LimitsLike | None, own: Limits) -> Limits:
-        """The limits of a call, like :meth:`sampling`, with the same errors."""
-        singles = {name: value for name, value in self._given.items() if name in _LIMITS}
-        if given is None:
-            if self.stop is not None:
-                singles["stop"] = (self.stop,) if isinstance(self.stop, str) else several("stop", self.stop, str, "texts")
-            return replace(own, **singles) if singles else own
+    Raises:
+        ConfigError: both were given, or values that :class:`Sampling` refuses.
+    """
+    singles = {name: value for name, value in given.items() if name in _SAMPLING and value is not None}
+    if (whole := given.get("sampling")) is None:
+        return own(singles)
+    _refuse_both("sampling", singles)
+    return settings("sampling", whole, Sampling)
+
+
+def limits_of(given: CallSettings, own: Limits) -> Limits:
+    """The limits of a call, like :func:`sampling_of`, with the same errors."""
+    singles: dict[str, Any] = {name: value for name, value in given.items() if name in _LIMITS and value is not None}
+    if (whole := given.get("limits")) is not None:
         _refuse_both("limits", singles)
-        return settings("limits", given, Limits)
-
-    @property
-    def _given(self) -> dict[str, Any]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return settings("limits", whole, Limits)
+    if (stop := singles.get("stop")) is not None:
+        singles["stop"] = (stop,) if isinstance(stop, str) else several("stop", stop, str, "texts")
+    return replace(own, **singles) if singles else own
 
 
 def _refuse_both(name: str, singles: Mapping[str, Any]) -> None:

@@ -6,19 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, overload
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Unpack, overload
 from weakref import finalize
+
+from torch import device, dtype
 
 from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seed_or_random, seeds_for
-from draftwood.core.settings import Method
+from draftwood.core.settings import LoadOptions, Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine import arguments, tracing
-from draftwood.engine.arguments import Array, LimitsLike, MethodLike, Prompt, SamplingKwargs, SamplingLike
+from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLike, Prompt, limits_of, sampling_of
 from draftwood.engine.cost_trial import measure_costs
 from draftwood.engine.decode import Decoder
 from draftwood.engine.decoders import Decoders
@@ -26,11 +29,11 @@ from draftwood.engine.in_use import InUse
 from draftwood.engine.memory import Memory
 from draftwood.engine.requests import Piece, Request, Result
 from draftwood.engine.workers import in_worker
-from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import final_token
-from draftwood.loading.models import eos_of
+from draftwood.loading.models import check_parts, eos_of
 from draftwood.loading.profile import Profile, ProfileKey
-from draftwood.runners.protocols import Runner
+from draftwood.runners.factory import Runners, TranslationRunners
+from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
@@ -38,51 +41,81 @@ from draftwood.trace.settings import TraceLike, trace_settings
 
 
 class Session(ABC):
-    """Methods, decoders, requests and the arguments of a call. Subclasses encode inputs and set the defaults.
+    """A target model, its draft model and their tokenizer. Subclasses encode inputs and set the defaults.
 
     Args:
         model: the target, a model of ``transformers``.
-        target, draft: runners of both models.
+        draft_model: the draft model, or None.
         tokenizer: the tokenizer of both.
         profile_key: identifies matching profiles, where the models' files are known.
         profile: the methods that were measured as fastest; method ``auto`` uses it.
         memory: keeps what adaptive methods learn, from process to process.
+        runners: runners of both models; by default PyTorch runs the models, which may be trained further between calls.
 
     Attributes:
+        model, draft_model, tokenizer: as given.
+        target, draft: the runners of the models.
+        fallback: why backend ``auto`` is PyTorch for these models; None if it is another library or a backend was named.
         eos: end-of-text token ids.
         final_token: the last token of a text that the limits end (``forced_eos_token_id``), or None.
         limits: the default limits of a call.
         remarks: settings of the target's generation config that are not honoured, in sentences.
+
+    Raises:
+        ConfigError: a model, tokenizer or profile of another type.
+        ModelError: a model that cannot score a tree.
+        PairingError: a drafter that was trained for another target.
     """
 
+    kind: ClassVar[Literal["language", "translation"]]
     _argument: ClassVar[str]  # names of an input in errors
     _item: ClassVar[str]
-    remarks: tuple[str, ...]
+    target: TargetRunner | SourceRunner
+    draft: Runner | None
     limits: Limits
+    remarks: tuple[str, ...]
 
     def __init__(
         self,
         model: Any,
-        target: Runner,
-        draft: Runner | None,
+        draft_model: Any,
         tokenizer: Any,
         *,
         profile_key: ProfileKey | None = None,
         profile: Profile | None = None,
         memory: Memory | None = None,
+        runners: Runners | TranslationRunners | None = None,
     ) -> None:
+        check_parts(model, draft_model, tokenizer)
+        self.model, self.draft_model, self.tokenizer = model, draft_model, tokenizer
+        runners = runners or self.make_runners(model, draft_model, LoadOptions(backend="torch"))
+        self.target, self.draft, self.fallback = runners
         _check("profile", profile, Profile, "a profile of draftwood.loading.profile")
         _check("profile_key", profile_key, Mapping, "what profile_key_of returns")
-        self.tokenizer = tokenizer
-        self.profile_key = profile_key
-        self.profile = profile
-        self.eos = eos_of(model, tokenizer, target.vocab_size)
+        self.profile_key, self.profile = profile_key, profile
+        self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self.final_token = final_token(model)
         known = {} if memory is None else memory.read()
-        self._draft_runner = draft
-        self._decoders = Decoders(target, draft, tokenizer=tokenizer, eos=self.eos, known=known)
+        self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=known)
         if memory is not None:  # written once, when the process ends or the session is gone
             finalize(self, self._decoders.remember, memory)
+        self._set_defaults()
+
+    @staticmethod
+    @abstractmethod
+    def load_models(
+        target: str | Path, draft: str | Path | None, tokenizer: Any, options: LoadOptions, device: device, dtype: dtype
+    ) -> tuple[Any, Any]:
+        """Both models by their names; the draft is None without a name."""
+
+    @staticmethod
+    @abstractmethod
+    def make_runners(model: Any, draft_model: Any, options: LoadOptions) -> Runners | TranslationRunners:
+        """Runners of both models."""
+
+    @abstractmethod
+    def _set_defaults(self) -> None:
+        """Set ``limits`` and ``remarks``."""
 
     @abstractmethod
     def encode(self, prompt: Prompt | Array, /) -> list[int]:
@@ -150,7 +183,7 @@ class Session(ABC):
         decoder, resolved = self._with_method(method, sampling)
         if (kept := trace_settings(trace)) is None:
             raise ConfigError("trace is False, but a recorder makes a trace: give True or settings, or leave it out")
-        return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self._draft_runner, kept=kept)
+        return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
 
     def traced(
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
@@ -179,7 +212,7 @@ class Session(ABC):
                 raise ConfigError(f"{name} is {short_repr(given)}: give a list")
         if len(seeds) != len(prompts):
             raise ConfigError(f"{len(seeds)} seeds came for {len(prompts)} {self._argument}s: give one each, or None")
-        wanted, found = SamplingKwargs().limits(limits, self.limits), logprob_settings(logprobs)
+        wanted, found = limits_of({"limits": limits}, self.limits), logprob_settings(logprobs)
         texts = enumerate(map(seed_or_random, seeds))
         return [replace(self._numbered(prompts, i, wanted, seed), logprobs=found) for i, seed in texts]
 
@@ -192,25 +225,15 @@ class Session(ABC):
             raise type(error)(f"{self._item} {index}: {error}") from error
 
     @known_arguments
-    def stream(
-        self, prompt: Prompt | Array, *,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
-    ) -> Generator[Piece]:  # fmt: skip
+    def stream(self, prompt: Prompt | Array, *, seed: int | None = None, **given: Unpack[CallSettings]) -> Generator[Piece]:
         """One text, round by round; arguments as for :meth:`generate`. :meth:`astream` is the same for ``async for``.
 
         Raises:
             ConfigError, CacheError: as :meth:`generate`; errors of :meth:`Decoder.stream` come with the first piece.
         """
-        singles = SamplingKwargs(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
-        )  # fmt: skip
-        own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
-        requests = self.requests([prompt], wanted, [seed], logprobs)
-        rounds = self.decoder(method, temperature=own.temperature).stream(requests, own)
+        own, limits = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
+        requests = self.requests([prompt], limits, [seed], given.get("logprobs"))
+        rounds = self.decoder(given.get("method"), temperature=own.temperature).stream(requests, own)
         return (piece for pieces in rounds for piece in pieces)
 
     astream = in_worker(stream)
@@ -223,37 +246,25 @@ class Session(ABC):
     @overload
     def generate(  # type: ignore[overload-overlap]  # to the type checker a str is a sequence of str
         self, prompt: str | Sequence[int], *, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        seed: int | None = None, **given: Unpack[CallSettings],
     ) -> Result: ...  # fmt: skip
 
     @overload
     def generate(
         self, prompt: Sequence[str] | Sequence[Sequence[int]], *, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        seed: int | Sequence[int] | None = None, **given: Unpack[CallSettings],
     ) -> list[Result]: ...  # fmt: skip
 
     @overload
     def generate(
         self, prompt: Array, *, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        seed: int | Sequence[int] | None = None, **given: Unpack[CallSettings],
     ) -> Result | list[Result]: ...  # fmt: skip
 
     @known_arguments
     def generate(
         self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]] | Array, *, trace: TraceLike = False,
-        method: MethodLike | None = None, sampling: SamplingLike | None = None, limits: LimitsLike | None = None,
-        seed: int | Sequence[int] | None = None, max_new_tokens: int | None = None, temperature: float | None = None,
-        top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, logprobs: LogprobsLike = None,
-        grammar: Grammar | None = None, repetition_penalty: float | None = None, stop: str | Sequence[str] | None = None,
+        seed: int | Sequence[int] | None = None, **given: Unpack[CallSettings],
     ) -> Result | list[Result]:  # fmt: skip
         """One text, or several at once.
 
@@ -275,15 +286,11 @@ class Session(ABC):
             ConfigError: refused values, a setting given both by itself and within a whole, or a wrong number of seeds; also
                 what :meth:`requests` and :meth:`Decoder.stream` raise.
         """
-        singles = SamplingKwargs(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, stop=stop, grammar=grammar,
-        )  # fmt: skip
-        own, wanted = singles.sampling(sampling, self.own_sampling), singles.limits(limits, self.limits)
+        own, wanted = sampling_of(given, self.own_sampling), limits_of(given, self.limits)
         prompts, alone = arguments.prompts_of(self._argument, prompt)
-        requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), logprobs)
-        decoder, resolved = self._with_method(method, own)
-        results = tracing.generate(decoder, requests, own, method=resolved, draft=self._draft_runner, trace=trace)
+        requests = self.requests(prompts, wanted, seeds_for(len(prompts), seed, f"{self._argument}s"), given.get("logprobs"))
+        decoder, resolved = self._with_method(given.get("method"), own)
+        results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace)
         return results[0] if alone else results
 
 

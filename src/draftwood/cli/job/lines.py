@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import click
-
 from draftwood.cli.job.journal import check_output
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_readable
+from draftwood.core.seeds import seed_at
+from draftwood.core.settings import MAX_SEED
 
 NOT_UTF8 = "this is not UTF-8 text: convert the file, for example with iconv"
 _MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write
@@ -39,6 +39,17 @@ class Line:
     carried: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
 
+    def seed_after(self, first: int) -> int:
+        """The line's own seed, else the first line's plus the index.
+
+        Raises:
+            ConfigError: the sum is out of range.
+        """
+        seed = self.seed if self.seed is not None else seed_at(first, self.index)
+        if seed > MAX_SEED:
+            raise ConfigError(f"seed {first} plus line number {self.index} is above {MAX_SEED}: give a smaller --seed")
+        return seed
+
 
 def name_of_input(path: Path) -> str:
     """The name of an input in messages."""
@@ -63,9 +74,18 @@ def read_lines(path: Path) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def report_error(index: int, error: str) -> None:
-    """Report an invalid line; its index counts from 0."""
-    click.echo(f"Line {index + 1}: {error}.", err=True)
+def read_sentences(path: Path) -> list[Line]:
+    """A text per line of a file, or of standard input if the path is ``-``.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
+    return [_sentence(i, line.removesuffix(b"\r")) for i, line in enumerate(read_lines(path))]
+
+
+def _sentence(index: int, data: bytes) -> Line:
+    text = data.decode("utf-8", errors="replace")
+    return Line(index=index, source=text, text=text, error=None if text.encode() == data else NOT_UTF8)
 
 
 def check_files(source: Path | None, output: Path | None) -> None:

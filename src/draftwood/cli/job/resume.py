@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
+from draftwood.cli.settings import Opened, Settings
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
+from draftwood.engine.session import Session
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.checkpoint import folder_of
+from draftwood.loading.names import named_or_bundled, resolve
 from draftwood.loading.profile import identity
 from draftwood.sampling.processors import for_request
 from draftwood.sampling.settings import Sampling
@@ -25,23 +28,36 @@ _DIGITS = 16  # of a digest
 _LONG = 80  # characters of a processor's settings
 
 
-def model_facts(target: str | Path, draft: str | Path | None, names: tuple[str | None, str | None]) -> dict[str, Any]:
-    """Names of both models and of the target's tokenizer, with a digest of their files if these can be found.
-
-    Args:
-        target, draft: folders, or names of hub models.
-        names: the names on the command line; None for a bundled model.
-    """
-    models: dict[str, Any] = {
+def known_facts(settings: Settings) -> dict[str, Any]:
+    """What is known before the models are loaded: their names with a digest of their files, and the given options."""
+    models = settings.models
+    target, draft = named_or_bundled(settings.kind, models.target, models.draft)
+    target, draft = resolve(target), None if draft is None else resolve(draft)
+    found: dict[str, Any] = {
         role: None if model is None else {"name": name or "bundled", "fingerprint": _digest_of(model)}
-        for role, model, name in zip(("target", "draft"), (target, draft), names, strict=True)
+        for role, model, name in (("target", target, models.target), ("draft", draft, models.draft))
     }
-    return {**models, "tokenizer": {"name": names[0] or "bundled", "fingerprint": _tokenizer_digest(target)}}
+    found["tokenizer"] = {"name": models.target or "bundled", "fingerprint": _tokenizer_digest(target)}
+    if settings.kind == "language":
+        parts = (settings.loading, settings.method, settings.sampling, settings.limits, settings.logprobs)
+        values = {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"seed": settings.seed}
+        found["given"] = plain({name: values[name] for name in sorted(settings.given & values.keys())})
+    return found
 
 
-def end_facts(eos: Iterable[int], final_token: int | None) -> dict[str, Any]:
-    """The end-of-text tokens of a target, and the token that it writes where the limits end a text."""
-    return {"eos": sorted(eos), "final_token": final_token}
+def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> dict[str, Any]:
+    """All settings that the texts depend on; without a seed where nothing is drawn."""
+    session, sampling = opened.session, opened.sampling
+    return {
+        **known_facts(settings),
+        "dtype": str(session.model.dtype).removeprefix("torch."),
+        "engine": session.target.engine,
+        **({} if seed is None else {"seed": seed}),
+        "eos": sorted(session.eos),
+        "final_token": session.final_token,
+        **text_facts(opened.method, sampling, settings.limits_from(session.limits)),
+        **settings.logprobs.facts,
+    }
 
 
 def text_facts(method: Method, sampling: Sampling, limits: Limits) -> dict[str, Any]:

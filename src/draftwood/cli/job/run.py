@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import click
 
 from draftwood.cli.group import Interrupted
+from draftwood.cli.job.output import Output
 from draftwood.cli.progress import Advance, progress
 from draftwood.cli.results import summary
 from draftwood.core.rounds import Stats
@@ -33,103 +34,72 @@ class Task:
     record: Mapping[str, Any]
 
 
-class Sink(Protocol):
-    """Stores the records of a job so that a stopped run can be resumed.
-
-    Attributes:
-        where: the file from which a stopped run is resumed; empty for standard output.
-        count: the number of finished lines, with those of earlier runs.
-        errors: the number of finished lines without a text.
-    """
-
-    @property
-    def where(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def errors(self) -> int: ...
-
-    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records. A file is on disk when this returns."""
-
-    def finish(self) -> None:
-        """End a job whose lines are all done."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Texts for lines.
 
     Attributes:
-        noun, verb: words for the lines and the work, as in "3 prompts are answered".
         lines: the number of lines, with those of earlier runs.
         tasks: the remaining work, in order.
         record: the fields of a result.
-        seed: the seed of the first line; None where nothing is drawn.
+        seed_note: the seed of the first line in words; empty where nothing is drawn.
     """
 
-    noun: str
-    verb: str
     decoder: Decoder
     sampling: Sampling
     lines: int
     tasks: Sequence[Task]
     record: Callable[[Result], Mapping[str, Any]]
-    seed: int | None = None
-
-    @property
-    def seed_note(self) -> str:
-        return "" if self.seed is None else f"seed {self.seed}"
+    seed_note: str = ""
 
 
-def run(job: Job, sink: Sink, batch_size: int) -> None:
+def run(job: Job, out: Output, batch_size: int) -> None:
     """Do all tasks of a job. Finished texts are written even if an error or Ctrl-C stops the rest.
 
     Raises:
         Interrupted: Ctrl-C.
     """
-    done, total = job.lines - len(job.tasks), Stats()
+    done, total, noun, verb = job.lines - len(job.tasks), Stats(), out.form.noun, out.form.verb
     if done:
-        click.echo(f"{done} of {job.lines} {job.noun} are {job.verb} in {sink.where} already.", err=True)
+        click.echo(f"{done} of {job.lines} {noun} are {verb} in {out.where} already.", err=True)
     try:
-        with progress(job.noun, job.lines, done, to_file=bool(sink.where)) as advance:
-            _decode(job, sink, batch_size, total, advance)
+        with progress(noun, job.lines, done, to_file=bool(out.where)) as advance:
+            _decode(job, out, batch_size, total, advance)
     except KeyboardInterrupt:
-        where = f" in {sink.where}; the same command resumes there" if sink.where else ""
-        seed = f"; {job.seed_note}" if job.seed_note and not sink.where else ""
-        raise Interrupted(f"{sink.count} of {job.lines} {job.noun} are {job.verb}{where}{seed}") from None
-    sink.finish()
-    parts = (f"{len(job.tasks)} {job.noun}", summary(total, job.decoder), job.seed_note)
+        where = f" in {out.where}; the same command resumes there" if out.where else ""
+        seed = f"; {job.seed_note}" if job.seed_note and not out.where else ""
+        raise Interrupted(f"{len(out.done)} of {job.lines} {noun} are {verb}{where}{seed}") from None
+    out.finish()
+    parts = (f"{len(job.tasks)} {noun}", summary(total, job.decoder), job.seed_note)
     click.echo(", ".join(part for part in parts if part), err=True)
 
 
-def _decode(job: Job, sink: Sink, batch_size: int, total: Stats, advance: Advance) -> None:
+def _decode(job: Job, out: Output, batch_size: int, total: Stats, advance: Advance) -> None:
     """Do the tasks, so many at a time: the next one takes the row of one that ends."""
-    out = _InOrder(job.tasks, sink)
+    ordered = _InOrder(job.tasks, out)
     rows = [(task, task.request) for task in job.tasks if task.request is not None]
     try:
-        out.write_ready()
+        ordered.write_ready()
         for _ in range(len(job.tasks) - len(rows)):
             advance(total)
         for row, result in job.decoder.results([request for _, request in rows], job.sampling, rows=batch_size):
             task = rows[row][0]
             total.add(result.stats)
-            out.put(task, {**task.record, **job.record(result)})
+            ordered.put(task, {**task.record, **job.record(result)})
             advance(total)
     finally:
-        out.flush()
+        if not out.in_order:
+            ordered.flush()
 
 
 @final
 class _InOrder:
     """Writes records in the order of their tasks, each as soon as those before it are written."""
 
-    def __init__(self, tasks: Sequence[Task], sink: Sink) -> None:
+    def __init__(self, tasks: Sequence[Task], out: Output) -> None:
         self._order = [task.index for task in tasks]
-        self._sink = sink
+        self._out = out
         self._finished = {task.index: task.record for task in tasks if task.request is None}
         self._decoded: set[int] = set()
         self._written = 0  # tasks
@@ -147,9 +117,9 @@ class _InOrder:
             ready.append(self._finished.pop(index))
             self._written += 1
         if ready:
-            self._sink.write(ready)
+            self._out.write(ready)
 
     def flush(self) -> None:
         """Write the texts that are finished, though tasks before them are not."""
         if late := sorted(self._decoded & self._finished.keys()):
-            self._sink.write([self._finished.pop(index) for index in late])
+            self._out.write([self._finished.pop(index) for index in late])
