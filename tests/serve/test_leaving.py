@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from draftwood import Limits, Sampling
 from draftwood.engine.requests import Request
 from draftwood.serve.answers import Answer, while_present
-from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.jobs import Job, TextDelta
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
@@ -55,7 +55,7 @@ async def leave(turns: int) -> Taken:
     done, _ = await asyncio.wait({waiting}, timeout=10)
     waiting.cancel()
     assert done, "the text goes on without its client"
-    with pytest.raises(DisconnectedError):
+    with pytest.raises(ClientDisconnect):
         await waiting
     answer.close()
     return scheduler
