@@ -7,12 +7,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftwood.cli.chat_settings import SECTIONS, ChatDisplay, settings_of
+from draftwood.cli.chat_settings import SECTIONS, ChatDisplay
 from draftwood.cli.console import typed
 from draftwood.cli.grammar_options import with_grammar
 from draftwood.cli.options import pick
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import Sectioned, section_options
+from draftwood.cli.settings import Sectioned, Settings, section_options
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models
 
@@ -32,7 +32,9 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     for name in ("target", "draft", "system"):
         options[name] = None if options[name] is None else typed(options[name])
     display = pick(ChatDisplay, options)
-    settings = settings_of(*with_grammar(options, given))
+    if options["max_new_tokens"] is None:
+        del options["max_new_tokens"]  # it is the model's own
+    settings = Settings.of(*with_grammar(options, given))
     if message is None and display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
     check_models("language", settings.models.target, settings.models.draft)
@@ -40,11 +42,9 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
         from draftwood.loading.templates import refuse_without_template
 
         refuse_without_template(options["target"])
-    if message is not None:
-        with loading_libraries():
-            from draftwood.cli.ask import ask
-        ask(settings, display, typed(message))
-        return
     with loading_libraries():
-        from draftwood.cli.conversation import converse
-    converse(settings, display)
+        from draftwood.cli.conversation import ask, converse
+    if message is None:
+        converse(settings, display)
+    else:
+        ask(settings, display, typed(message))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
 from draftwood.cli.grammar_options import GrammarOptions
-from draftwood.cli.options import pick
-from draftwood.cli.settings import DisplayOptions, Files, Seed, Settings
+from draftwood.cli.settings import Seed, Settings
 from draftwood.core.checks import is_unicode, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -100,19 +98,3 @@ def limits_of(pair: Pair, settings: Settings) -> Limits:
 def before(system: str | None) -> list[dict[str, Any]]:
     """The messages before a chat."""
     return [] if system is None else [{"role": "system", "content": system}]
-
-
-def settings_of(options: Mapping[str, Any], given: frozenset[str]) -> Settings:
-    """The settings from all options by name, and the names of the given ones."""
-    lengths = {name: value for name, value in options.items() if name != "max_new_tokens" or value is not None}
-    return Settings(
-        models=pick(ChatModels, options),
-        loading=pick(LoadOptions, options),
-        method=pick(Method, options),
-        sampling=pick(Sampling, options),
-        limits=pick(Limits, lengths),
-        seed=pick(Seed, options).seed,
-        files=Files(),
-        display=DisplayOptions(),
-        given=given,
-    )

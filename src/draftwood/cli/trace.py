@@ -12,16 +12,7 @@ from click.core import ParameterSource
 
 from draftwood.cli.console import standard_output, typed
 from draftwood.cli.options import pick
-from draftwood.cli.settings import (
-    DisplayOptions,
-    Files,
-    Models,
-    Sectioned,
-    Seed,
-    Settings,
-    check_display,
-    section_options,
-)
+from draftwood.cli.settings import Models, Sectioned, Seed, Settings, check_display, section_options
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_folder, check_readable, check_writable
@@ -118,10 +109,10 @@ def _record(
 ) -> list[Trace]:
     traces: list[Trace] = []
     if prompt is not None:
-        files, display = Files(), DisplayOptions(compare=wanted.compare)
-        check_display(display, pick(Method, options))
-        own = {**options, **{f.name: getattr(part, f.name) for part in (files, display) for f in fields(part)}}
-        traces += _continued(Settings.of(own, given), prompt, kept)
+        own = {name: value for name, value in options.items() if name not in ("input", "json")}  # other files here
+        settings = Settings.of(own, given)
+        check_display(settings.display, settings.method)
+        traces += _continued(settings, prompt, kept)
     if wanted.translate is not None:
         traces.append(_translated(typed(wanted.translate), kept, {} if prompt is not None else options, given))
     return traces
