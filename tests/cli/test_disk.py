@@ -49,7 +49,6 @@ import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 from pathlib import Path
-from draftwood.cli.job import output
 from draftwood.core.files import replace_file
 try:
     replace_file(Path(sys.argv[1]), "x" * 5000)

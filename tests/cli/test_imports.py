@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from draftwood.cli.imports import importing
+from draftwood.cli.progress import importing
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -46,7 +46,7 @@ def pair(folders: tuple[Path, Path]) -> Pair:
 
 
 def make_service(pair: Pair, *, method: Method = METHOD, **options: Any) -> Service:
-    return Service.of(pair, ServeOptions(**options), name="tiny", method=method)
+    return Service(pair, ServeOptions(**options), name="tiny", method=method)
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from time import sleep
 from typing import Any, cast
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from draftwood import Limits, Pair, Sampling
 from draftwood.engine.requests import Request
 from draftwood.serve.answers import Answer, while_present
-from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.jobs import Job, TextDelta
 from draftwood.serve.prepare import Prepared
 from draftwood.serve.scheduler import Scheduler
@@ -227,7 +227,7 @@ async def leave(turns: int) -> Taken:
     done, _ = await asyncio.wait({waiting}, timeout=10)
     waiting.cancel()
     assert done, "the text goes on without its client"
-    with pytest.raises(DisconnectedError):
+    with pytest.raises(ClientDisconnect):
         await waiting
     answer.close()
     return scheduler

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "serve.md"
 
 
 def test_the_snippets_of_the_page_print_what_is_shown() -> None:
-    service = Service.of(draftwood.load(), ServeOptions(), name="draftwood")
+    service = Service(draftwood.load(), ServeOptions(), name="draftwood")
     with live_server(service) as live:
         run(PAGE, lambda source: source.replace("8000", str(live.port)))
 

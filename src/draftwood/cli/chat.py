@@ -40,11 +40,9 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
         from draftwood.loading.templates import refuse_without_template
 
         refuse_without_template(options["target"])
-    if message is not None:
-        with loading_libraries():
-            from draftwood.cli.ask import ask
-        ask(settings, display, typed(message))
-        return
     with loading_libraries():
-        from draftwood.cli.conversation import converse
-    converse(settings, display)
+        from draftwood.cli.conversation import ask, converse
+    if message is None:
+        converse(settings, display)
+    else:
+        ask(settings, display, typed(message))

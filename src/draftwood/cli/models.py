@@ -42,16 +42,12 @@ def _short_name(name: str) -> dict[str, Any]:
     from draftwood.loading.names import SHORT_NAMES, bundled_drafter, converted_folder, installed_file
 
     model = SHORT_NAMES[name]
-    candidates = {
-        "package": installed_file(model),
-        "cache": converted_folder(model),
-        "hub cache": folder_of(model.hub),
-    }
-    found = next((source for source, path in candidates.items() if path is not None), None)
+    candidates = {"package": installed_file(model), "cache": converted_folder(model), "hub cache": folder_of(model.hub)}
+    found, path = next(((source, str(path)) for source, path in candidates.items() if path is not None), (None, None))
     drafter = bundled_drafter(name)
     return {
         "found": found,
-        "path": None if found is None else str(candidates[found]),
+        "path": path,
         "hub": model.hub,
         "install": model.install,
         "drafter": None if drafter is None else str(drafter),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
-
-from draftwood.cli.imports import importing
 
 if TYPE_CHECKING:
     from draftwood.core.rounds import Stats
@@ -45,6 +44,18 @@ def note(text: str) -> Iterator[None]:
 
         with shown_by(bar):
             yield
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import without garbage collection: there is little garbage, and looking for it takes time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _serve(settings: ServeOptions, models: Models, loading: LoadOptions, method:
         quiet_loading()
         pair = load(models.target, models.draft, options=loading)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    service = Service.of(pair, settings, name=_name(models.target), method=method)
+    service = Service(pair, settings, name=_name(models.target), method=method)
     names = ", ".join(service.names)
     serve(service, settings, keys, lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
 

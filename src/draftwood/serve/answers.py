@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, final
 
-from draftwood.serve.bodies import DisconnectedError
+from starlette.requests import ClientDisconnect
+
 from draftwood.serve.errors import ApiError
 from draftwood.serve.figures import DraftTotals
 from draftwood.serve.jobs import Event, Job, TextDelta
@@ -29,10 +30,8 @@ class Answer:
         trace: of the only text; None for no trace.
 
     Attributes:
-        choices: number of texts.
-        prompt_tokens, written_tokens: tokens so far.
+        prepared: the texts.
         drafts: what drafting brought so far.
-        warnings: what of the request was ignored.
 
     Raises:
         ApiError: the server takes no texts.
@@ -42,25 +41,22 @@ class Answer:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._jobs = [
-            Job(
+        self._left = {
+            index: Job(
                 request=request, sampling=prepared.sampling, method=prepared.method, deliver=partial(self._deliver, index),
                 recorder=None if trace is None else trace.recorder,
             )
             for index, request in enumerate(prepared.requests)
-        ]  # fmt: skip
-        self._left = dict(enumerate(self._jobs))
+        }  # fmt: skip
         self._trace = trace
-        self.choices = len(self._jobs)
-        self.prompt_tokens = prepared.prompt_tokens
-        self.written_tokens = 0
+        self._written = 0  # tokens so far
+        self.prepared = prepared
         self.drafts = DraftTotals()
-        self.warnings = prepared.warnings
         if not prepared.only_scored:
-            scheduler.submit(self._jobs)
+            scheduler.submit(list(self._left.values()))
             return
-        for index, request in enumerate(prepared.requests):
-            logprobs = None if request.logprobs is None else ()
+        for index, job in self._left.items():
+            logprobs = None if job.request.logprobs is None else ()
             self._events.put_nowait((index, TextDelta(tokens=(), text="", finish_reason="length", logprobs=logprobs)))
 
     def _deliver(self, index: int, event: Event) -> None:
@@ -84,7 +80,7 @@ class Answer:
             if isinstance(event, ApiError):
                 del self._left[index]
                 raise event
-            self.written_tokens += len(event.tokens)
+            self._written += len(event.tokens)
             if event.draft is not None:
                 self.drafts.add(event.draft)
             if self._trace is not None and event.trace is not None:
@@ -107,7 +103,7 @@ class Answer:
 
     def usage(self) -> dict[str, int]:
         """Tokens, in OpenAI's words."""
-        read, written = self.prompt_tokens, self.written_tokens
+        read, written = self.prepared.prompt_tokens, self._written
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
@@ -118,7 +114,7 @@ async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T
         receive: of the request, whose body was read.
 
     Raises:
-        DisconnectedError: the client has gone.
+        ClientDisconnect: the client has gone.
     """
 
     async def gone() -> None:
@@ -130,7 +126,7 @@ async def while_present(receive: Callable[[], Awaitable[Any]], work: Awaitable[T
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise DisconnectedError
+        raise ClientDisconnect
     finally:
         for task in (working, leaving):
             task.cancel()

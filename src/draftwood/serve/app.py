@@ -12,19 +12,27 @@ from typing import Any, TypeVar, final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from draftwood.core.errors import DraftwoodError
 from draftwood.serve.answers import Answer
-from draftwood.serve.bodies import DisconnectedError, parse, read_body
+from draftwood.serve.bodies import parse, read_body
 from draftwood.serve.checked import checked
 from draftwood.serve.document import document
-from draftwood.serve.errors import ApiError, failed, unavailable
+from draftwood.serve.errors import ApiError, refused, unavailable
 from draftwood.serve.keys import Keys
 from draftwood.serve.metrics import CONTENT_TYPE
 from draftwood.serve.prepare import Prepared
-from draftwood.serve.schemas import ChatBody, CompletionBody, DetokenizeBody, RouteBody, Settings, TokenizeBody
+from draftwood.serve.schemas import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    RouteBody,
+    Settings,
+    TokenizeBody,
+)
 from draftwood.serve.service import Service
 from draftwood.serve.shapes import ChatShape, CompletionShape, Shape
 from draftwood.serve.streams import AnswerResponse, Json, error_response
@@ -90,7 +98,7 @@ class Routes:
         answer = Answer(self._service.scheduler, prepared, trace)
         if trace is not None:
             self._service.traces.keep(made.id, trace)
-        return AnswerResponse(answer, made, stream=bool(body.stream), usage=body.includes_usage, counts=body.counts_usage)
+        return AnswerResponse(answer, made, body.stream_options, stream=bool(body.stream))
 
     async def _body(self, request: Request, kind: type[B]) -> tuple[B, list[str]]:
         """The body of a request, and remarks about what is ignored."""
@@ -150,18 +158,18 @@ def make_app(service: Service, keys: Sequence[str] = ()) -> Starlette:
         ],
         middleware=[Middleware(UnreadBodies), Middleware(Keys, keys=keys)],
         exception_handlers={
-            ApiError: _api_error,
-            DisconnectedError: _client_gone,
+            ApiError: _refused,
+            DraftwoodError: _refused,
+            Exception: _refused,
+            ClientDisconnect: _client_gone,
             HTTPException: _http_error,
-            Exception: _unexpected,
         },
         lifespan=running,
     )
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error_response(error)
+async def _refused(request: Request, error: Exception) -> Response:
+    return error_response(refused(error))
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:
@@ -174,7 +182,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = f"{request.method} {request.url.path}"
     message = f"there is no {path}: GET /openapi.json lists what there is"
     return error_response(ApiError(error.status_code, message, code="not_found", headers=dict(error.headers or {})))
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    return error_response(failed(error))

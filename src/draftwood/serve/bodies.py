@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from draftwood.core.checks import is_unicode, short_repr
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.settings import BODY_SECONDS, MAX_BODY, MAX_DEPTH, MAX_MEMBERS
-
-
-@final
-class DisconnectedError(Exception):
-    """The client has closed its connection; nobody reads an answer."""
 
 
 async def read_body(request: Request) -> bytes:
@@ -23,7 +18,7 @@ async def read_body(request: Request) -> bytes:
 
     Raises:
         ApiError: another type of content, a body that is too large or too slow.
-        DisconnectedError: the connection was cut.
+        ClientDisconnect: the connection was cut.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -35,8 +30,6 @@ async def read_body(request: Request) -> bytes:
             return await _body(request)
     except TimeoutError:
         raise ApiError(408, f"the request was not complete after {BODY_SECONDS:g} seconds", code="timeout") from None
-    except ClientDisconnect:
-        raise DisconnectedError from None
 
 
 async def _body(request: Request) -> bytes:

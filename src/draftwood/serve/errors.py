@@ -9,7 +9,6 @@ from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
 RETRY_SECONDS: Final = 1
 """``Retry-After`` of a full queue: rows end every few seconds."""
 _KINDS: Final = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
-_OURS: Final = {"max_new_tokens": "max_tokens"}
 _SETTINGS: Final = frozenset(  # the fields with which the engine's messages may begin
     {"prompt", "messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"}
     | {"frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "max_tokens"}
@@ -63,14 +62,12 @@ def refused(error: Exception, param: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
-    first = str(error).partition(" ")[0]
-    name = _OURS.get(first, first)
-    param = name if name in _SETTINGS else param
-    if isinstance(error, CacheError):
-        return bad(str(error), param=param, code="context_length_exceeded")
-    if isinstance(error, ConfigError):
-        return bad(str(error).replace("max_new_tokens", "max_tokens"), param=param)
-    return failed(error)
+    if not isinstance(error, CacheError | ConfigError):
+        return failed(error)
+    message = str(error).replace("max_new_tokens", "max_tokens")
+    first = message.partition(" ")[0]
+    code = "context_length_exceeded" if isinstance(error, CacheError) else "invalid_value"
+    return bad(message, param=first if first in _SETTINGS else param, code=code)
 
 
 def failed(error: BaseException) -> ApiError:

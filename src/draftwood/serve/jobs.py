@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter
 from typing import TypeAlias, final
 
@@ -50,21 +51,35 @@ class TextDelta:
             trace=trace,
         )
 
+    @staticmethod
+    def joined(parts: Sequence[TextDelta]) -> TextDelta:
+        """The whole text of its parts, without drafts and traces."""
+        logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+        return TextDelta(
+            tokens=tuple(token for part in parts for token in part.tokens),
+            text="".join(part.text for part in parts),
+            finish_reason=parts[-1].finish_reason,
+            logprobs=tuple(chain.from_iterable(logprobs)) if logprobs else None,
+        )
+
 
 Event: TypeAlias = TextDelta | ApiError
 """An error is a text's last event, and so is what has a finish reason."""
 
 
 @final
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Job:
-    """One text to write.
+    """One text to write. Only the decoding thread changes it.
 
     Attributes:
         request, sampling, method: as for :meth:`draftwood.engine.batch.Batch.add`.
         deliver: takes the text's events; the decoding thread calls it.
-        recorder: records its rounds in the decoding thread; None for no trace.
+        recorder: records its rounds in the decoding thread; None for no trace, or after a fault of it.
         arrived: when the request came, on the clock of ``perf_counter``.
+        row: in the batch; None while it waits for memory.
+        last: when its last piece came; None before the first one.
+        held: text that was written and held back.
     """
 
     request: Request
@@ -73,3 +88,6 @@ class Job:
     deliver: Callable[[Event], None]
     recorder: Recorder | None = None
     arrived: float = field(default_factory=perf_counter)
+    row: int | None = field(default=None, init=False)
+    last: float | None = field(default=None, init=False)
+    held: str = field(default="", init=False)

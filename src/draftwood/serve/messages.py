@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -69,15 +69,6 @@ class ChatMessage(Body):
         )
         return {**found, "tool_calls": [call.to_template() for call in self.tool_calls]} if self.tool_calls else found
 
-    def texts(self) -> Iterator[str]:
-        """The texts that a template may write."""
-        content = self.content or ""
-        yield from [content] if isinstance(content, str) else (part.text or "" for part in content)
-        yield from (self.reasoning_content or "", self.reasoning or "")
-        for call in self.tool_calls or ():
-            given = call.function.arguments
-            yield from (call.function.name, given if isinstance(given, str) else json.dumps(given))
-
 
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True)]
 
@@ -89,8 +80,3 @@ class TemplateFields(Body):
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-
-    def text_with(self, messages: Sequence[ChatMessage]) -> str:
-        """All texts that the template may write."""
-        values = json.dumps(self.chat_template_kwargs) if self.chat_template_kwargs else ""
-        return "\n".join([*(text for message in messages for text in message.texts()), values])

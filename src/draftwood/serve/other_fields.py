@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.errors import ApiError
+from draftwood.serve.errors import bad
 
 
 @final
@@ -31,84 +31,60 @@ class OtherField:
         return value is None or self.neutral is None or any(_same(value, one) for one in self.neutral)
 
 
-def _taken(what: str) -> OtherField:
-    return OtherField(what, None)
-
-
-def _refused(why: str, *neutral: Any) -> OtherField:
-    return OtherField(why, neutral)
-
-
-_TOOLS = "this server runs no tools"
-_TEXT = "the models of this server read and write text"
-_NO_SUCH = "this server does not sample so"
-_GRAMMAR = "a text follows response_format, regex or grammar: send one of them"
-_TEMPLATE = "values for the chat template stand in chat_template_kwargs: send it there"
+_TAKEN: Final[Mapping[str, tuple[str, ...]]] = {  # by what they are for
+    "who asks": ("user", "safety_identifier"),
+    "notes for stored answers": ("metadata",),
+    "which requests begin alike": ("prompt_cache_key",),
+    "how long a prompt is kept": ("prompt_cache_retention",),
+    "whether a prompt is kept": ("cache_prompt",),
+    "which requests share what is kept": ("cache_salt",),
+    "where a text is written": ("id_slot",),
+    "how soon a text is written": ("service_tier", "priority"),
+    "a name of the request": ("request_id", "rid"),
+    "a draft of the text; this server drafts with models of its own": ("prediction",),
+    "how long answers of OpenAI's models are": ("verbosity",),
+}
+_REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reason, with the values that change nothing
+    "this server runs no tools: send tool_choice none with it, which shows the model none": {"tools": ([],)},
+    "this server runs no tools": {
+        "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False), "functions": ([],),
+        "function_call": ("none", "auto"), "web_search_options": (),
+    },
+    "this server stores nothing": {"store": (False,)},
+    "the models of this server read and write text": {
+        "audio": (), "modalities": (["text"],), "mm_processor_kwargs": ({},),
+    },
+    "the models of this server write what follows a prompt only": {"suffix": ("",)},
+    "the models of this server read messages only: write documents into one": {"documents": ([],)},
+    "prompts are read as a whole: shorten it": {"truncate_prompt_tokens": ()},
+    "every text is drawn once": {"best_of": (1,), "use_beam_search": (False,)},
+    "it belongs to beam search": {"length_penalty": (1,), "early_stopping": (False,)},
+    "temperature 0 is what never samples: send it": {"do_sample": (True,)},
+    "this server does not sample so": {
+        "typical_p": (1,), "tfs_z": (1,), "top_a": (0,), "top_n_sigma": (-1,), "mirostat": (0,), "xtc_probability": (0,),
+        "dry_multiplier": (0,), "dynatemp_range": (0,), "samplers": (), "logits_processors": ([],),
+    },
+    "its name here is repetition_penalty: send that": {"repeat_penalty": (1,)},
+    "its name here is max_tokens: send that": {"n_predict": (-1,), "max_new_tokens": (-1,)},
+    "tokens are forbidden by logit_bias: send that": {"bad_words": ([],), "allowed_token_ids": ()},
+    "a text follows response_format, regex or grammar: send one of them": {
+        "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (), "structured_outputs": (),
+        "json_schema": (), "ebnf": (),
+    },
+    "the model's own chat template is used": {"chat_template": ()},
+    "values for the chat template stand in chat_template_kwargs: send it there": {
+        "enable_thinking": (), "thinking": (), "reasoning": (),
+    },
+    "texts are written without special tokens": {
+        "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
+    },
+    "stop texts are cut off": {"include_stop_str_in_output": (False,), "no_stop_trim": (False,)},
+    "/v1/completions scores prompts with echo and logprobs: send them there": {"prompt_logprobs": ()},
+}  # fmt: skip
 
 OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
-    "user": _taken("who asks"),
-    "metadata": _taken("notes for stored answers"),
-    "safety_identifier": _taken("who asks"),
-    "prompt_cache_key": _taken("which requests begin alike"),
-    "prompt_cache_retention": _taken("how long a prompt is kept"),
-    "cache_prompt": _taken("whether a prompt is kept"),
-    "cache_salt": _taken("which requests share what is kept"),
-    "id_slot": _taken("where a text is written"),
-    "service_tier": _taken("how soon a text is written"),
-    "priority": _taken("how soon a text is written"),
-    "request_id": _taken("a name of the request"),
-    "rid": _taken("a name of the request"),
-    "prediction": _taken("a draft of the text; this server drafts with models of its own"),
-    "verbosity": _taken("how long answers of OpenAI's models are"),
-    "tools": _refused("this server runs no tools: send tool_choice none with it, which shows the model none", []),
-    "tool_choice": _refused(_TOOLS, "none", "auto"),
-    "parallel_tool_calls": _refused(_TOOLS, True, False),
-    "functions": _refused(_TOOLS, []),
-    "function_call": _refused(_TOOLS, "none", "auto"),
-    "web_search_options": _refused(_TOOLS),
-    "store": _refused("this server stores nothing", False),
-    "audio": _refused(_TEXT),
-    "modalities": _refused(_TEXT, ["text"]),
-    "mm_processor_kwargs": _refused(_TEXT, {}),
-    "suffix": _refused("the models of this server write what follows a prompt only", ""),
-    "documents": _refused("the models of this server read messages only: write documents into one", []),
-    "truncate_prompt_tokens": _refused("prompts are read as a whole: shorten it"),
-    "best_of": _refused("every text is drawn once", 1),
-    "use_beam_search": _refused("every text is drawn once", False),
-    "length_penalty": _refused("it belongs to beam search", 1),
-    "early_stopping": _refused("it belongs to beam search", False),
-    "do_sample": _refused("temperature 0 is what never samples: send it", True),
-    "typical_p": _refused(_NO_SUCH, 1),
-    "tfs_z": _refused(_NO_SUCH, 1),
-    "top_a": _refused(_NO_SUCH, 0),
-    "top_n_sigma": _refused(_NO_SUCH, -1),
-    "mirostat": _refused(_NO_SUCH, 0),
-    "xtc_probability": _refused(_NO_SUCH, 0),
-    "dry_multiplier": _refused(_NO_SUCH, 0),
-    "dynatemp_range": _refused(_NO_SUCH, 0),
-    "samplers": _refused(_NO_SUCH),
-    "logits_processors": _refused(_NO_SUCH, []),
-    "repeat_penalty": _refused("its name here is repetition_penalty: send that", 1),
-    "n_predict": _refused("its name here is max_tokens: send that", -1),
-    "max_new_tokens": _refused("its name here is max_tokens: send that", -1),
-    "bad_words": _refused("tokens are forbidden by logit_bias: send that", []),
-    "allowed_token_ids": _refused("tokens are forbidden by logit_bias: send that"),
-    "guided_json": _refused(_GRAMMAR),
-    "guided_regex": _refused(_GRAMMAR),
-    "guided_choice": _refused(_GRAMMAR),
-    "guided_grammar": _refused(_GRAMMAR),
-    "structured_outputs": _refused(_GRAMMAR),
-    "json_schema": _refused(_GRAMMAR),
-    "ebnf": _refused(_GRAMMAR),
-    "chat_template": _refused("the model's own chat template is used"),
-    "enable_thinking": _refused(_TEMPLATE),
-    "thinking": _refused(_TEMPLATE),
-    "reasoning": _refused(_TEMPLATE),
-    "skip_special_tokens": _refused("texts are written without special tokens", True),
-    "spaces_between_special_tokens": _refused("texts are written without special tokens", True, False),
-    "include_stop_str_in_output": _refused("stop texts are cut off", False),
-    "no_stop_trim": _refused("stop texts are cut off", False),
-    "prompt_logprobs": _refused("/v1/completions scores prompts with echo and logprobs: send them there"),
+    **{name: OtherField(what, None) for what, names in _TAKEN.items() for name in names},
+    **{name: OtherField(why, neutral) for why, fields in _REFUSED.items() for name, neutral in fields.items()},
 }
 
 
@@ -124,8 +100,7 @@ def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in body.items():
         other = OTHER_FIELDS.get(name)
         if other is not None and name not in unused and not other.takes(value):
-            raise ApiError(
-                400,
+            raise bad(
                 f"{name} is {short_repr(value)}, but {other.why}; leave it out",
                 param=name,
                 code="unsupported_parameter",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -15,15 +15,14 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import MAX_SEED, Method
-from draftwood.core.token_logprobs import LogprobSettings
+from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
 from draftwood.serve.drafting import Drafting
-from draftwood.serve.echoes import Echo
-from draftwood.serve.errors import ApiError, bad, refused
+from draftwood.serve.errors import bad, refused
 from draftwood.serve.messages import ChatMessage, TemplateFields
 from draftwood.serve.schemas import ChatBody, CompletionBody, Settings, TokenizeBody
 
@@ -31,6 +30,22 @@ COMPLETION_TOKENS = 16
 """Default of ``max_tokens`` for completions, as in OpenAI's interface."""
 _CHARACTERS = 12  # per token; three times as many as a token of English has
 _DRAWN = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Echo:
+    """A prompt that comes back.
+
+    Attributes:
+        text: as it was sent; the text of token ids.
+        request: the request whose prompt it is.
+        logprobs: one for every token of the prompt after the first; None where none are wanted.
+    """
+
+    text: str
+    request: Request
+    logprobs: Sequence[TokenLogprob] | None = None
 
 
 @final
@@ -85,36 +100,30 @@ class Preparation:
         return bool(getattr(self._pair.tokenizer, "chat_template", None))
 
     def chat(self, body: ChatBody) -> Prepared:
-        """The answers that a chat wants; raises an ApiError for what cannot be honoured."""
-        try:
-            wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-            start = self._chat_request(body.messages, body, self._limits(body, 1))
-            longest = self._pair.chat_limits.max_new_tokens
-            limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
-            prepared = self._prepared(body, body.top, [start.prompt], limits)
-            return replace(prepared, warnings=self._unread(body))
-        except Exception as error:
-            raise refused(error) from error
+        """The answers that a chat wants; raises a DraftwoodError or an ApiError for what cannot be honoured."""
+        wanted = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
+        start = self._chat_request(body.messages, body, self._limits(body))
+        longest = self._pair.chat_limits.max_new_tokens
+        limits = self._fitted(start.limits, len(start.prompt), wanted, longest)
+        prepared = self._prepared(body, [start.prompt], limits)
+        return replace(prepared, warnings=self._unread(body))
 
     def completion(self, body: CompletionBody) -> Prepared:
-        """The texts that prompts want; raises an ApiError for what cannot be honoured."""
-        try:
-            given = _prompts(body.prompt)
-            if (count := len(given) * (body.n or 1)) > self._most:
-                raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
-            for prompt in given:
-                self._check_length(prompt)
-            prompts = [self._encoded(prompt, body) for prompt in given]
-            longest = max(map(len, prompts))
-            limits = self._fitted(self._limits(body, 1), longest, body.max_tokens, COMPLETION_TOKENS)
-            prepared = replace(self._prepared(body, body.top, prompts, limits), only_scored=body.max_tokens == 0)
-            if not body.echo:
-                return prepared
-            texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True) for _ in range(body.n or 1)]
-            echoes = [Echo(text=text, request=made) for text, made in zip(texts, prepared.requests, strict=True)]
-            return replace(prepared, echoes=echoes)
-        except Exception as error:
-            raise refused(error) from error
+        """The texts that prompts want; raises a DraftwoodError or an ApiError for what cannot be honoured."""
+        given = _prompts(body.prompt)
+        if (count := len(given) * (body.n or 1)) > self._most:
+            raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
+        for prompt in given:
+            self._check_length(prompt)
+        prompts = [self._encoded(prompt, body) for prompt in given]
+        longest = max(map(len, prompts))
+        limits = self._fitted(self._limits(body), longest, body.max_tokens, COMPLETION_TOKENS)
+        prepared = replace(self._prepared(body, prompts, limits), only_scored=body.max_tokens == 0)
+        if not body.echo:
+            return prepared
+        texts = [self._shown(one, ids) for one, ids in zip(given, prompts, strict=True) for _ in range(body.n or 1)]
+        echoes = [Echo(text=text, request=made) for text, made in zip(texts, prepared.requests, strict=True)]
+        return replace(prepared, echoes=echoes)
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str) and body.add_special_tokens is False:
@@ -122,8 +131,9 @@ class Preparation:
         return self._pair.encode(prompt)
 
     def _chat_request(self, messages: Sequence[ChatMessage], body: TemplateFields, limits: Limits) -> Request:
-        self._check_length(body.text_with(messages))
+        given = [message.to_template() for message in messages]
         values, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+        self._check_length("\n".join(_texts_in([given, values])))
         if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
             raise bad(
                 f"reasoning_effort is {short_repr(effort)}, and another one in chat_template_kwargs: send one of them",
@@ -135,7 +145,6 @@ class Preparation:
                 param="reasoning_effort",
                 code="unsupported_parameter",
             )
-        given = [message.to_template() for message in messages]
         try:
             return self._pair.chat_request(
                 given, limits, 0, chat_template_kwargs=values, continue_final_message=bool(body.continue_final_message)
@@ -155,17 +164,14 @@ class Preparation:
         return str(self._pair.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def tokens(self, body: TokenizeBody) -> list[int]:
-        """Token ids of a prompt or of a chat; raises an ApiError for what cannot be honoured."""
+        """Token ids of a prompt or of a chat; raises a DraftwoodError or an ApiError for what cannot be honoured."""
         if (body.prompt is None) == (body.messages is None):
             raise bad("a prompt or messages are wanted: send one of them", param="prompt")
-        try:
-            if body.messages is not None:
-                return list(self._chat_request(body.messages, body, Limits(max_new_tokens=1)).prompt)
-            if body.add_special_tokens:
-                return self._pair.encode(body.prompt or "")
-            return list(self._pair.tokenizer(body.prompt, add_special_tokens=False)["input_ids"])
-        except Exception as error:
-            raise refused(error) from error
+        if body.messages is not None:
+            return list(self._chat_request(body.messages, body, Limits(max_new_tokens=1)).prompt)
+        if body.add_special_tokens:
+            return self._pair.encode(body.prompt or "")
+        return list(self._pair.tokenizer(body.prompt, add_special_tokens=False)["input_ids"])
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special tokens included; raises an ApiError for unknown ones."""
@@ -179,23 +185,22 @@ class Preparation:
         if self.max_length is None or not isinstance(text, str) or len(text) <= (enough := _CHARACTERS * self.max_length):
             return
         if len(self._pair.encode(text[:enough])) > 2 * self.max_length:
-            raise ApiError(
-                400,
+            raise bad(
                 f"the prompt has more than {2 * self.max_length} tokens, but prompt and text together may have "
                 f"{self.max_length}: shorten it",
                 code="context_length_exceeded",
             )
 
-    def _limits(self, body: Settings, most: int) -> Limits:
+    def _limits(self, body: Settings) -> Limits:
+        """The limits; the number of tokens comes later."""
         ends = tuple(body.stop_token_ids or ())
-        return Limits(max_new_tokens=most, stop=body.stops, stop_token_ids=ends, ignore_eos=bool(body.ignore_eos))
+        return Limits(max_new_tokens=1, stop=body.stops, stop_token_ids=ends, ignore_eos=bool(body.ignore_eos))
 
     def _fitted(self, limits: Limits, prompt: int, wanted: int | None, default: int) -> Limits:
         """The limits with the wanted number of tokens, or with as many of the default as the context has room for."""
         room, needed = None if self.max_length is None else self.max_length - prompt, 1 if wanted is None else wanted
         if room is not None and room < needed:
-            raise ApiError(
-                400,
+            raise bad(
                 f"the prompt has {prompt} tokens and the text needs {needed} more, but both together may have "
                 f"{self.max_length}: shorten the prompt, or lower max_tokens",
                 param="max_tokens",
@@ -204,13 +209,13 @@ class Preparation:
         most = wanted if wanted is not None else default if room is None else min(default, room)
         return replace(limits, max_new_tokens=max(1, most))  # none are written where prompts are only scored
 
-    def _prepared(self, body: Settings, top: int | None, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
+    def _prepared(self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], limits: Limits) -> Prepared:
         count = body.n or 1
         seeds = seeds_for(count * len(prompts), body.seed, "texts")
         if seeds[-1] > MAX_SEED:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         texts = [prompt for prompt in prompts for _ in range(count)]
-        logprobs = None if top is None else LogprobSettings(top=top)
+        logprobs = None if body.top is None else LogprobSettings(top=body.top)
         method, nodes = self.drafting.of(body.speculative)
         requests = [self._pair.request(text, limits, seed) for text, seed in zip(texts, seeds, strict=True)]
         return Prepared(
@@ -264,6 +269,17 @@ def _grammar_of(body: Settings) -> Grammar | None:
     if form is None or form.type == "text":
         return None
     return Grammar.json_object() if form.json_schema is None else Grammar.json_schema(json.dumps(form.json_schema.given))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON but roles and types, which are short."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts_in([inner for name, inner in value.items() if name not in ("role", "type")])
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_in(inner)
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

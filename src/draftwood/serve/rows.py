@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import final
 
@@ -16,21 +16,9 @@ from draftwood.serve.admission import Admission
 from draftwood.serve.errors import ApiError, failed, refused
 from draftwood.serve.jobs import Event, Job, TextDelta
 from draftwood.serve.metrics import Metrics
-from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)
-
-
-@final
-@dataclass(kw_only=True)
-class _Text:
-    """A job, its recorder while one works, when its last piece came (None before the first one), and text held back."""
-
-    job: Job
-    recorder: Recorder | None
-    last: float | None = None
-    held: str = ""
 
 
 @final
@@ -43,100 +31,74 @@ class Rows:
 
     Args:
         decoder: writes the texts.
-        most: the most texts that are written at a time.
+        admission: texts that do not fit in memory with the others wait here, the first come first.
         metrics: count what happens.
-        ended: is called with every job that has ended, however it did.
-        admission: texts that do not fit in memory with the others wait here, the first come first; None for no limit.
+        ended: is called whenever a text has ended, however it did.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        *,
-        most: int,
-        metrics: Metrics,
-        ended: Callable[[Job], None],
-        admission: Admission | None = None,
-    ) -> None:
+    def __init__(self, decoder: Decoder, admission: Admission, *, metrics: Metrics, ended: Callable[[], None]) -> None:
         self._decoder = decoder
-        self._most = most
-        self._admission = admission or Admission(rows=most)
-        self._waiting: list[Job] = []  # for memory
+        self._admission = admission
         self._metrics = metrics
         self._ended = ended
-        self._texts: dict[int, _Text] = {}  # by row, the first come first
+        self._jobs: list[Job] = []  # the first come first; those that wait for memory are the last
         self._open = ExitStack()
         self._batch: Batch | None = None  # made for the first text, so that the models are free without one
         self._draft_errors = 0  # of the batch
 
     def __len__(self) -> int:
-        """Number of texts, those that wait for a row included."""
-        return len(self._texts) + len(self._waiting)
+        """Number of texts, those that wait included."""
+        return len(self._jobs)
 
     @property
     def memory(self) -> float:
         """The part of the memory for keys and values that is taken, from 0 to 1."""
-        return self._admission.share([text.job.request for text in list(self._texts.values())])
+        return self._admission.share([job.request for job in self._admitted])
 
     @property
     def running(self) -> int:
         """Number of texts that are written now."""
-        return min(len(self._texts), self._most)
+        return min(len(self._admitted), self._admission.rows)
 
-    def add(self, job: Job) -> None:
-        """Take a text; it joins before the next round, or waits for a row to end."""
-        self._waiting.append(job)
+    @property
+    def _admitted(self) -> list[Job]:
+        """The texts in the batch, those that wait for a row there included."""
+        return [job for job in self._jobs if job.row is not None]
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Take texts; each joins before the next round, or waits for a row to end."""
+        self._jobs += jobs
         self._admit()
 
     def _admit(self) -> None:
         """Let those that wait for memory in, as far as they fit."""
-        while self._waiting:
-            requests = [text.job.request for text in self._texts.values()]
-            if requests and self._admission.share([*requests, self._waiting[0].request]) > 1:
+        for job in self._jobs[len(self._admitted) :]:
+            requests = [one.request for one in self._admitted]
+            if requests and self._admission.share([*requests, job.request]) > 1:
                 return
-            self._open_row(self._waiting.pop(0))
+            try:
+                job.row = self._present().add(job.request, job.sampling, method=job.method)
+            except Exception as error:
+                self._emit(job, refused(error))
 
-    def _open_row(self, job: Job) -> None:
-        try:
-            row = self._present().add(job.request, job.sampling, method=job.method)
-        except Exception as error:
-            self._metrics.failed.inc()
-            self._ended(job)
-            job.deliver(refused(error))
-        else:
-            self._texts[row] = _Text(job=job, recorder=job.recorder)
-
-    def drop(self, job: Job) -> None:
-        """End a text without a further event. One that has ended is ignored."""
-        if job in self._waiting:
-            self._metrics.cancelled.inc()
-            self._waiting.remove(job)
-            self._ended(job)
-        for row, text in self._texts.items():
-            if text.job is job:
+    def drop(self, jobs: Sequence[Job]) -> None:
+        """End texts without a further event. Those that have ended are ignored."""
+        for job in jobs:
+            if job in self._jobs:
                 self._metrics.cancelled.inc()
-                self._present().drop(row)
-                self._end(row)
-                return
+                self._leave_row(job)
+                self._end(job)
 
     def cut(self) -> None:
         """End all texts as they are, with finish reason ``length``."""
-        self._admit_waiting()
-        for row in list(self._texts):
-            self._present().drop(row)
-            self._emit(row, TextDelta(tokens=(), text=self._texts[row].held, finish_reason="length"))
+        for job in list(self._jobs):
+            self._leave_row(job)
+            self._emit(job, TextDelta(tokens=(), text=job.held, finish_reason="length"))
 
     def fail(self, error: ApiError) -> None:
         """End all texts with an error."""
-        self._admit_waiting()
-        for row in list(self._texts):
-            self._emit(row, error)
-
-    def _admit_waiting(self) -> None:
-        """Before all texts end: none waits for memory, which costs nothing before the next round."""
-        waiting, self._waiting = self._waiting, []
-        for job in waiting:
-            self._open_row(job)
+        for job in list(self._jobs):
+            self._emit(job, error)
 
     def close(self) -> None:
         """Give the models back."""
@@ -145,7 +107,7 @@ class Rows:
 
     def step(self) -> None:
         """One round; its pieces are delivered."""
-        batch = self._present()
+        batch, jobs = self._present(), {job.row: job for job in self._admitted}
         try:
             pieces = batch.step()
         except Exception as error:
@@ -154,52 +116,55 @@ class Rows:
             for row, found in batch.failed.items():
                 self._metrics.failed_rounds.labels("request").inc()
                 _LOG.error("a text failed", exc_info=found)
-                self._emit(row, failed(found))
+                self._emit(jobs[row], failed(found))
             for piece in pieces:
-                self._take(piece.row, piece)
+                self._take(jobs[piece.row], piece)
             self._metrics.failed_rounds.labels("drafter").inc(batch.draft_errors - self._draft_errors)
             self._draft_errors = batch.draft_errors
-        if not self._texts:
+        if not self._admitted:
             self.close()
         self._admit()
 
     def _present(self) -> Batch:
         if self._batch is None:
-            self._batch = self._open.enter_context(self._decoder.batch(rows=self._most, tolerant=True))
+            self._batch = self._open.enter_context(self._decoder.batch(rows=self._admission.rows, tolerant=True))
         return self._batch
 
-    def _take(self, row: int, piece: Piece) -> None:
-        text, now = self._texts[row], perf_counter()
-        event = TextDelta.from_piece(piece, _recorded(text, piece))
-        count, metrics = len(piece.tokens), self._metrics
-        if text.last is None:
-            metrics.prompt_tokens.inc(len(text.job.request.prompt))
-            metrics.first_token.observe(now - text.job.arrived)
+    def _leave_row(self, job: Job) -> None:
+        if job.row is not None:
+            self._present().drop(job.row)
+
+    def _take(self, job: Job, piece: Piece) -> None:
+        now, count, metrics = perf_counter(), len(piece.tokens), self._metrics
+        event = TextDelta.from_piece(piece, _recorded(job, piece))
+        if job.last is None:
+            metrics.prompt_tokens.inc(len(job.request.prompt))
+            metrics.first_token.observe(now - job.arrived)
         else:
             for _ in range(count):
-                metrics.between_tokens.observe((now - text.last) / count)
+                metrics.between_tokens.observe((now - job.last) / count)
         metrics.generation_tokens.inc(count)
         if event.draft is not None:
             metrics.drafts.add(event.draft)
-        text.last, text.held = now, piece.held
-        self._emit(row, event)
+        job.last, job.held = now, piece.held
+        self._emit(job, event)
 
-    def _emit(self, row: int, event: Event) -> None:
+    def _emit(self, job: Job, event: Event) -> None:
         """Deliver an event; the last one ends the text. Before an error comes what was held back of the text."""
-        job, metrics, held = self._texts[row].job, self._metrics, self._texts[row].held
         if isinstance(event, ApiError):
-            if held:
-                job.deliver(TextDelta(tokens=(), text=held, finish_reason=None))
-            metrics.failed.inc()
-            self._end(row)
+            if job.held:
+                job.deliver(TextDelta(tokens=(), text=job.held, finish_reason=None))
+            self._metrics.failed.inc()
+            self._end(job)
         elif event.finish_reason is not None:
-            metrics.ended.labels(event.finish_reason).inc()
-            metrics.whole.observe(perf_counter() - job.arrived)
-            self._end(row)
+            self._metrics.ended.labels(event.finish_reason).inc()
+            self._metrics.whole.observe(perf_counter() - job.arrived)
+            self._end(job)
         job.deliver(event)
 
-    def _end(self, row: int) -> None:
-        self._ended(self._texts.pop(row).job)
+    def _end(self, job: Job) -> None:
+        self._jobs.remove(job)
+        self._ended()
 
     def _restart(self, error: Exception) -> None:
         """Go on after an error of the target, with the texts that wait.
@@ -208,24 +173,24 @@ class Rows:
         """
         _LOG.error("a round failed", exc_info=error)
         self._metrics.failed_rounds.labels("target").inc()
-        present = list(self._texts)[: max(1, len(self._texts) - self._present().waiting)]
+        admitted = self._admitted
+        written = max(1, len(admitted) - self._present().waiting)
         self.close()
-        for row in present:
-            self._emit(row, failed(error))
-        waiting, self._texts = [text.job for text in self._texts.values()], {}
-        self._waiting[:0] = waiting
-        self._admit()
+        for job in admitted[:written]:
+            self._emit(job, failed(error))
+        for job in admitted[written:]:
+            job.row = None
 
 
-def _recorded(text: _Text, piece: Piece) -> Trace | None:
+def _recorded(job: Job, piece: Piece) -> Trace | None:
     """The trace of a text with one more round, if one is wanted. A fault of recording ends the trace, not the text."""
-    if text.recorder is None:
+    if job.recorder is None:
         return None
     try:
-        text.recorder.take(replace(piece, row=0))
-        [trace] = text.recorder.traces()
+        job.recorder.take(replace(piece, row=0))
+        [trace] = job.recorder.traces()
         return trace
     except Exception:
         _LOG.exception("a trace failed")
-        text.recorder = None
+        job.recorder = None
         return None

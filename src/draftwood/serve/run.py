@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, final
 
@@ -21,7 +18,6 @@ from draftwood.serve.service import Service
 from draftwood.serve.settings import ServeOptions
 
 _ENDING_SECONDS: Final = 60  # for the last round and the last chunks, after the texts were cut
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @final
@@ -40,21 +36,11 @@ class Server(uvicorn.Server):
         self._drain = drain
         self._signals = 0
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """As uvicorn, but a signal does not end the process a second time: its exit status is 0."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, the second one ends all texts as they are, the third one waits for nothing."""
+        """The first signal drains, the second one ends all texts as they are, the third one waits for nothing.
+
+        None is noted for the end, where uvicorn would raise it again: the exit status of the process is 0.
+        """
         self._signals += 1
         self.should_exit = True
         self.force_exit = self._signals > 2

@@ -32,37 +32,27 @@ class Scheduler:
 
     Args:
         decoder: writes the texts.
-        rows: the most texts that are written at a time.
+        admission: to rows and to memory.
         queue: the most texts that wait.
         metrics: count what happens.
-        admission: to memory; None for no limit.
+
+    Attributes:
+        room: the most texts that are written or wait.
+        texts: number of texts that were submitted and have not ended.
+        state: ``draining`` takes no texts and writes those it has; ``stopped`` writes none, after :meth:`stop` or an error.
     """
 
-    def __init__(
-        self, decoder: Decoder, *, rows: int, queue: int, metrics: Metrics, admission: Admission | None = None
-    ) -> None:
-        self._admission = admission or Admission(rows=rows)
-        self._rows = Rows(decoder, most=rows, metrics=metrics, ended=self._ended, admission=self._admission)
-        self._room = rows + queue
-        self._taken = 0  # texts that were submitted and have not ended
+    def __init__(self, decoder: Decoder, admission: Admission, *, queue: int, metrics: Metrics) -> None:
+        self._admission = admission
+        self._rows = Rows(decoder, admission, metrics=metrics, ended=self._ended)
+        self.room = admission.rows + queue
+        self.texts = 0
         self._lock = Lock()
-        self._state: State = "ready"
+        self.state: State = "ready"
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
         self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
-        metrics.watch(
-            lambda: self._rows.running, lambda: max(0, self._taken - self._rows.running), lambda: self._rows.memory
-        )
-
-    @property
-    def state(self) -> State:
-        """``draining`` takes no texts and writes those it has; ``stopped`` writes none, after :meth:`stop` or an error."""
-        return self._state
-
-    @property
-    def texts(self) -> int:
-        """Number of texts that were submitted and have not ended."""
-        return self._taken
+        metrics.watch(lambda: self._rows.running, lambda: max(0, self.texts - self._rows.running), lambda: self._rows.memory)
 
     def start(self) -> None:
         """Begin to write."""
@@ -76,28 +66,28 @@ class Scheduler:
         """
         for job in jobs:
             self._admission.check(job.request)
-        self._take(len(jobs), partial(_each, self._rows.add, jobs))
+        self._take(len(jobs), partial(self._rows.add, jobs))
 
     def _take(self, count: int, command: Callable[[], None]) -> None:
         """Make room for so many texts, and give the decoding thread a command; raises what :meth:`submit` raises."""
         with self._lock:
-            if self._state != "ready":
-                raise unavailable(f"the server is {self._state} and takes no requests: ask again later, or another server")
-            if count > self._room:
-                raise bad(f"the request wants {count} texts, but this server holds at most {self._room}: ask for fewer")
-            if self._taken + count > self._room:
+            if self.state != "ready":
+                raise unavailable(f"the server is {self.state} and takes no requests: ask again later, or another server")
+            if count > self.room:
+                raise bad(f"the request wants {count} texts, but this server holds at most {self.room}: ask for fewer")
+            if self.texts + count > self.room:
                 raise ApiError(
                     429,
-                    f"the queue is full: {self._taken} texts are written or wait, of at most {self._room}; ask again later",
+                    f"the queue is full: {self.texts} texts are written or wait, of at most {self.room}; ask again later",
                     code="queue_full",
                     headers={"Retry-After": str(RETRY_SECONDS)},
                 )
-            self._taken += count
+            self.texts += count
             self._commands.put(command)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs without further events, before the next round. Those that have ended are ignored."""
-        self._commands.put(partial(_each, self._rows.drop, jobs))
+        self._commands.put(partial(self._rows.drop, jobs))
 
     def work(self, parts: Iterator[T]) -> Future[list[T]]:
         """All items of an iterator. The decoding thread takes one of them between two rounds. It counts as a text.
@@ -110,7 +100,7 @@ class Scheduler:
 
         def take() -> None:
             try:
-                if self._state == "stopped":
+                if self.state == "stopped":
                     raise unavailable("the server has stopped: ask again later, or another server")
                 found.append(next(parts))
             except StopIteration:
@@ -131,8 +121,8 @@ class Scheduler:
     def drain(self) -> None:
         """Take no further jobs."""
         with self._lock:
-            if self._state == "ready":
-                self._state = "draining"
+            if self.state == "ready":
+                self.state = "draining"
 
     def cut(self) -> None:
         """Take no further jobs, and end all texts as they are after the present round."""
@@ -142,16 +132,14 @@ class Scheduler:
     def stop(self) -> None:
         """End the thread after the present round; texts that are left end with an error."""
         self.drain()
-        self._commands.put(self._stop)
+        self._stopping = True
+        self._commands.put(self.drain)  # so that a thread that waits for a command goes on
         if self._thread.is_alive():
             self._thread.join()
 
-    def _stop(self) -> None:
-        self._stopping = True
-
-    def _ended(self, _job: Job | None = None) -> None:
+    def _ended(self) -> None:
         with self._lock:
-            self._taken -= 1
+            self.texts -= 1
 
     def _run(self) -> None:
         try:
@@ -163,7 +151,7 @@ class Scheduler:
             _LOG.critical("the decoding thread has failed", exc_info=True)
         finally:
             with self._lock:
-                self._state = "stopped"
+                self.state = "stopped"
             self._run_command(wait=False)  # jobs that nobody has read yet
             self._rows.fail(unavailable("the server has stopped before this text ended: ask again"))
             self._rows.close()
@@ -181,8 +169,3 @@ class Scheduler:
         except Empty:
             release_free_memory()
             return self._commands.get()
-
-
-def _each(act: Callable[[Job], None], jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        act(job)

@@ -95,16 +95,6 @@ class Settings(RouteBody):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with a chunk of usage."""
-        return bool(self.stream_options is not None and self.stream_options.include_usage)
-
-    @property
-    def counts_usage(self) -> bool:
-        """Whether all chunks of a stream have the usage so far."""
-        return bool(self.stream_options is not None and self.stream_options.continuous_usage_stats)
-
 
 class ChatBody(Settings, TemplateFields):
     """``/v1/chat/completions``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import final
 
@@ -17,53 +17,40 @@ from draftwood.core.token_texts import TokenTexts
 from draftwood.engine.arguments import MethodLike
 from draftwood.engine.logprobs import of_prompt
 from draftwood.serve.admission import Admission
-from draftwood.serve.echoes import Echo
 from draftwood.serve.errors import ApiError
 from draftwood.serve.metrics import Metrics
-from draftwood.serve.prepare import Preparation
+from draftwood.serve.prepare import Echo, Preparation
 from draftwood.serve.scheduler import Scheduler
 from draftwood.serve.settings import ServeOptions
 from draftwood.serve.traces import Traces
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class Service:
-    """One model and what serves it.
+    """One model and what serves it. Its decoder is one for sampling, which writes texts at temperature 0 too.
+
+    Args:
+        pair: the models.
+        options: of the server.
+        name: of the model where the options have none.
+        method: of drafting.
 
     Attributes:
         names: of the model in the interface, the usual one first.
-        options: of the server.
-        pair: the models.
         texts: the texts of single tokens.
         preparation: makes requests.
         scheduler: writes texts; the caller starts and stops it.
         metrics: what happened.
         traces: of the texts that want one.
         created: when the server began, in seconds since 1970.
+
+    Raises:
+        ConfigError: a method for temperature 0 only; what the decoder refuses.
     """
 
-    names: tuple[str, ...]
-    options: ServeOptions
-    pair: Pair
-    texts: TokenTexts
-    preparation: Preparation
-    scheduler: Scheduler
-    metrics: Metrics
-    traces: Traces
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    @staticmethod
-    def of(pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None) -> Service:
-        """The service of a pair. Its decoder is one for sampling, which writes texts at temperature 0 too.
-
-        ``name`` is that of the model where the options have none.
-
-        Raises:
-            ConfigError: a method for temperature 0 only; what the decoder refuses.
-        """
+    def __init__(self, pair: Pair, options: ServeOptions, *, name: str, method: MethodLike | None = None) -> None:
         pair.special_tokens_in_content = options.special_tokens_in_content
-        chosen, metrics = pair.method(method, temperature=1.0), Metrics()
+        chosen = pair.method(method, temperature=1.0)
         decoder = pair.decoder(chosen, temperature=1.0)
         verifier = decoder.pipeline.verifier
         if verifier.greedy_only or not verifier.lossless:
@@ -71,21 +58,16 @@ class Service:
                 f"verifier {verifier.name!r} is for temperature 0 only, but requests bring their own temperatures: "
                 "use --verifier auto"
             )
-        rows, queue = options.max_rows, options.max_queue
-        admission = Admission.of(pair, rows, options.max_memory)
-        scheduler = Scheduler(decoder, rows=rows, queue=queue, metrics=metrics, admission=admission)
-        most = rows + queue
-        preparation = Preparation(pair, chosen, decoder.pipeline.grammars, most=most, max_length=options.max_length)
-        traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
-        return Service(
-            names=tuple(dict.fromkeys(options.name)) or (name,),
-            options=options,
-            pair=pair,
-            texts=TokenTexts(pair.tokenizer),
-            preparation=preparation,
-            scheduler=scheduler,
-            metrics=metrics,
-            traces=traces,
+        admission = Admission.of(pair, options.max_rows, options.max_memory)
+        self.pair, self.options = pair, options
+        self.names = tuple(dict.fromkeys(options.name)) or (name,)
+        self.created = int(time.time())
+        self.texts = TokenTexts(pair.tokenizer)
+        self.metrics = Metrics()
+        self.scheduler = Scheduler(decoder, admission, queue=options.max_queue, metrics=self.metrics)
+        self.traces = Traces(decoder, chosen, pair.draft, most=options.max_traces)
+        self.preparation = Preparation(
+            pair, chosen, decoder.pipeline.grammars, most=self.scheduler.room, max_length=options.max_length
         )
 
     async def scored(self, echoes: Sequence[Echo]) -> list[Echo]:

@@ -12,9 +12,9 @@ from uuid import uuid4
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.answers import Answer
-from draftwood.serve.echoes import Echo
 from draftwood.serve.jobs import TextDelta
 from draftwood.serve.logprobs import CompletionLogprobs, of_chat
+from draftwood.serve.prepare import Echo
 
 
 class Shape(ABC):
@@ -42,22 +42,26 @@ class Shape(ABC):
         self.id = f"{self._prefix}-{uuid4().hex}"
         self._created = int(time.time())
 
-    def whole(self, answer: Answer, written: list[list[TextDelta]]) -> dict[str, Any]:
-        """A whole response, from the events of every choice."""
-        choices = [self._choice(index, events) | self._ids(events) for index, events in enumerate(written)]
+    def whole(self, answer: Answer, texts: Sequence[TextDelta]) -> dict[str, Any]:
+        """A whole response, from the whole text of every choice."""
+        choices = [
+            {**self._choice(index, text), "finish_reason": text.finish_reason, **self._ids(text)}
+            for index, text in enumerate(texts)
+        ]
         return {**self._head(self._object, choices), "usage": answer.usage(), **figures(answer)}
 
+    @abstractmethod
     def first(self, index: int) -> dict[str, Any] | None:
         """The chunk before a choice's text, if there is one."""
-        return None
 
     def chunks(self, index: int, event: TextDelta) -> list[dict[str, Any]]:
         """The chunks of one event: text, and the end."""
-        shown = event.text or event.logprobs or (self._token_ids and event.tokens)
-        found = [self._head(self._chunk, [self._part(index, event) | self._ids([event])])] if shown else []
+        found = []
+        if event.text or event.logprobs or (self._token_ids and event.tokens):
+            found.append({**self._part(index, event), **self._ids(event)})
         if event.finish_reason is not None:
-            found.append(self._head(self._chunk, [self._end(index, event.finish_reason)]))
-        return found
+            found.append({**self._part(index, None), "finish_reason": event.finish_reason})
+        return [self._head(self._chunk, [choice]) for choice in found]
 
     def last(self, answer: Answer) -> dict[str, Any]:
         """The chunk of the usage."""
@@ -66,17 +70,16 @@ class Shape(ABC):
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
 
-    def _ids(self, events: list[TextDelta]) -> dict[str, Any]:
-        return {"token_ids": [token for event in events for token in event.tokens]} if self._token_ids else {}
+    def _ids(self, text: TextDelta) -> dict[str, Any]:
+        return {"token_ids": list(text.tokens)} if self._token_ids else {}
 
     @abstractmethod
-    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]: ...
+    def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
+        """A choice with its whole text."""
 
     @abstractmethod
-    def _part(self, index: int, event: TextDelta) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _end(self, index: int, reason: str) -> dict[str, Any]: ...
+    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
+        """A choice with a part of its text; None is its end."""
 
 
 @final
@@ -88,21 +91,18 @@ class ChatShape(Shape):
     _chunk = "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any]:
-        return self._head(self._chunk, [_delta(index, {"role": "assistant", "content": ""})])
+        return self._head(self._chunk, [self._said(index, None, delta={"role": "assistant", "content": ""})])
 
-    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": _text(events), "refusal": None}
-        logprobs = self._logprobs(_logprobs(events))
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": events[-1].finish_reason}
+    def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
+        return self._said(index, text, message={"role": "assistant", "content": text.text, "refusal": None})
 
-    def _part(self, index: int, event: TextDelta) -> dict[str, Any]:
-        return {**_delta(index, {"content": event.text}), "logprobs": self._logprobs(event.logprobs)}
+    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
+        return self._said(index, event, delta={} if event is None else {"content": event.text})
 
-    def _logprobs(self, entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
-        return None if entries is None else of_chat(entries, self._texts)
-
-    def _end(self, index: int, reason: str) -> dict[str, Any]:
-        return {**_delta(index, {}), "finish_reason": reason}
+    def _said(self, index: int, text: TextDelta | None, **said: dict[str, Any]) -> dict[str, Any]:
+        entries = None if text is None else text.logprobs
+        logprobs = None if entries is None else of_chat(entries, self._texts)
+        return {"index": index, **said, "logprobs": logprobs, "finish_reason": None}
 
 
 @final
@@ -120,49 +120,27 @@ class CompletionShape(Shape):
         """The prompt, where it comes back."""
         if not self._echoes:
             return None
-        return self._head(
-            self._chunk, [self._made(index, self._echoes[index].text, self._echoes[index].logprobs, first=True)]
-        )
+        echo = self._echoes[index]
+        return self._head(self._chunk, [self._said(index, echo.text, echo.logprobs, first=True)])
 
-    def _choice(self, index: int, events: list[TextDelta]) -> dict[str, Any]:
-        text, entries, echo = _text(events), _logprobs(events), self._echoes[index] if self._echoes else None
-        if echo is not None:
-            text, entries = echo.text + text, None if entries is None else [*(echo.logprobs or ()), *entries]
-        return {**self._made(index, text, entries, first=echo is not None), "finish_reason": events[-1].finish_reason}
+    def _choice(self, index: int, text: TextDelta) -> dict[str, Any]:
+        if not self._echoes:
+            return self._part(index, text)
+        echo = self._echoes[index]
+        entries = None if text.logprobs is None else [*(echo.logprobs or ()), *text.logprobs]
+        return self._said(index, echo.text + text.text, entries, first=True)
 
-    def _part(self, index: int, event: TextDelta) -> dict[str, Any]:
-        return self._made(index, event.text, event.logprobs)
+    def _part(self, index: int, event: TextDelta | None) -> dict[str, Any]:
+        return self._said(index, "", None) if event is None else self._said(index, event.text, event.logprobs)
 
-    def _made(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
+    def _said(self, index: int, text: str, entries: Sequence[TokenLogprob] | None, *, first: bool = False) -> dict[str, Any]:
         """A choice; with ``first`` its log-probabilities begin with the prompt's first token, which has none."""
         before = self._echoes[index].request.prompt[0] if first else None
         logprobs = None if entries is None else self._logprobs[index].part(entries, before)
-        return {**_completion(index, text, None), "logprobs": logprobs}
-
-    def _end(self, index: int, reason: str) -> dict[str, Any]:
-        return _completion(index, "", reason)
-
-
-def _text(events: list[TextDelta]) -> str:
-    return "".join(event.text for event in events)
-
-
-def _logprobs(events: list[TextDelta]) -> list[TokenLogprob] | None:
-    """Those of all tokens; None where none are wanted."""
-    if all(event.logprobs is None for event in events):
-        return None
-    return [one for event in events for one in event.logprobs or ()]
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
 
 def figures(answer: Answer) -> dict[str, Any]:
     """What drafting brought to a response, and what of its request was ignored; empty if nothing was."""
     metrics = {"metrics": {"speculative_decoding": answer.drafts.to_json()}} if answer.drafts.accepted else {}
-    return metrics | ({"warnings": list(answer.warnings)} if answer.warnings else {})
-
-
-def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-def _completion(index: int, text: str, reason: str | None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    return metrics | ({"warnings": list(warnings)} if (warnings := answer.prepared.warnings) else {})

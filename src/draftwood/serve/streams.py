@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any, final
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeAlias, final
 
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from draftwood.serve.answers import Answer, while_present
-from draftwood.serve.bodies import DisconnectedError
 from draftwood.serve.errors import ApiError
 from draftwood.serve.jobs import TextDelta
+from draftwood.serve.schemas import StreamOptions
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
 from draftwood.serve.shapes import Shape, figures
 
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DONE: Final = b"data: [DONE]\n\n"
+"""The end of a stream."""
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""A comment in a silent stream."""
+Found: TypeAlias = tuple[int, TextDelta] | None
+"""A choice and its event, or a silence."""
 
 
 @final
@@ -44,38 +48,39 @@ class AnswerResponse(Response):
     Args:
         answer: the texts.
         shape: of the response.
+        options: whether a stream's last chunk has the usage, and whether all of its chunks have the usage so far.
         stream: send chunks as they are written.
-        usage: a stream's last chunk has the usage.
-        counts: all of its chunks have the usage so far.
     """
 
-    def __init__(self, answer: Answer, shape: Shape, *, stream: bool, usage: bool, counts: bool = False) -> None:
+    def __init__(self, answer: Answer, shape: Shape, options: StreamOptions | None, *, stream: bool) -> None:
         self.answer = answer
         self.shape = shape
         self.stream = stream
-        self.usage = usage
-        self.counts = counts
+        self.usage = options is not None and bool(options.include_usage)
+        self.counts = options is not None and bool(options.continuous_usage_stats)
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._send_stream(scope, receive, send) if self.stream else self._send_whole(scope, receive, send)
         try:
             await while_present(receive, work)
-        except (DisconnectedError, OSError):  # nobody reads any more
+        except (ClientDisconnect, OSError):  # nobody reads any more
             pass
         finally:
             self.answer.close()
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        written: list[list[TextDelta]] = [[] for _ in range(self.answer.choices)]
+        written: list[list[TextDelta]] = [[] for _ in self.answer.prepared.requests]
+        response: Response
         try:
             async for found in self.answer.events(KEEP_ALIVE_SECONDS):
                 if found is not None:
                     written[found[0]].append(found[1])
         except ApiError as error:
-            await error_response(error)(scope, receive, send)
+            response = error_response(error)
         else:
-            await Json(self.shape.whole(self.answer, written))(scope, receive, send)
+            response = Json(self.shape.whole(self.answer, [TextDelta.joined(parts) for parts in written]))
+        await response(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The status waits for the first event, so that a text that fails at once has the status of its error."""
@@ -84,44 +89,44 @@ class AnswerResponse(Response):
             first = await anext(events)
         except ApiError as error:
             await error_response(error)(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        try:
-            for index in range(self.answer.choices):
-                await self._emit(send, self.shape.first(index))
-            await self._forward(send, first)
-            async for found in events:
-                await self._forward(send, found)
-            if self.usage:
-                await self._emit(send, self.shape.last(self.answer))
-        except ApiError as error:
-            await _write(send, event(error.to_json()))
-        await _write(send, b"data: [DONE]\n\n")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await event_stream(self._parts(first, events)).stream_response(send)
 
-    async def _forward(self, send: Send, found: tuple[int, TextDelta] | None) -> None:
+    async def _parts(self, first: Found, events: AsyncIterator[Found]) -> AsyncIterator[bytes]:
+        try:
+            for index in range(len(self.answer.prepared.requests)):
+                if (chunk := self.shape.first(index)) is not None:
+                    yield self._event(chunk)
+            yield self._shown(first)
+            async for found in events:
+                yield self._shown(found)
+            if self.usage:
+                yield self._event(self.shape.last(self.answer))
+        except ApiError as error:
+            yield event(error.to_json())
+        yield DONE
+
+    def _shown(self, found: Found) -> bytes:
         if found is None:
-            await _write(send, b": keep-alive\n\n")
-            return
+            return KEEP_ALIVE
         chunks = self.shape.chunks(*found)
         if self.answer.complete and not self.usage:
             chunks[-1] |= figures(self.answer)
-        for chunk in chunks:
-            await self._emit(send, chunk)
+        return b"".join(map(self._event, chunks))
 
-    async def _emit(self, send: Send, chunk: dict[str, Any] | None) -> None:
-        if chunk is not None:
-            usage = {"usage": self.answer.usage() if self.counts else None} if self.usage or self.counts else {}
-            await _write(send, event({**usage, **chunk}))
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        usage = {"usage": self.answer.usage() if self.counts else None} if self.usage or self.counts else {}
+        return event({**usage, **chunk})
+
+
+def event_stream(parts: AsyncIterator[bytes]) -> StreamingResponse:
+    """The response of server-sent events, which no proxy keeps back."""
+    return StreamingResponse(parts, headers=_HEADERS, media_type="text/event-stream")
 
 
 def event(content: Any) -> bytes:
     """A server-sent event."""
     return b"data: " + _json(content) + b"\n\n"
-
-
-async def _write(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _json(content: Any) -> bytes:

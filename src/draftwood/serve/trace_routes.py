@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, final
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.answers import while_present
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.page import page
 from draftwood.serve.settings import KEEP_ALIVE_SECONDS
-from draftwood.serve.streams import Json, event
+from draftwood.serve.streams import DONE, KEEP_ALIVE, Json, event, event_stream
 from draftwood.serve.traces import LiveTrace, Traces
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.write import is_translation
@@ -43,8 +43,7 @@ class TraceRoutes:
     async def trace(self, request: Request) -> Response:
         found = self._traces.of(request.path_params["id"])
         if "text/event-stream" in request.headers.get("accept", ""):
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_events(found), media_type="text/event-stream", headers=headers)
+            return event_stream(_events(found))
         trace = await while_present(request.receive, found.finished())
         return await asyncio.to_thread(lambda: Json(to_json([trace])))
 
@@ -92,13 +91,13 @@ async def _events(live: LiveTrace) -> AsyncIterator[bytes]:
         sent = len(trace.rounds)
         if ended:
             yield event({"end": _end(trace, whole=live.whole)})
-            yield b"data: [DONE]\n\n"
+            yield DONE
             return
         try:
             async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                 await live.grown(trace)
         except TimeoutError:
-            yield b": keep-alive\n\n"
+            yield KEEP_ALIVE
 
 
 def _text(trace: Trace) -> dict[str, Any]:

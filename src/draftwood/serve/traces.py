@@ -13,9 +13,7 @@ from draftwood.core.settings import Method
 from draftwood.engine import tracing
 from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
-from draftwood.engine.requests import Request
 from draftwood.runners.protocols import Runner
-from draftwood.sampling.settings import Sampling
 from draftwood.serve.errors import ApiError, bad
 from draftwood.serve.prepare import Prepared
 from draftwood.trace.files import from_json
@@ -115,20 +113,17 @@ class Traces:
             ApiError: several texts, or a server that keeps no traces.
         """
         self.check()
-        if len(prepared.requests) > 1:
-            count = len(prepared.requests)
+        if (count := len(prepared.requests)) > 1:
             raise bad(f"trace is true, but {count} texts are wanted: send one prompt with n = 1", param="trace")
-        recorder = self._recorder(prepared.requests[0], prepared.sampling, prepared.method)
+        method, draft = self._method, self._draft
+        if prepared.method == PLAIN:
+            method, draft = replace(method, method="ar", shape=None, nodes=None), None
+        kept = TraceSettings(rounds=MAX_ROUNDS)
+        recorder = tracing.recorder(
+            self._drafting, prepared.requests, prepared.sampling, method=method, draft=draft, kept=kept
+        )
         [trace] = recorder.traces()
         return LiveTrace(trace, recorder)
-
-    def _recorder(self, request: Request, sampling: Sampling, method: str | None) -> Recorder:
-        plain = method == PLAIN
-        chosen = replace(self._method, method="ar", shape=None, nodes=None) if plain else self._method
-        return tracing.recorder(
-            self._drafting, [request], sampling, method=chosen, draft=None if plain else self._draft,
-            kept=TraceSettings(rounds=MAX_ROUNDS),
-        )  # fmt: skip
 
     def keep(self, name: str, trace: LiveTrace) -> None:
         """Keep a trace; the oldest one goes."""

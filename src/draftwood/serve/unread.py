@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 from typing import final
 
 from starlette.datastructures import Headers
@@ -27,42 +26,27 @@ class UnreadBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, waits="expect" in Headers(scope=scope))
-        await self._app(scope, body.receive, partial(_answer, body, send))
+        waits = "expect" in Headers(scope=scope)  # the client sends it only after a sign of the server
+        ended = False
 
+        async def receive_noting() -> Message:
+            nonlocal waits, ended
+            message = await receive()
+            waits, ended = False, ended or not message.get("more_body", False)  # also of a connection that was cut
+            return message
 
-async def _answer(body: _Body, send: Send, message: Message) -> None:
-    if message["type"] == "http.response.start":
-        await body.drop()
-    await send(message)
+        async def drop() -> None:
+            """Read what is left, within limits of bytes and time."""
+            dropped = 0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BODY_SECONDS):
+                    while not (ended or waits) and dropped <= MAX_DROPPED:
+                        async with asyncio.timeout(SILENT_SECONDS):
+                            dropped += len((await receive_noting()).get("body", b""))
 
+        async def send_after(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await drop()
+            await send(message)
 
-@final
-class _Body:
-    """The body of a request.
-
-    Args:
-        receive: the server's.
-        waits: the client sends it only after a sign of the server (``Expect: 100-continue``).
-    """
-
-    def __init__(self, receive: Receive, *, waits: bool) -> None:
-        self._receive = receive
-        self._waits = waits
-        self._ended = False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self._waits = False
-        self._ended = self._ended or not message.get("more_body", False)  # also of a connection that was cut
-        return message
-
-    async def drop(self) -> None:
-        """Read what is left, within limits of bytes and time."""
-        dropped = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(BODY_SECONDS):
-                while not (self._ended or self._waits) and dropped <= MAX_DROPPED:
-                    async with asyncio.timeout(SILENT_SECONDS):
-                        message = await self.receive()
-                    dropped += len(message.get("body", b""))
+        await self._app(scope, receive_noting, send_after)
