@@ -22,13 +22,13 @@ def test_what_is_done_together_is_done_by_two_threads_at_the_same_time(pair: Pai
     meeting = Barrier(2, timeout=30)  # passed only by two that are there at once
     inner = overlap.forward
 
-    def forward(runner, size):
+    def forward(runner, row, size):
         is_target, here = runner is pair.target, get_ident() == main
         drafted = sum(not target for target, _ in calls)
         calls.append((is_target, here))
         if not here or (not is_target and drafted in (CHAIN, 4 * CHAIN)):  # the first of those that are done together
             meeting.wait()
-        return inner(runner, size)
+        return inner(runner, row, size)
 
     main = get_ident()
     monkeypatch.setattr(overlap, "forward", forward)

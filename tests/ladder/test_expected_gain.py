@@ -20,6 +20,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
+from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
@@ -185,13 +186,13 @@ def test_least_0_is_the_full_shape_and_least_1_drafts_hardly_anything():
 # ---- what is expected ----
 
 
-class Counted:
+class Counted(ReadsAtOnce):
     """A runner whose forwards are counted."""
 
     def __init__(self, inner):
         self.inner, self.forwards = inner, 0
         self.vocab_size, self.max_length, self.device, self.forward_seconds = inner.vocab_size, None, inner.device, 0.0
-        self.clear, self.add, self.commit, self.drop = inner.clear, inner.add, inner.commit, inner.drop
+        self.clear, self.set_rows, self.commit = inner.clear, inner.set_rows, inner.commit
         self.pads = True
         self.reads_source = False
 

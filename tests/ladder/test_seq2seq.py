@@ -3,6 +3,7 @@ runs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -106,7 +107,7 @@ def test_control_a_drafters_distribution_is_not_the_targets():
 def test_control_an_uncompacted_cache_is_seen():
     target, draft = pair()
     commit = target.commit
-    target.commit = lambda nodes, pending, hidden=None: commit([list(range(len(path))) for path in nodes], pending)
+    target.commit = lambda nodes, hidden=None: commit([list(range(len(path))) for path in nodes])
     distribution = engine_distribution(decoder(target, draft, "rsd-c", "2-1"), 3, Sampling())
     assert total_variation(distribution, reference_distribution(3)) > WRONG
 
@@ -160,8 +161,8 @@ def test_the_target_as_its_own_drafter_accepts_every_token(kind, method, shape, 
 
 def test_control_a_drafter_that_reads_another_source_is_seen():
     target, draft = runner("marian", 1), runner("marian", 1, drafts=True)
-    add = draft.add
-    draft.add = lambda texts, sources=(): add(texts, [[7, 3] for _ in sources])
+    set_rows = draft.set_rows
+    draft.set_rows = lambda rows: set_rows([replace(row, source=[7, 3]) for row in rows])
     results = decoder(target, draft, "chain", "3").generate(requests(), Sampling())
     assert any(r.stats.accepted[0] for r in results)
 
