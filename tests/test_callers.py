@@ -160,10 +160,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "magic"}, "method is 'magic': choose one of auto, ar, chain"),
     ({"method": 3}, "method is 3: give a Method, or a mapping"),
     ({"method": {"tree": 3}}, "method holds 'tree', which is not one of its settings: method, verifier, "),
-    (
-        {"sampling": Sampling(), "temperature": 0.5},
-        "both sampling and temperature were given: put temperature into",
-    ),
+    ({"sampling": Sampling(), "temperature": 0.5}, "both sampling and temperature were given: put temperature into"),
     ({"limits": Limits(), "max_new_tokens": 5}, "both limits and max_new_tokens were given"),
     ({"limits": {}, "stop": "x"}, "both limits and stop were given"),
     ({"temperature": -1.0}, "temperature is -1.0"),
@@ -195,20 +192,7 @@ def test_wrong_settings_are_refused_in_a_sentence(
 
 @pytest.mark.parametrize(
     "prompt",
-    [
-        5,
-        None,
-        0.5,
-        b"the",
-        {"the": 1},
-        [1, "a"],
-        [1.0, 2.0],
-        [True],
-        [[[1]]],
-        np.array([0.5]),
-        torch.zeros(1, 1, 1),
-        {"a"},
-    ],
+    [5, None, 0.5, b"the", {"the": 1}, [1, "a"], [1.0, 2.0], [True], [[[1]]], np.array([0.5]), torch.zeros(1, 1, 1), {"a"}],
     ids=repr,
 )
 def test_what_is_no_prompt_is_refused(pair: Pair, translator: Translator, prompt: Any) -> None:

@@ -44,19 +44,12 @@ def test_both_are_warm_and_take_turns() -> None:
     assert "By turns: 100.0 tokens/s, plain decoding 25.0. Speed-up 4.00 (2.00 to 4.00 in 5 runs of each; " in (
         found.sentences(VERIFIER, "torch.float32")
     )
-    assert found.to_json() == {
-        "runs": 5,
-        "method_tokens_per_second": 100.0,
-        "tokens_per_second": 25.0,
-        "speed_up": 4.0,
-        "speed_up_range": [2.0, 4.0],
-        "identical": True,
-    }
+    speeds = {"method_tokens_per_second": 100.0, "tokens_per_second": 25.0, "speed_up": 4.0, "speed_up_range": [2.0, 4.0]}
+    assert found.to_json() == {"runs": 5, "identical": True, **speeds}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "runs", "order"),
-    [(0.45 * SECONDS, 1, "mppm"), (0.2 * SECONDS, 2, "mppmmp"), (SECONDS, 1, "mp")],
+    ("seconds", "runs", "order"), [(0.45 * SECONDS, 1, "mppm"), (0.2 * SECONDS, 2, "mppmmp"), (SECONDS, 1, "mp")]
 )
 def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -> None:
     turns = Turns([seconds], [seconds])

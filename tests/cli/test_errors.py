@@ -178,10 +178,7 @@ def _options() -> list[click.Parameter]:
 @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
 def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str]) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "draftwood", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
+        [sys.executable, "-m", "draftwood", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
     assert child.stdout is not None
     assert child.stderr is not None

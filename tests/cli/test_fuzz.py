@@ -98,35 +98,22 @@ NAMES = [f"{ODD}/empty", f"{ODD}/half", f"{ODD}/none", "", "no/such/model", "../
 NAMES += [f"{MODELS}/stranger", f"{MODELS}/bare", f"{TRANSLATION}/target", f"{TRANSLATION}/block"]
 NAMES += [f"{MODELS}/target", f"{MODELS}/draft"]
 FILES: dict[str, Callable[[Path], object]] = {
-    f"{HERE}/new.jsonl": lambda path: None,
     f"{HERE}/folder": Path.mkdir,
-    f"{HERE}/no/x": lambda path: None,
-    f"{HERE}/{'n' * 300}": lambda path: None,
-    f"{HERE}/{'n' * 250}": lambda path: None,
     f"{HERE}/loop": lambda path: path.symlink_to(path),
     f"{HERE}/old.jsonl": lambda path: path.write_text(ANSWERS[0] + "\n", encoding="utf-8"),
-    "/dev/null": lambda path: None,
-    "": lambda path: None,
-    "-": lambda path: None,
 }
+PATHS = [*FILES, f"{HERE}/new.jsonl", f"{HERE}/no/x", f"{HERE}/{'n' * 300}", f"{HERE}/{'n' * 250}", "/dev/null", "", "-"]
 """What may stand at a path that an option names; made when it is chosen."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A command line, and what it finds.
-
-    Attributes:
-        args: options, with marks for folders.
-        lines: the input file.
-        before: the output file; None for none.
-        stdin: standard input.
-    """
+    """A command line, and what it finds: its input file, its output file if there is one, and standard input."""
 
     args: list[str]
-    lines: bytes
-    before: str | None
-    stdin: bytes
+    lines: bytes = b""
+    before: str | None = None
+    stdin: bytes = b""
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +139,7 @@ def values(option: click.Option) -> st.SearchStrategy[str]:
     if name in ("target", "draft"):
         return st.sampled_from(NAMES)
     if name in ("input", "output", "profile"):
-        return st.sampled_from([*FILES, f"{HERE}/lines", f"{HERE}/lines", f"{HERE}/output"])
+        return st.sampled_from([*PATHS, f"{HERE}/lines", f"{HERE}/lines", f"{HERE}/output"])
     by_name = {"shape": SHAPES, "device": DEVICES, "logit_bias": BIASES, "stop": TEXTS, "prompt": TEXTS}
     if name in by_name:
         return texts(by_name[name])
@@ -252,6 +239,6 @@ def test_control_an_unexpected_error_is_seen(
 
     monkeypatch.delenv("DRAFTWOOD_DEBUG", raising=False)
     monkeypatch.setattr("draftwood.api.load", fail)
-    call = Call(args=["generate", *BEGIN["generate"], "the fox"], lines=b"", before=None, stdin=b"")
+    call = Call(["generate", *BEGIN["generate"], "the fox"])
     with pytest.raises(AssertionError, match="bug in Draftwood"):
         check(run_in(tmp_path, call, folders), call.args)
