@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwood.cli import comparison, single
-from draftwood.cli.comparison import MOST, NOTHING, SECONDS, by_turns
-from draftwood.core.settings import Method
+from draftwood.cli.comparison import MOST, SECONDS, by_turns
 
 
 def written(seconds: float, tokens: int = 10) -> Any:
@@ -60,26 +58,3 @@ def test_long_texts_are_repeated_seldom(seconds: float, runs: int, order: str) -
 def test_one_run_has_no_spread() -> None:
     text = Turns([SECONDS], [2 * SECONDS]).compared().sentences(VERIFIER, "torch.float32")
     assert "Speed-up 2.00 (one run of each; 'draftwood bench' takes more texts)." in text
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_plain_decoding_is_not_compared_with_itself(
-    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As where 'draftwood tune' has found that no draft pays."""
-    calls: list[Any] = []
-    monkeypatch.setattr(single, "_decode", lambda decoder, *_: (calls.append(decoder), written(0.1))[1])
-    monkeypatch.setattr(single, "json_of", lambda *_: {})
-    monkeypatch.setattr(single, "TokenTexts", lambda *_: None)
-    monkeypatch.setattr(single, "summary", lambda *_: "a line")
-    monkeypatch.setattr(single, "_ending", lambda *_: "an end")
-    monkeypatch.setattr(comparison, "by_turns", None)
-    one: Any = SimpleNamespace(
-        decoder=SimpleNamespace(pipeline=SimpleNamespace(tokenizer=None)), plain=object(), method=Method(method="ar"),
-        sampling=None, seed="", head={},
-        display=SimpleNamespace(json=as_json, show=False, compare=True), shown_before="", quiet=False,
-    )  # fmt: skip
-    single.write_one(one)
-    out = capsys.readouterr()
-    assert len(calls) == 1
-    assert ('"compare": null' in out.out) if as_json else (NOTHING in " ".join(out.err.split()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import Method
 from draftwood.tune.measure import Runs
 from tests.cli.conftest import Run
@@ -95,6 +96,12 @@ def test_the_choice_is_used_by_file_too(run: Run, pair: list[str], texts: Path, 
     other = run("generate", "the fox", *options, "--dtype", "float64", "--profile", mine)
     assert other.exit_code == 2
     assert "dtype is 'float32', here 'float64'" in other.stderr
+    # Where no draft pays, plain decoding is not compared with itself.
+    document["choices"] = [{"temperature": 1.0, "method": {"method": "ar"}}]
+    mine.write_text(json.dumps(document))
+    compared = [run("generate", "the fox", *options, "--profile", mine, "--compare", *more) for more in ([], ["--json"])]
+    assert NOTHING in " ".join(compared[0].stderr.split())
+    assert json.loads(compared[1].stdout)["compare"] is None
 
 
 def test_without_a_draft_model_there_is_little_to_choose(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
