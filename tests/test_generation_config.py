@@ -324,6 +324,7 @@ def test_suppressed_tokens_that_the_model_does_not_know_are_passed_over_as_in_ge
     [
         ("forced_eos_token_id", (99999, -1, "x", []), "forced_eos_token_id=.*, but the target knows tokens 0 to"),
         ("eos_token_id", ("x", [None], 1.5), "names end-of-text token .*: give a token's number"),
+        ("eos_token_id", (999999, [0, VOCAB], -1), "end-of-text token .*, but the target knows tokens 0 to 60: correct"),
         ("bad_words_ids", ([5],), r"generation config holds a value that .*: correct generation_config\.json"),
         ("sequence_bias", ({"5": 1.0},), "generation config holds a value that"),
         ("no_repeat_ngram_size", (-1,), "generation config holds a value that"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwood import ConfigError, Limits, LoadOptions, ModelError, Pair, load, load_translator
+from draftwood import ConfigError, Limits, LoadOptions, ModelError, load, load_translator
 from draftwood.cli.group import as_failure
 from draftwood.core.errors import is_out_of_memory
 from draftwood.loading.checkpoint import check_path
@@ -211,16 +211,6 @@ def test_stop_tokens_that_the_target_does_not_know_are_refused(folder: Path) -> 
     pair = load(folder, options=ON_CPU)
     with pytest.raises(ConfigError, match=r"stop_token_ids holds 999999, but the target knows tokens 0 to 279"):
         pair.generate("the fox", limits=Limits(stop_token_ids=(5, 999999)))
-
-
-@pytest.mark.parametrize("eos", [999999, [0, 280], -1])
-def test_an_end_of_text_that_the_target_does_not_know_is_refused(folder: Path, eos: Any) -> None:
-    loaded = load(folder, options=ON_CPU)
-    model = loaded.target.model
-    model.generation_config.eos_token_id = eos
-    worst = eos if isinstance(eos, int) else 280
-    with pytest.raises(ModelError, match=rf"end-of-text token {worst}, but the target knows tokens 0 to 279: correct"):
-        Pair(model, None, loaded.tokenizer)
 
 
 def test_an_end_of_text_of_a_translation_model_is_looked_at_too(translation: Path, tmp_path: Path) -> None:

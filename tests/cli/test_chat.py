@@ -272,13 +272,10 @@ class Terminal:
         raise AssertionError(f"{answer!r} never came, but {self.seen!r}")
 
     def exit_code(self) -> int:
-        """The exit code, once all that it wrote was read."""
-        while True:
-            try:
-                if not os.read(self.file, 4096):
-                    break
-            except OSError:
-                break
+        """The exit code, once all that it wrote is in ``seen``."""
+        with suppress(OSError):  # the terminal is closed
+            while part := os.read(self.file, 4096):
+                self.seen += part.decode("utf-8", errors="replace")
         status = os.waitpid(self.process, 0)[1]
         self.process = 0
         return os.waitstatus_to_exitcode(status)
