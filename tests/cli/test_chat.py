@@ -86,11 +86,6 @@ def test_every_line_of_a_pipe_is_answered(run: Run, folder: Path, pair: Pair) ->
     assert "> " not in shown.stdout + shown.stderr, "no prompt without a terminal"
 
 
-def test_quiet_writes_nothing_else(run: Run, folder: Path) -> None:
-    shown = succeeded(run("chat", "--target", folder, *GREEDY, "--quiet", stdin="the fox ran\n"))
-    assert not shown.stderr
-
-
 def test_one_message_is_answered_and_quiet_writes_nothing_else(run: Run, folder: Path, pair: Pair) -> None:
     shown = succeeded(run("chat", "a dog", "--target", folder, *GREEDY))
     assert "tokens/s" in shown.stderr  # control

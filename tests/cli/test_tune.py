@@ -134,22 +134,6 @@ def test_a_run_that_is_stopped_leaves_what_there_was(
     assert not list(cache.rglob("*.json"))
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (("--minutes", "0"), "minutes is 0.0: give a number above 0"),
-    (("--prompts", "0"), "prompts is 0: give 1 or more"),
-    (("--temperature", "-1"), "temperature is -1.0: give a number 0 or more"),
-    (("--max-new-tokens", "90"), "the models' context is 96"),
-    (("--max-new-tokens", "1"), "the texts ended before a whole round"),
-    (("--out", "/not/there/p.json"), "output folder /not/there does not exist"),
-    (("--out", "/tmp"), "output /tmp cannot be written"),
-])  # fmt: skip
-def test_what_cannot_be_measured_is_told(run: Run, pair: list[str], texts: Path, options, message: str) -> None:
-    result = run("tune", *pair, "--input", texts, "--minutes", "0.001", *options)
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.stderr.split())
-    assert not result.stdout
-
-
 def test_info_says_why_a_profile_does_not_apply(run: Run, pair: list[str], texts: Path, cache: Path) -> None:
     forget(cache)
     folder = cache / "profiles"
